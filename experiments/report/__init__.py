@@ -1,1 +1,1 @@
-"""What a run says: its numbers, its tables, its figures and its page."""
+"""The report of a run: statistics, tables, figures, verdicts and the HTML page."""

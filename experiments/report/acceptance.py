@@ -1,4 +1,4 @@
-"""How often each node of a static tree was accepted, counted from the steps of a run."""
+"""Acceptance of the nodes of static trees, counted from the steps of a run."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,28 +24,27 @@ __all__ = [
 ]
 
 LEAST_TRIES = 20
-"""Tries of a level below which it is shown without an interval."""
+"""Fewest tries of a level that is shown with an interval."""
 
 DARKEST_PERCENT = 50
-"""Percent of a colour behind a text, so that it stays legible."""
+"""Darkest shade behind a text that remains legible, in percent of the colour."""
 
 NOTE = (
-    "In each cell: of the steps whose accepted path reached this depth, the share that accepted a child "
-    "there, ± half of its 95 % interval over prompts; below it, of the same steps, the shares of the "
-    "first, second, ... child, which add up to it; and how many steps reached it. A chain has one child "
-    "a node. "
-    "Trees that grow with the probabilities of the draft have no fixed ranks and are left out."
+    "Each cell considers the steps whose accepted path reached a parent of this depth. It shows the share "
+    "of these steps that accepted a child, ± half of its 95 % interval over prompts; below, the shares of "
+    "the first, second, ... child, which add up to it, and the number of steps. A chain has one child per "
+    "node. Trees that grow with the probabilities of the draft have no fixed ranks and are left out."
 )
 
 
 @dataclass(frozen=True)
 class LevelAcceptance:
-    """Acceptance at one depth, of the steps whose path came to a parent of that depth.
+    """Acceptance at one depth, among the steps whose path reached a parent of that depth.
 
     Args:
-        tries: steps whose path came to a node of the depth above that has children.
-        share: of the tries, those that accepted a child.
-        by_rank: of the tries, those that accepted the first, second, ... child; they add up to `share`.
+        tries: number of steps whose path reached a node one level above that has children.
+        share: share of the tries that accepted a child.
+        by_rank: shares of the tries that accepted the first, second, ... child; they sum to `share`.
     """
 
     tries: int
@@ -55,13 +54,14 @@ class LevelAcceptance:
 
 @dataclass(frozen=True, eq=False)
 class NodeAcceptance:
-    """Counts for one method under one sampling setting.
+    """Counts of accepted nodes for one method under one sampling setting.
 
     Args:
-        shape: of the tree.
-        steps: steps of each prompt, `[P]`.
-        accepted: of these, those that accepted each node, `[P, N]`; the root is always accepted.
-        files: number of the file that each prompt is an excerpt of; None if each is a sample of its own.
+        shape: shape of the tree.
+        steps: number of steps of each prompt, `[P]`.
+        accepted: number of these steps that accepted each node, `[P, N]`; the root is always accepted.
+        files: number of the file that each prompt is an excerpt of; None if the prompts are independent
+            samples.
     """
 
     shape: TreeShape
@@ -71,17 +71,17 @@ class NodeAcceptance:
 
     @property
     def total(self) -> int:
-        """Steps of all prompts."""
+        """Number of steps over all prompts."""
         return int(self.steps.sum())
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Steps that accepted each node."""
+        """Number of steps that accepted each node."""
         return tuple(int(count) for count in self.accepted.sum(0))
 
     @cached_property
     def shares(self) -> tuple[Interval, ...]:
-        """Of all steps, those that accepted each node, with 95 % intervals over prompts."""
+        """Share of all steps that accepted each node, with 95 % intervals over prompts."""
         columns: dict[Hashable, NDArray[np.int64]] = {"steps": self.steps}
         totals = bootstrap(columns | dict(enumerate(self.accepted.T)), files=self.files)
         return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
@@ -104,7 +104,7 @@ class NodeAcceptance:
         )
 
     def _families(self, depth: int) -> tuple[list[int], list[int]]:
-        """The nodes of the depth above that have children, and their children."""
+        """The nodes one level above `depth` that have children, and their children."""
         shape = self.shape
         parents = [node for node in shape.internal if shape.depths[node] == depth - 1]
         return parents, [child for node in parents for child in shape.children[node]]
@@ -124,7 +124,7 @@ Acceptances = Mapping[tuple[str, str], NodeAcceptance]
 
 
 def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Finding | None:
-    """A row for each method with a fixed tree and a column for each depth, by sampling setting."""
+    """One table per sampling setting: a row for each method with a fixed tree, a column for each depth."""
     known = {method.name: method for method in methods}
     tables = []
     for sampling in dict.fromkeys(sampling for sampling, _ in counts):
@@ -152,18 +152,18 @@ def _depth(index: int) -> Column[_Levels]:
 
 
 def share_cell(tries: int, share: Interval, by_rank: Sequence[float]) -> Cell:
-    """What is shown of acceptance at one depth; arguments as of `LevelAcceptance`."""
+    """The cell for acceptance at one depth; arguments as for `LevelAcceptance`."""
     if not tries:
         return Cell(NONE)
     spread = share.scaled(100).spread(0) if tries >= LEAST_TRIES else ""
-    ranks = " + ".join(f"{100 * part:.0f}" for part in by_rank)
+    ranks = " + ".join(f"{100 * rank_share:.0f}" for rank_share in by_rank)
     below = f"{ranks} · {tries}" if len(by_rank) > 1 else f"{tries}"
     shade = round(DARKEST_PERCENT * share.estimate)
     return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
 
 
 def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
-    """The counts of every method with a fixed tree, by sampling setting and method.
+    """Count the accepted nodes of every method with a fixed tree, by sampling setting and method.
 
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
@@ -177,7 +177,7 @@ def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
 
 
 def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptance | None:
-    """Count the accepted nodes of a method with a fixed tree; None if it has none, or no step.
+    """Count the accepted nodes of a method with a fixed tree; None without such a tree or without steps.
 
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
@@ -192,7 +192,7 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
         return None
     accepted = np.stack([prompts[prompt] for prompt in sorted(prompts)])
     steps = accepted.sum(1)
-    for node in range(shape.size - 1, 0, -1):  # a step that accepts a node accepts its parent
+    for node in range(shape.size - 1, 0, -1):  # a step that accepts a node also accepts its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
     files = None if run.files is None else tuple(run.files[prompt] for prompt in sorted(prompts))
     return NodeAcceptance(shape, steps, accepted, files)

@@ -1,9 +1,9 @@
 """Trees against chains at equal budgets: the same verified nodes, the same draft passes, the same time.
 
-What a fair comparison holds equal depends on what is scarce. Where the target's pass is the bottleneck it
-is the nodes verified in it; where drafting is, the passes of the draft, which a tree needs as many of as it
-is deep; on a given machine it is time, and only that decides which is faster. Sides are chosen and measured
-on different halves of the prompts, as in `treespec.experiments.report.verdict`.
+What a fair comparison should hold equal depends on what is scarce. If the target's pass is the bottleneck,
+it is the number of verified nodes. If drafting is, it is the number of draft passes, which equals the depth
+of the tree. On a given machine it is time, and only time decides which side is faster. Each side is chosen
+and measured on different halves of the prompts, as in `treespec.experiments.report.verdict`.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from treespec.experiments.report.verdict import Comparison, compare
 __all__ = ["Budget", "budget_finding", "budgets"]
 
 NOTE = (
-    "time: the ratio of the verdict, of all trees and chains by their speed; the other rows hold a cost "
-    "equal and compare tokens alone, so that they may say the opposite. Nodes include the root; for a tree "
-    "that grows they are a maximum. A static tree of depth d takes d passes of the draft. Chains may have "
-    "fewer than N nodes. Each side is chosen on one half of the prompts and measured on the other half. "
-    "Intervals are 95 %, paired over prompts."
+    "time: the ratio of the verdict, among all trees and chains by speed; the other rows hold a cost "
+    "equal and compare tokens only, so they may say the opposite. Nodes include the root; for a tree "
+    "that grows they are a maximum. A static tree of depth d takes d passes of the draft. Chains may "
+    "have fewer than N nodes. Each side is chosen on one half of the prompts and measured on the other "
+    "half. Intervals are 95 %, paired over prompts."
 )
 
 
@@ -31,9 +31,9 @@ class Budget:
 
     Args:
         sampling: name of the setting.
-        name: such as `16 nodes`, `4 draft passes`, `time`.
+        name: the budget, such as `16 nodes`, `4 draft passes` or `time`.
         measure: what is compared: `tokens per step` or `tokens per second`.
-        duel: tree over chain.
+        duel: the comparison, tree over chain.
     """
 
     sampling: str
@@ -43,7 +43,7 @@ class Budget:
 
     @property
     def said(self) -> str:
-        """Which side is better."""
+        """Which side is better, in words."""
         winner = self.duel.winner
         return "not decided" if winner is None else f"{winner.family} better"
 
@@ -59,7 +59,7 @@ COLUMNS = (
 
 
 def budget_finding(rows: Sequence[Budget]) -> Finding | None:
-    """A table for each sampling setting; None if a run does not hold a tree and a chain."""
+    """One table per sampling setting; None if no budget has both a tree and a chain."""
     tables = [
         Table(
             sampling,
@@ -73,36 +73,38 @@ def budget_finding(rows: Sequence[Budget]) -> Finding | None:
 
 
 def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
-    """Every budget that the run holds a tree and a chain for.
+    """Compare trees with chains at every budget for which the run has both.
 
-    *N nodes*: trees of N nodes (at most N, if they grow) against chains of at most N, the root counted, by
-    tokens per step. *d draft passes*: static trees and chains of depth d, by tokens per step; how often a
-    tree that grows runs the draft is not fixed by its depth. *time*: all, by tokens per second. Assisted
-    generation, whose chains are not recorded, takes part in *time* only.
+    *N nodes*: trees of N nodes (at most N, if they grow) against chains of at most N, counting the root, by
+    tokens per step. *d draft passes*: static trees and chains of depth d, by tokens per step; trees that
+    grow are excluded, because their depth does not determine the number of draft passes. *time*: all
+    methods, by tokens per second. Assisted generation, whose chains are not recorded, takes part in *time*
+    only.
     """
     sizes = {m["name"]: m["size"] for m in run.manifest["methods"]}
     depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
     usable = [m for m in data.methods if m.lossless and (m.name, "decode_s") in data.values]
     trees, chains = _named(usable, "tree"), _named(usable, "chain")
-    wanted: list[tuple[str, list[str], list[str], str]] = []
+    candidates: list[tuple[str, list[str], list[str], str]] = []
     sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
     for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized}):
-        within = [n for n in sized if sizes[n] <= size]
-        wanted.append((f"{size} nodes", [n for n in trees if sizes[n] == size], within, "steps"))
-    static = [m.name for m in usable if m.group == "tree" and m.parents is not None]
-    passing = [m.name for m in usable if m.group == "chain" and m.parents is not None]
-    for depth in sorted({depths[n] for n in static} & {depths[n] for n in passing}):
-        passes = f"{depth} draft pass{'es' * (depth > 1)}"
-        level = [[n for n in names if depths[n] == depth] for names in (static, passing)]
-        wanted.append((passes, level[0], level[1], "steps"))
-    wanted.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
-    met = []
-    for name, left, right, cost in wanted:
+        right = [n for n in sized if sizes[n] <= size]
+        candidates.append((f"{size} nodes", [n for n in trees if sizes[n] == size], right, "steps"))
+    static_trees = [m.name for m in usable if m.group == "tree" and m.parents is not None]
+    static_chains = [m.name for m in usable if m.group == "chain" and m.parents is not None]
+    for depth in sorted({depths[n] for n in static_trees} & {depths[n] for n in static_chains}):
+        name = f"{depth} draft pass{'es' * (depth > 1)}"
+        left = [n for n in static_trees if depths[n] == depth]
+        right = [n for n in static_chains if depths[n] == depth]
+        candidates.append((name, left, right, "steps"))
+    candidates.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
+    rows = []
+    for name, left, right, cost in candidates:
         duel = compare(data, ("tree", left), ("chain", right), cost)
         if duel is not None:
-            unit = "tokens per step" if cost == "steps" else "tokens per second"
-            met.append(Budget(data.sampling, name, unit, duel))
-    return met
+            measure = "tokens per step" if cost == "steps" else "tokens per second"
+            rows.append(Budget(data.sampling, name, measure, duel))
+    return rows
 
 
 def _named(methods: list[Method], group: str) -> list[str]:

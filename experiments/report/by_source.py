@@ -1,4 +1,4 @@
-"""How often the drafts of each source were accepted where several draft one tree, by depth and rank."""
+"""Acceptance by source, depth and rank, for trees that several sources draft together."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -20,12 +20,13 @@ from treespec.tree import TreeShape
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 
 NOTE = (
-    "Trees that several sources draft. In each cell: of the steps whose accepted path came to a node that "
-    "has children of this source, at the depth above, the share that accepted one of them, ± half of its "
-    "95 % interval over prompts; below it the shares of the first, second, ... child of the node, whoever "
-    "drafted those before it, which add up to it; and how many steps these are. A child that several "
-    "sources drafted counts for each of them. Of a cascade, level 1 is the model that drafts for the "
-    "target, where it added a token of its own; level 2 is what drafted for it, and so on."
+    "Trees drafted by several sources. Each cell considers the steps whose accepted path reached, one "
+    "level above, a node with children of this source. It shows the share of these steps that accepted "
+    "such a child, ± half of its 95 % interval over prompts; below, the shares of the first, second, ... "
+    "child of the node (counting children of all sources), which add up to it, and the number of steps. "
+    "A child that several sources drafted counts for each of them. In a cascade, level 1 is the model "
+    "that drafts for the target, where it added a token of its own; level 2 is the source that drafted "
+    "for that model, and so on."
 )
 
 
@@ -36,12 +37,12 @@ class SourceLevel:
     Args:
         sampling: name of the setting.
         method: name of the method.
-        source: that drafted them, among others.
-        depth: from 1.
-        tries: steps whose path came to a node of the depth above that has children of the source.
-        share: of the tries, those that accepted one of these.
-        by_rank: of the tries, those that accepted one that is the first, second, ... child of its node.
-        drafted: children of the source at this depth, in all steps, reached or not.
+        source: the source that drafted the children, possibly together with others.
+        depth: depth of the children, from 1.
+        tries: number of steps whose path reached a node one level above that has children of the source.
+        share: share of the tries that accepted one of these children.
+        by_rank: shares of the tries that accepted the first, second, ... child of the node.
+        drafted: number of children of the source at this depth over all steps, reached or not.
     """
 
     sampling: str
@@ -55,10 +56,10 @@ class SourceLevel:
 
 
 def sources_of(run: RunRecords) -> list[SourceLevel]:
-    """All sources of all methods whose trees have several, in the order of the methods.
+    """Acceptance of every source of the methods whose trees have several, in the order of the methods.
 
     Raises:
-        RunFolderError: if a recorded tree is none, or accepted ranks that it does not have.
+        RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
     """
     return [
         level
@@ -69,7 +70,7 @@ def sources_of(run: RunRecords) -> list[SourceLevel]:
 
 
 def source_finding(levels: list[SourceLevel]) -> Finding | None:
-    """A row for each source of a method and a column for each depth, by sampling setting."""
+    """One table per sampling setting: a row for each source of a method, a column for each depth."""
     tables = []
     for sampling in dict.fromkeys(level.sampling for level in levels):
         rows: dict[tuple[str, str], dict[int, SourceLevel]] = {}
@@ -87,7 +88,7 @@ def source_finding(levels: list[SourceLevel]) -> Finding | None:
 
 
 def source_data(levels: list[SourceLevel], sampling: str) -> list[dict[str, object]]:
-    """The same of one sampling setting as plain data."""
+    """The levels of one sampling setting as plain data."""
     return [
         {
             "method": level.method,
@@ -149,27 +150,27 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
     order = sorted(prompts)
     columns: dict[Hashable, NDArray[np.int64]] = {}
     for key in drafted:
-        for what, counts in (("tried", tried), ("kept", kept)):
+        for column, counts in (("tried", tried), ("kept", kept)):
             by_prompt = counts.get(key, Counter())
-            columns[what, key] = np.array([by_prompt[prompt] for prompt in order])
+            columns[column, key] = np.array([by_prompt[prompt] for prompt in order])
     files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
     totals = bootstrap(columns, files=files)
     for key in sorted(drafted):
         hits, tries = ranks.get(key, Counter()), sum(tried.get(key, Counter()).values())
-        last = max(hits, default=-1) + 1
+        rank_count = max(hits, default=-1) + 1
         yield SourceLevel(
             sampling,
             method,
             *key,
             tries,
             totals.ratio([("kept", key)], [("tried", key)]),
-            tuple(hits[rank] / tries for rank in range(last)),
+            tuple(hits[rank] / tries for rank in range(rank_count)),
             drafted[key],
         )
 
 
 def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, list[_Child]]]:
-    """The prompt of each step whose tree has several sources, and its drafted nodes, once a source."""
+    """For each step whose tree has several sources: its prompt, and its drafted nodes once per source."""
     import polars as pl
 
     rows = run.steps.filter(
@@ -190,8 +191,8 @@ def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, l
             drafted = [(node, source) for node in range(1, shape.size) for source in names[node]]
         except (TreespecError, IndexError):
             raise RunFolderError(
-                f"{run.folder}: a step of {method!r} on prompt {prompt} has a tree of several sources that "
-                "is none, or that its accepted path does not fit: start over with --fresh"
+                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree of several "
+                "sources, or an accepted path that does not fit its tree: start over with --fresh"
             ) from None
         yield (
             prompt,

@@ -1,4 +1,4 @@
-"""Speedups and tokens per step by category of prompt (Spec-Bench and the like)."""
+"""Speedups and tokens per step by prompt category (as in Spec-Bench)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from treespec.search.intervals import Interval
 __all__ = ["Category", "by_category", "categories", "category_finding"]
 
 NOTE = (
-    "Tokens per second over those of the faster plain baseline on the same prompts, and tokens kept per "
-    "pass of the target; 95 % intervals, paired over the prompts of the category. A category of one prompt "
-    "has no interval."
+    "Tokens per second over those of the faster plain baseline on the same prompts, and kept tokens per "
+    "pass of the target, with 95 % intervals, paired over the prompts of the category. A category with one "
+    "prompt has no interval."
 )
 
 
@@ -26,10 +26,10 @@ class Category:
 
     Args:
         sampling: name of the setting.
-        name: of the category.
-        prompts: compared in it.
-        speedups: over plain decoding, by method.
-        tokens: kept per step, by method; those that draft.
+        name: name of the category.
+        prompts: number of compared prompts in it.
+        speedups: speedup over plain decoding of every method that drafts, by name.
+        tokens: kept tokens per step of the same methods, by name.
     """
 
     sampling: str
@@ -40,7 +40,7 @@ class Category:
 
 
 def by_category(run: RunRecords, data: Measurements) -> dict[str, Measurements]:
-    """The measurements on the prompts of each category; without prompts that have none."""
+    """The measurements restricted to the prompts of each category; prompts without one are left out."""
     names = dict(run.prompts.select("prompt", "category").unique().iter_rows())
     groups = sorted({names[prompt] for prompt in data.prompts} - {None})
     return {
@@ -50,24 +50,24 @@ def by_category(run: RunRecords, data: Measurements) -> dict[str, Measurements]:
 
 
 def categories(run: RunRecords, data: Measurements) -> list[Category]:
-    """Every category of a sampling setting with at least two; none without a plain baseline."""
+    """The categories of a sampling setting; empty with fewer than two, or without a plain baseline."""
     groups = by_category(run, data)
     if data.baseline is None or len(groups) < 2:
         return []
     rows = []
-    for group, part in groups.items():
-        totals = part.totals
-        drafting = [m.name for m in part.methods if m.group != "plain"]
+    for group, subset in groups.items():
+        totals = subset.totals
+        drafting = [m.name for m in subset.methods if m.group != "plain"]
         speedups = {name: speed_ratio(totals, name, data.baseline) for name in drafting}
         tokens = {
             name: totals.ratio([(name, "new_tokens")], [(name, "steps")]) for name in drafting
         }
-        rows.append(Category(data.sampling, group, len(part.prompts), speedups, tokens))
+        rows.append(Category(data.sampling, group, len(subset.prompts), speedups, tokens))
     return rows
 
 
 def category_finding(rows: Sequence[Category]) -> Finding | None:
-    """Two tables for each sampling setting, a column for each category; None without any."""
+    """Two tables per sampling setting, with a column for each category; None without categories."""
     tables = [
         table
         for sampling in dict.fromkeys(row.sampling for row in rows)
@@ -77,12 +77,12 @@ def category_finding(rows: Sequence[Category]) -> Finding | None:
 
 
 def _tables(sampling: str, rows: Sequence[Category]) -> list[Table]:
-    def table(what: str, values: Callable[[Category], dict[str, Interval]]) -> Table:
+    def table(quantity: str, values: Callable[[Category], dict[str, Interval]]) -> Table:
         def column(row: Category) -> Column[str]:
             return Column(f"{row.name} ({row.prompts})", lambda name: interval(values(row)[name]))
 
         method = Column[str]("method", lambda name: name, left=True)
-        return Table(f"{sampling}, {what}", [method, *map(column, rows)], list(values(rows[0])))
+        return Table(f"{sampling}, {quantity}", [method, *map(column, rows)], list(values(rows[0])))
 
     return [
         table("speedup over plain decoding", lambda row: row.speedups),
@@ -93,7 +93,7 @@ def _tables(sampling: str, rows: Sequence[Category]) -> list[Table]:
 def _only(data: Measurements, mask: np.ndarray) -> Measurements:
     return replace(
         data,
-        prompts=tuple(p for p, kept in zip(data.prompts, mask, strict=True) if kept),
+        prompts=tuple(p for p, selected in zip(data.prompts, mask, strict=True) if selected),
         files=None if data.files is None else tuple(np.array(data.files)[mask].tolist()),
         values={column: values[mask] for column, values in data.values.items()},
     )

@@ -1,29 +1,33 @@
-"""When a comparison is meaningless, or less than it seems: six rules, and what they say.
+"""Cautions about comparisons that mean nothing, or less than they seem to: the rules and their sentences.
 
-Resolution. A comparison whose interval holds both a gain and a loss of a tenth (it reaches below 1 / 1.1
-and above 1.1) does not tell effects of the size that methods differ by. The half-width shrinks with the
-square root of the number of prompts, which gives the number that would do.
+Resolution. A comparison whose interval includes both a gain and a loss of 10 % (it reaches below 1 / 1.1
+and above 1.1) cannot resolve differences of the size that methods have. The half-width shrinks with the
+square root of the number of prompts, which yields the number of prompts needed.
 
 Drift. Machines slow down and speed up. Units are taken in the order in which they ran; the logarithm of the
-time of a step, less its mean for each method and sampling setting, is averaged over the methods of a unit
-and regressed on the place in the run and on the length of the prompt. A trend counts if it is significant
-(p < 0.01) and makes more than 5 % from the first unit to the last. Methods run in an order drawn anew for
-each unit, so that ratios stay fair; tokens per second are then not those of one machine.
+step time, minus its mean for each method and sampling setting, is averaged over the methods of a unit and
+regressed on the position in the run and on the length of the prompt. A trend counts if it is significant
+(p < 0.01) and exceeds 5 % from the first unit to the last. The order of methods is drawn anew for each
+unit, so ratios remain fair; tokens per second then mix several states of the machine.
 
-Load. Where other processes used more than 10 % of the cores, in the mean of a session, they took time from
-some methods more than from others (`treespec.experiments.records.machine_load`).
+Load. Where other processes used more than 10 % of the cores on average over a session, they took more time
+from some methods than from others (`treespec.experiments.records.machine_load`).
 
-Few nodes. A pass over fewer nodes is less work, but may take longer: torch multiplies 2 to 4 rows of
-float32 by code for matrices, which on a CPU with AVX-512 took 1.3 to 2.0 times the time of 5 rows (products
-of 640 x 1728, two cores, medians of 25). Small trees and short chains then lose what no engine would take
-from them. Told where one tree's pass takes at least a tenth more than that of a larger one, and the
-interval of the ratio says so.
+Other conditions. A run may be resumed on another machine, or with other packages or code
+(`treespec.experiments.records.changes`).
 
-Turns. What the steps of other methods read drives out of the processor's caches what plain decoding would
-find there if a text were decoded by it alone, while trees may read much that others read. Seen where passes
-over one node had a copy of the weights of their own (36 MB beside 32 MiB): plain decoding alone took 0.67
-(0.61-0.73) of its time in turns, trees 0.92 to 0.97 (at temperature 0, on the two prompts that are also
-decoded alone). Told where steps of plain decoding behind steps of plain decoding are a tenth quicker.
+Few nodes. A pass over fewer nodes is less work but may take longer: torch multiplies 2 to 4 rows of float32
+with its matrix-matrix code, which on a CPU with AVX-512 took 1.3 to 2.0 times as long as 5 rows (products
+of 640 x 1728, two cores, medians of 25). Small trees and short chains then pay a penalty that no engine
+would impose. Reported if the pass of one method takes at least 10 % longer than that of a method with more
+nodes and the interval of the ratio confirms it.
+
+Turns. The data read by steps of other methods evicts from the processor's caches what plain decoding would
+find there if it decoded a text alone, while trees may share much of what they read with other methods.
+Observed where passes over one node had their own copy of the weights (36 MB beside 32 MiB of cache): plain
+decoding alone took 0.67 (0.61-0.73) of its time in turns, trees 0.92 to 0.97 (at temperature 0, on the two
+prompts that are also decoded alone). Reported if steps of plain decoding that follow other steps of plain
+decoding are at least 10 % faster.
 """
 
 from dataclasses import dataclass
@@ -53,23 +57,22 @@ __all__ = [
 ]
 
 SMALLEST_EFFECT = 1.1
-"""The smallest ratio that a comparison should tell from 1."""
+"""Smallest ratio that a comparison should distinguish from 1."""
 
 LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
 
 DEARER_RATIO = 1.1
-"""A pass over fewer nodes is mentioned if it takes so many times as long as one over more."""
-
+"""Time ratio from which a pass over fewer nodes is reported as slower than a pass over more nodes."""
 
 FEWEST_STEPS_BEHIND = 2
-"""Steps of plain decoding, by any copy of it, behind which a step of it finds caches filled for it."""
+"""Consecutive steps of plain decoding, by any copy, after which its next step finds warm caches."""
 
 LEAST_STEPS, LEAST_GAIN = 20, 0.1
-"""Steps of each kind that are needed, and the share of its time that makes a caution."""
+"""Fewest steps of each kind, and smallest share of the step time gained, for a caution about turns."""
 
 
 def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
-    """Prompts at which the interval would be narrow enough; None if it is already, or there is none.
+    """Number of prompts for a narrow enough interval; None if it is already, or has no bounds.
 
     Example:
         >>> prompts_to_tell(Interval(1.0, 0.8, 1.25), 12)
@@ -84,18 +87,18 @@ def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
         or ratio.high <= SMALLEST_EFFECT
     ):
         return None
-    half = log(ratio.high / ratio.low) / 2
-    return ceil(prompts * (half / log(SMALLEST_EFFECT)) ** 2)
+    half_width = log(ratio.high / ratio.low) / 2
+    return ceil(prompts * (half_width / log(SMALLEST_EFFECT)) ** 2)
 
 
 def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
-    """A sentence if an interval is too wide for its comparison to mean anything.
+    """A sentence if an interval is too wide for its comparison to mean anything; None otherwise.
 
     Args:
-        what: is compared.
-        ratio: of the comparison.
-        samples: that it rests on.
-        unit: what these are: prompts, or files.
+        what: the two compared sides, as the subject of the sentence.
+        ratio: ratio of the two sides.
+        samples: number of independent samples behind the ratio.
+        unit: what the samples are: `prompts` or `files`.
     """
     needed = prompts_to_tell(ratio, samples)
     if needed is None:
@@ -108,12 +111,13 @@ def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompt
 
 @dataclass(frozen=True)
 class Drift:
-    """A trend of the time of a step over the run.
+    """A trend of the step time over the run.
 
     Args:
-        change: of the time from the first unit to the last: 0.1 is 10 % slower at the end.
-        p: of so large a trend without drift.
-        units: that it rests on.
+        change: relative change of the step time from the first unit to the last: 0.1 is 10 % slower at the
+            end.
+        p: probability of a trend at least this large without drift.
+        units: number of units behind the estimate.
     """
 
     change: float
@@ -122,40 +126,42 @@ class Drift:
 
     @property
     def matters(self) -> bool:
-        """Whether it is significant and large enough to be mentioned."""
+        """Whether the trend is significant and large enough to be reported."""
         return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
 
 
 def drift(run: RunRecords) -> Drift | None:
-    """The trend of a run; None with fewer than `LEAST_UNITS` units, or where it cannot be told.
+    """Estimate the trend of a run.
 
-    It cannot where prompts get longer with the place in the run.
+    Returns:
+        The trend; None with fewer than `LEAST_UNITS` units, or if it cannot be separated from the length of
+        the prompts.
     """
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
     units = (
         rows.with_columns(
             (pl.col("decode_s") / pl.col("steps")).log().alias("time"),
-            pl.col("sampling").replace_strict(order, default=0).alias("place"),
+            pl.col("sampling").replace_strict(order, default=0).alias("setting"),
         )
         .filter(pl.col("time").is_finite())
         .with_columns(pl.col("time") - pl.col("time").mean().over("method", "sampling"))
-        .group_by("repeat", "prompt", "place")
+        .group_by("repeat", "prompt", "setting")
         .agg(pl.col("time").mean(), pl.col("prompt_tokens").first())
-        .sort("repeat", "prompt", "place")
+        .sort("repeat", "prompt", "setting")
     )
     if len(units) < LEAST_UNITS:
         return None
-    at = np.linspace(0.0, 1.0, len(units))
+    position = np.linspace(0.0, 1.0, len(units))
     lengths = units["prompt_tokens"].to_numpy().astype(float)
-    columns = [np.ones_like(at), at]
+    columns = [np.ones_like(position), position]
     if np.ptp(lengths) > 0:
         columns.append((lengths - lengths.mean()) / lengths.std())
     return _trend(np.stack(columns, axis=1), units["time"].to_numpy())
 
 
 def drift_caution(run: RunRecords) -> str | None:
-    """A sentence if the machine drifted while the run was measured."""
+    """A sentence if the machine drifted during the run; None otherwise."""
     trend = drift(run)
     if trend is None or not trend.matters:
         return None
@@ -169,11 +175,11 @@ def drift_caution(run: RunRecords) -> str | None:
 
 
 def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
-    """A sentence if a pass over fewer nodes took longer than one over more.
+    """A sentence if a pass over fewer nodes took longer than a pass over more nodes; None otherwise.
 
     Args:
-        run: with what is known of the target's passes.
-        data: of one of its sampling settings.
+        run: the run, whose manifest describes the target's passes.
+        data: measurements under one of its sampling settings.
     """
     nodes = {
         m.name: m.draft_tokens + 1
@@ -210,29 +216,28 @@ def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
 
 
 def turns_caution(run: RunRecords, data: Measurements) -> str | None:
-    """Whether plain decoding pays in turns for the other methods, as a sentence; None if it does not.
+    """A sentence if taking turns slows down plain decoding; None otherwise.
 
     Args:
-        run: with the steps of all methods.
-        data: of the sampling setting.
+        run: the run, with the steps of all methods.
+        data: measurements under one of its sampling settings.
     """
     if run.manifest.get("together", 1) == 1 or not data.prompts:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}
     plain |= {twin for twin, name in run.twins.items() if name in plain}
     steps = run.all_steps.filter(pl.col("sampling") == data.sampling).sort("at_s")
-    mine = steps["method"].is_in(list(plain)).to_numpy()
+    is_plain = steps["method"].is_in(list(plain)).to_numpy()
     seconds = steps["step_s"].to_numpy()
-    begins = np.flatnonzero(np.diff(mine, prepend=~mine[:1]))
-    place = np.arange(len(mine)) - np.repeat(begins, np.diff(begins, append=len(mine)))
-    later = mine & (steps["step"] > 0).to_numpy()
-    after_itself, others = (
-        seconds[later & (place >= FEWEST_STEPS_BEHIND)],
-        seconds[later & (place == 0)],
-    )
-    if min(len(after_itself), len(others)) < LEAST_STEPS:
+    # alternating stretches of steps: of plain decoding, and of other methods
+    starts = np.flatnonzero(np.diff(is_plain, prepend=~is_plain[:1]))
+    position = np.arange(len(is_plain)) - np.repeat(starts, np.diff(starts, append=len(is_plain)))
+    not_first = is_plain & (steps["step"] > 0).to_numpy()
+    after_plain = seconds[not_first & (position >= FEWEST_STEPS_BEHIND)]
+    after_others = seconds[not_first & (position == 0)]
+    if min(len(after_plain), len(after_others)) < LEAST_STEPS:
         return None
-    ratio = np.median(after_itself) / np.median(others)
+    ratio = np.median(after_plain) / np.median(after_others)
     if ratio > 1 - LEAST_GAIN:
         return None
     return (
@@ -244,7 +249,7 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
 
 
 def machine_caution(run: RunRecords) -> str | None:
-    """A sentence if the run was resumed on another machine, or with other packages or code."""
+    """A sentence if the run was resumed on another machine, or with other packages or code; else None."""
     manifest = run.manifest
     sessions = manifest.get("sessions") or []
     changes = [change for session in sessions for change in changes_of_machine(manifest, session)]
@@ -261,31 +266,33 @@ def machine_caution(run: RunRecords) -> str | None:
 
 
 def load_caution(run: RunRecords) -> str | None:
-    """A sentence if other processes used the CPU while the run was measured; of the worst session."""
+    """A sentence on the session with the highest load, if other processes used the CPU; None otherwise."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
-    part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
+    span = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
     in_turns = run.manifest.get("together", 1) > 1 and len(run.methods) > 1
-    means = IN_TURNS if in_turns else NOT_RELIABLE
-    most = max((load for load in loads if load is not None), default=None)
-    return busy_sentence(most, part, means)
+    consequence = IN_TURNS if in_turns else NOT_RELIABLE
+    highest = max((load for load in loads if load is not None), default=None)
+    return busy_sentence(highest, span, consequence)
 
 
 def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:
-    """Least squares; the second column is the place in the run."""
+    """Fit by least squares; the second column of `design` is the position in the run."""
     from scipy.special import stdtr
 
     units, parameters = design.shape
-    free = units - parameters
-    if free < 3 or np.linalg.matrix_rank(design) < parameters:
+    degrees = units - parameters
+    if degrees < 3 or np.linalg.matrix_rank(design) < parameters:
         return None
     inverse = np.linalg.inv(design.T @ design)
     slopes = inverse @ design.T @ values
     residual = values - design @ slopes
-    error = sqrt(float(residual @ residual) / free * inverse[1, 1])
+    standard_error = sqrt(float(residual @ residual) / degrees * inverse[1, 1])
     slope = float(slopes[1])
-    if error <= 1e-12 * max(1.0, abs(slope)):  # the same time everywhere, or a line without noise
+    if standard_error <= 1e-12 * max(
+        1.0, abs(slope)
+    ):  # the same time everywhere, or a line without noise
         return Drift(exp(slope) - 1, 0.0 if abs(slope) > 1e-9 else 1.0, units)
-    p = 2 * float(stdtr(free, -abs(slope) / error))
+    p = 2 * float(stdtr(degrees, -abs(slope) / standard_error))
     return Drift(exp(slope) - 1, p, units) if isfinite(p) else None
 
 

@@ -1,25 +1,26 @@
-"""What methods of different groups cost, compared through the reference that ran in every group.
+"""Costs of methods in different groups, compared through a reference that ran in every group.
 
-Where memory does not hold all methods at once, they take turns in groups, one group after the other. If the
-machine is slower whenever one of them runs, its own steps do not tell: slowdowns are read against what they
-mostly take. But every group holds the reference, or a copy of it that does the same work with the same
-coins. So a method b in a group whose copy is t costs, beside those in the group of the reference r,
+If memory cannot hold all methods at once, they take turns in groups, one group after another. A slowdown
+that lasts as long as a group is invisible in its own steps, because slowdowns are measured relative to what
+those steps mostly take. But every group contains the reference, or a copy of it that does the same work
+with the same coins. The cost of a method b in a group with copy t, on the scale of the group of the
+reference r, is therefore
 
     C_b C_r / C_t
 
-where C adds up adjusted times over all prompts.
+where C sums adjusted times over all prompts.
 
 **Intervals.** With s the adjusted time of one prompt, the sum over prompts of
 
     (C_r / C_t) [s_b + C_b (s_r / C_r - s_t / C_t)]
 
-is this cost, and a resampling of prompts changes both alike to first order: the interval of a ratio across
-groups holds what the two copies differ by from prompt to prompt, that of a ratio within a group does not,
-since the second part is the same share of both methods.
+equals this cost, and resampling the prompts changes both alike to first order. The interval of a ratio
+across groups thus includes the differences between the two copies from prompt to prompt; the interval of a
+ratio within a group does not, because the second term is the same share of both methods.
 
-**Simulated** (`tests/experiments/report/test_common_reference.py`; 100 runs of 12 prompts, two groups, the
-same chain in both): ratio of its costs across groups over the truth, its standard deviation, the median
-half-width and the coverage of the 95 % interval, in percent:
+**Simulation** (`tests/experiments/report/test_common_reference.py`; 100 runs of 12 prompts, two groups, the
+same chain in both): ratio of its costs across groups over the true ratio, its standard deviation, the
+median half-width and the coverage of the 95 % interval, in percent:
 
                                         ratio     sd    half-width   coverage
     a quiet machine     as adjusted      99.9    0.4           0.5         67
@@ -41,8 +42,8 @@ THROUGH = (
     "through {reference}, which ran in each."
 )
 APART = (
-    "Caution: methods took turns in {groups} groups, one after the other, and not every one held a copy of "
-    "the same method that decoded all prompts: what slowed the machine down may have met one group more "
+    "Caution: methods took turns in {groups} groups, one after the other, and not every group had a copy "
+    "of the same method that decoded all prompts: a slowdown of the machine may have hit one group more "
     "than another."
 )
 
@@ -50,37 +51,41 @@ APART = (
 def copies_of(
     run: RunRecords, methods: Sequence[str], twins: Sequence[str]
 ) -> tuple[dict[str, tuple[str, str]], str | None]:
-    """Through which copies methods of different groups are compared.
+    """Find the copies through which methods of different groups are compared.
 
     Args:
-        run: with its groups.
-        methods: that are compared.
-        twins: that decoded all that is compared.
+        run: the run, with its groups.
+        methods: compared methods.
+        twins: twins that decoded every compared prompt.
 
     Returns:
-        For each method of another group than the reference's: the reference, and its copy in the method's
-        group. And a sentence on how groups are compared; None where there is one only.
+        For each method outside the group of the reference: the reference, and its copy in the group of the
+        method. And a sentence on how groups are compared; None if there is a single group.
     """
     groups = {name: run.group_of(name) for name in methods}
     count = len(set(groups.values()))
     if count < 2:
         return {}, None
-    of = {twin: run.twins[twin] for twin in twins if run.twins[twin] in groups}
-    copies = {run.group_of(twin): (name, twin) for twin, name in of.items()}
-    home = {groups[name] for name in of.values()}
-    copy_of = {name: copies[n] for name, n in groups.items() if n in copies and n not in home}
-    apart = any(number not in home and number not in copies for number in groups.values())
-    sentence = APART if apart else THROUGH
-    return copy_of, sentence.format(groups=count, reference=next(iter(of.values()), None))
+    copied = {twin: run.twins[twin] for twin in twins if run.twins[twin] in groups}
+    copies = {run.group_of(twin): (name, twin) for twin, name in copied.items()}
+    reference_groups = {groups[name] for name in copied.values()}
+    copy_of = {
+        name: copies[n] for name, n in groups.items() if n in copies and n not in reference_groups
+    }
+    unlinked = any(
+        number not in reference_groups and number not in copies for number in groups.values()
+    )
+    sentence = APART if unlinked else THROUGH
+    return copy_of, sentence.format(groups=count, reference=next(iter(copied.values()), None))
 
 
 def through_copies(adjusted: Adjusted, copies: Mapping[int, tuple[int, int]]) -> Adjusted:
-    """The same, with the times of some methods read through copies of a reference.
+    """Rescale the times of methods in other groups through the copies of a reference.
 
     Args:
         adjusted: times of all methods.
-        copies: by the number of a method, the numbers of the reference and of its copy in the method's
-            group.
+        copies: for each method number, the numbers of the reference and of its copy in the group of the
+            method.
     """
     totals = adjusted.seconds.sum(1)
     seconds = adjusted.seconds.copy()

@@ -1,4 +1,4 @@
-"""What a run says as plain data: `treespec report --json`."""
+"""The results of a run as plain data, for `treespec report --json`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -13,11 +13,11 @@ __all__ = ["report_data"]
 
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
-    """The table of a run, with its verdicts and the comparisons behind them.
+    """The results of a run, with its verdicts and the comparisons behind them.
 
     Args:
-        run: that was measured.
-        report: the HTML that was written; None if it was not.
+        run: the run.
+        report: path of the HTML report; None if none was written.
     """
     return {
         "folder": run.folder,
@@ -54,7 +54,7 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
 
 
 def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
-    """One row of the table: its method under this setting, then everything measured."""
+    """One row of the table: the method under this setting, then all measured values."""
     method = row.method
     described = {
         "method": method.name,

@@ -1,4 +1,4 @@
-"""What the result of a run rests on: equality, samples, tuning, errors, machine and config."""
+"""Details behind the results of a run: equality, samples, tuning, errors, machine and config."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from treespec.experiments.report.table import NONE, Column, Finding, Table
 __all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
 
 MOST_ROWS = 200
-"""Rows of a table of single prompts; the rest is only counted."""
+"""Maximum number of rows in a table of single prompts; further rows are only counted."""
 
 MOST_LETTERS = 900
-"""Characters of a text that is shown."""
+"""Maximum number of characters shown of a text."""
 
 _Split = tuple[MethodSummary, str, Divergence]
 
@@ -46,12 +46,12 @@ class Equalities:
     """Whether greedy outputs equal plain decoding.
 
     Args:
-        equal: outputs that do.
-        compared: outputs of both.
-        table: the places where one does not, the first of them.
-        splits: how many there are.
-        limit: gap up to which one counts as rounding.
-        dtype: of the target.
+        equal: number of outputs that equal plain decoding.
+        compared: number of outputs compared.
+        table: the first `MOST_ROWS` divergences.
+        splits: number of divergences.
+        limit: largest gap between logits that counts as rounding.
+        dtype: dtype of the target.
     """
 
     equal: int
@@ -63,7 +63,7 @@ class Equalities:
 
 
 def equality(run: Run) -> Equalities | None:
-    """Whether greedy outputs equal plain decoding, and every place where one does not."""
+    """Compare the greedy outputs with plain decoding; None if nothing was compared."""
     compared = [(s, row) for s in run.summaries for row in s.rows if row.equality.compared]
     if not compared:
         return None
@@ -80,13 +80,13 @@ def equality(run: Run) -> Equalities | None:
 
 @dataclass(frozen=True)
 class Text:
-    """A text that is shown.
+    """A continuation as shown in the report.
 
     Args:
-        name: of the methods that wrote it.
-        same: its beginning, which all texts beside it share.
-        differs: what follows.
-        cut: whether there is more.
+        name: names of the methods that wrote it.
+        same: common beginning of all shown continuations.
+        differs: the rest of the text.
+        cut: whether the text was truncated.
     """
 
     name: str
@@ -97,13 +97,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt under a sampling setting, continued by several methods.
+    """One prompt under one sampling setting, continued by several methods.
 
     Args:
         sampling: name of the setting.
-        prompt: its id.
-        before: its text, or the end of it; empty if the run did not keep it.
-        said: how the texts compare.
+        prompt: id of the prompt.
+        before: text of the prompt, or the end of it; empty if the run did not keep it.
+        said: how the continuations compare, in words.
         texts: the continuations.
     """
 
@@ -115,7 +115,7 @@ class Sample:
 
 
 def samples(run: Run) -> list[Sample]:
-    """One prompt continued by plain decoding, the fastest chain and the fastest tree, side by side."""
+    """One prompt per sampling setting, continued by plain decoding and by the fastest chain and tree."""
     return [
         _sample(run, s, run.measurements[s.sampling].prompts[0]) for s in run.summaries if s.prompts
     ]
@@ -129,16 +129,16 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
         for groups in (("plain",), ("chain", "assisted"), ("tree",))
         if (name := _fastest(summary, groups))
     ]
-    same = [name for name in shown if texts[name] == texts[shown[0]]]
-    shown = [name for name in shown if name not in same[1:]]
+    same_as_first = [name for name in shown if texts[name] == texts[shown[0]]]
+    shown = [name for name in shown if name not in same_as_first[1:]]
     letters = zip(*(texts[name] for name in shown), strict=False)
-    alike = sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, letters))
+    common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, letters))
     settings = {entry["name"]: entry for entry in run.manifest["samplings"]}
     if settings[summary.sampling].get("temperature") != 0:
-        alike = MOST_LETTERS  # sampled texts may differ everywhere
-        said = "drawn anew by each method: different texts, the same law"
+        common = MOST_LETTERS  # sampled texts may differ everywhere: mark nothing
+        said = "sampled independently by each method: different texts from the same distribution"
     else:
-        said = "the same text" if len(shown) == 1 else "what differs is marked"
+        said = "the same text" if len(shown) == 1 else "differences are marked"
     return Sample(
         summary.sampling,
         str(rows["prompt_id"][0]),
@@ -146,9 +146,9 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
         said,
         tuple(
             Text(
-                ", ".join(same) if name == shown[0] else name,
-                texts[name][: min(alike, MOST_LETTERS)],
-                texts[name][alike:MOST_LETTERS],
+                ", ".join(same_as_first) if name == shown[0] else name,
+                texts[name][: min(common, MOST_LETTERS)],
+                texts[name][common:MOST_LETTERS],
                 len(texts[name]) > MOST_LETTERS,
             )
             for name in shown
@@ -167,7 +167,7 @@ def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:
 
 
 def tunings(run: RunRecords) -> list[Table]:
-    """How assisted generation was tuned: the candidates, or why each of them failed."""
+    """The tuning of assisted generation: its candidates, or the error of each if all failed."""
     return [
         _tuning(f"{method}, {sampling}", tuned)
         for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items()
@@ -188,22 +188,22 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
         columns += [
             Column("tokens per second", lambda entry: f"{entry['tokens_per_second']:.1f}"),
             Column("prompts", lambda entry: str(entry.get("prompts", NONE))),
-            Column("", lambda entry: "chosen" * _is(entry, chosen), left=True),
+            Column("", lambda entry: "chosen" * _is_chosen(entry, chosen), left=True),
         ]
         return Table(subject, columns, tuned["table"], title=title)
     failed = tuned.get("errors") or []
     columns.append(Column("error", lambda entry: str(entry["error"]), left=True))
-    said = "Every candidate failed." if failed else "Nothing to choose."
+    said = "Every candidate failed." if failed else "There was nothing to tune."
     return Table(subject, columns, failed, title=title, said=said)
 
 
-def _is(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+def _is_chosen(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
     return all(entry[key] == chosen[key] for key in ("length", "threshold"))
 
 
 def errors(run: RunRecords) -> Finding | None:
-    """Every prompt on which a method failed, in turns or by itself."""
-    alone = pl.format("by itself, under the meters: {}", pl.col("alone_error"))
+    """Every prompt on which a method failed, in turns or decoding alone; None without errors."""
+    alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
     failed = run.prompts.with_columns(pl.coalesce("error", alone))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
 
@@ -219,7 +219,7 @@ def errors(run: RunRecords) -> Finding | None:
 
 
 def facts(run: RunRecords) -> dict[str, str]:
-    """Machine, versions, and when."""
+    """Machine, models, versions and dates of a run, by label."""
     m = run.manifest
     hardware, warmup = m["hardware"], m.get("warmup") or {}
     return {
@@ -244,7 +244,7 @@ def facts(run: RunRecords) -> dict[str, str]:
 
 
 def config(run: RunRecords) -> str:
-    """The whole config as YAML."""
+    """The complete config as YAML."""
     import yaml
 
     return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)
@@ -255,33 +255,33 @@ def _count(number: int, what: str) -> str:
 
 
 def _drafting(models: Mapping[str, Any]) -> dict[str, str]:
-    """What methods draft with besides the pair's draft model: its own models, and parts of the target."""
-    others = {
+    """The draft sources besides the draft model of the pair: further models, and parts of the target."""
+    further_models = {
         f"draft model {name}": _model(model) for name, model in models.get("others", {}).items()
     }
-    parts = {
+    target_parts = {
         f"part of the target {i}": f"{name}, {part['passes']['kind']} passes"
         if part["passes"].get("asked") is None
         else name + _passes(part["passes"])
         for i, (name, part) in enumerate(models.get("parts", {}).items(), start=1)
     }
-    return others | parts
+    return further_models | target_parts
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    said = f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"
-    return said + _passes(model.get("passes") or {})
+    text = f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"
+    return text + _passes(model.get("passes") or {})
 
 
 def _passes(passes: Mapping[str, Any]) -> str:
-    """How its passes were run, where anything was asked for."""
+    """How the passes were run; empty if the config did not ask for a kind of pass."""
     if passes.get("asked") is None:
         return ""
-    said = f", {passes['kind']} passes"
+    text = f", {passes['kind']} passes"
     if passes["kind"] == "compiled":
         packed = passes["packed_bytes"] / 2**20
-        said += f" (compiled in {passes['seconds']:.0f} s, not measured"
+        text += f" (compiled in {passes['seconds']:.0f} s, not measured"
         copies = f"copies of weights: {packed:.0f} MiB for all methods"
-        said += f"; {copies if packed else 'no copies of weights besides'}"
-        said += f"; {unpacked})" if (unpacked := passes.get("unpacked")) else ")"
-    return said + (f" ({passes['why']})" if passes.get("why") else "")
+        text += f"; {copies if packed else 'no additional copies of weights'}"
+        text += f"; {unpacked})" if (unpacked := passes.get("unpacked")) else ")"
+    return text + (f" ({passes['why']})" if passes.get("why") else "")

@@ -1,4 +1,4 @@
-"""Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
+"""Compare two runs: the same methods on the same prompts, with the paired bootstrap."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +25,7 @@ from treespec.tree import TreeShape
 __all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
 
 MOST_LISTED = 20
-"""Differences of configs and methods that are listed; the rest is only counted."""
+"""Maximum number of listed differences between configs or methods; further ones are only counted."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class MethodDiff:
     Args:
         sampling: name of the setting.
         method: name of the method.
-        prompts: that both runs finished, with the repeats that both have.
+        prompts: number of prompts that both runs finished, counting the repeats that both have.
         speed: tokens per second of B over those of A, prefill excluded.
-        tokens_per_step: of B over that of A.
-        same_tokens: texts that are equal, id by id.
-        texts: that there are two of, and that can be equal: after a prompt of as many tokens, and neither
-            longer than both runs allow.
+        tokens_per_step: tokens per step of B over those of A.
+        same_tokens: number of texts that are equal, id by id.
+        texts: number of texts that can be equal: both runs have one, their prompts have the same number of
+            tokens, and neither text is longer than both runs allow.
     """
 
     sampling: str
@@ -54,23 +54,24 @@ class MethodDiff:
 
 @dataclass(frozen=True)
 class RunDiff:
-    """What two runs have in common, and what they do not.
+    """The comparison of two runs, and their differences.
 
     Args:
         a: folder of the first run.
-        b: folder of the second.
-        same_prompts: the measured prompts are the same, token by token; otherwise those with the same id
-            are compared, whose text may differ.
-        unequal: why texts cannot be equal: other lengths, models, seeds or prompts.
-        methods: present in both.
-        not_compared: present in both, but without a prompt that both finished; each with the reason.
-        only_a: sampling and method that only the first has.
-        only_b: likewise.
-        config: keys that differ, as `path: a -> b`; methods go by their names.
-        trees: methods of one name whose trees, laws, rules or settings differ, in the same form.
+        b: folder of the second run.
+        same_prompts: whether the measured prompts are the same, token by token; if not, prompts with the
+            same id are compared, whose text may differ.
+        unequal: reasons why texts cannot be equal: other lengths, models, seeds or prompts.
+        methods: methods present in both runs.
+        not_compared: methods present in both runs without a prompt that both finished, each with the
+            reason.
+        only_a: sampling settings and methods that only the first run has.
+        only_b: sampling settings and methods that only the second run has.
+        config: config keys that differ, as `path: a -> b`; methods are identified by name.
+        trees: methods of the same name whose trees, laws, rules or settings differ, as `path: a -> b`.
         versions: packages, code and schema that differ.
-        hardware: what differs of the machine.
-        unfinished: the runs, of `a` and `b`, that have not come to their end.
+        hardware: differences between the machines.
+        unfinished: folders of the runs that are not finished.
     """
 
     a: str
@@ -89,14 +90,14 @@ class RunDiff:
 
 
 def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
-    """Compare two runs: the rows of the same method, sampling setting, prompt and repeat.
+    """Compare the rows of two runs with the same method, sampling setting, prompt and repeat.
 
     Args:
-        a: the denominator of all ratios.
-        b: the numerator.
+        a: the first run, in the denominator of all ratios.
+        b: the second run, in the numerator.
 
     Raises:
-        RunFolderError: if no method of theirs has a prompt in common.
+        RunFolderError: if no method has a prompt in common.
     """
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
@@ -104,27 +105,27 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     limits = [run.manifest["config"].get("max_new_tokens") for run in (a, b)]
     shortest = min(limits) if None not in limits and limits[0] != limits[1] else None
     methods, only, not_compared = [], ([], []), []
-    pairs = [
+    cells = [
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
     ]
-    for place in dict.fromkeys([*pairs[0], *pairs[1]]):
-        label, known = f"{place[0]}: {place[1]}", [place in pair for pair in pairs]
-        if not all(known):
-            only[known.index(True)].append(label)
+    for cell in dict.fromkeys([*cells[0], *cells[1]]):
+        label, present = f"{cell[0]}: {cell[1]}", [cell in cells_of_run for cells_of_run in cells]
+        if not all(present):
+            only[present.index(True)].append(label)
             continue
-        rows = _rows(a, place), _rows(b, place)
+        rows = _rows(a, cell), _rows(b, cell)
         left, right = _paired(*rows, key)
         if len(left):
             files = _files(a, left, key) or _files(b, right, key)
-            methods.append(_method(place, left, right, key, shortest, files))
+            methods.append(_method(cell, left, right, key, shortest, files))
         else:
             not_compared.append(f"{label}: {_why_not(*rows, key)}")
     if not methods:
-        first = f" ({not_compared[0]})" if not_compared else ""
+        example = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
             f"{a.folder} and {b.folder} share nothing that both finished: no method with the same name, "
-            f"under a sampling setting with the same name, on a prompt with the same id{first}"
+            f"under a sampling setting with the same name, on a prompt with the same id{example}"
         )
     return RunDiff(
         a=str(a.folder),
@@ -144,7 +145,7 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
 
 
 def _unequal(a: RunRecords, b: RunRecords, key: str) -> list[str]:
-    """Why texts of these runs cannot be equal, whatever the methods do."""
+    """Reasons why texts of these runs cannot be equal, whatever the methods do."""
     reasons = []
     targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
     lengths, seeds = (
@@ -168,39 +169,31 @@ def _unequal(a: RunRecords, b: RunRecords, key: str) -> list[str]:
             run.prompts.select(key, tokens="prompt_tokens").unique().unique(key, keep="none")
             for run in (a, b)
         ]
-        both = sizes[0].join(sizes[1], on=key)
-        other = both.filter(pl.col("tokens") != pl.col("tokens_right")).height
-        if other:
+        shared = sizes[0].join(sizes[1], on=key)
+        changed = shared.filter(pl.col("tokens") != pl.col("tokens_right")).height
+        if changed:
             reasons.append(
-                f"{other} of {both.height} prompts with the same id have different numbers of tokens in A "
-                "and B: they are different prompts, and their texts cannot be equal"
+                f"{changed} of {shared.height} prompts with the same id have different numbers of tokens "
+                "in A and B: they are different prompts, and their texts cannot be equal"
             )
     return reasons
 
 
 def _config(a: RunRecords, b: RunRecords) -> list[str]:
-    """Where the configs differ; methods are compared by name, whatever their places."""
+    """The differences between the configs; methods are matched by name, whatever their order."""
     configs = [dict(run.manifest["config"]) for run in (a, b)]
-    named = [_named(config.pop("methods", ())) for config in configs]
-    only = [
-        [name for name in one if name not in other]
-        for one, other in zip(named, named[::-1], strict=True)
-    ]
-    return [
-        *differences(configs[0], configs[1]),
-        *(f"methods: {name} -> none" for name in only[0]),
-        *(f"methods: none -> {name}" for name in only[1]),
-        *(
-            line
-            for name in named[0]
-            if name in named[1]
-            for line in differences(named[0][name], named[1][name], name)
-        ),
-    ]
+    left, right = (_named(config.pop("methods", ())) for config in configs)
+    lines = differences(configs[0], configs[1])
+    lines += [f"methods: {name} -> none" for name in left if name not in right]
+    lines += [f"methods: none -> {name}" for name in right if name not in left]
+    for name in left:
+        if name in right:
+            lines += differences(left[name], right[name], name)
+    return lines
 
 
 def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The methods of a config by their names; those that this treespec cannot name by kind and place."""
+    """The methods of a config by name; methods that this version cannot name go by kind and position."""
     named = {}
     for i, method in enumerate(methods):
         name = method.get("name")
@@ -212,70 +205,74 @@ def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _in_words(parents: Sequence[int]) -> str:
-    """A tree by its size and levels."""
+    """Describe a tree by its size and the sizes of its levels."""
     shape = TreeShape(tuple(parents))
     levels = "+".join(str(shape.depths.count(depth + 1)) for depth in range(shape.depth))
     return f"{shape.size - 1} draft tokens, by depth {levels}"
 
 
-def _told(left: dict[str, Any], right: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two methods of one name, their trees in words where words tell them apart."""
-    trees = [side.get("parents") for side in (left, right)]
+def _trees_in_words(
+    left: dict[str, Any], right: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two methods of the same name, with their trees in words if the words differ."""
+    trees = left.get("parents"), right.get("parents")
     if trees[0] is None or trees[1] is None or trees[0] == trees[1]:
         return left, right
-    words = [_in_words(tree) for tree in trees if tree is not None]
-    if words[0] == words[1]:
+    left_words, right_words = _in_words(trees[0]), _in_words(trees[1])
+    if left_words == right_words:
         return left, right
-    one, other = (
-        {"tree": said} | {key: value for key, value in side.items() if key != "parents"}
-        for side, said in zip((left, right), words, strict=True)
-    )
-    return one, other
+
+    def described(method: dict[str, Any], words: str) -> dict[str, Any]:
+        return {"tree": words} | {key: value for key, value in method.items() if key != "parents"}
+
+    return described(left, left_words), described(right, right_words)
 
 
 def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What methods of both runs drafted and decided by: searched trees may differ under one name."""
+    """Trees, laws and rules of the methods in both runs: searched trees may differ under one name."""
     methods = [{m["name"]: m for m in run.manifest["methods"]} for run in (a, b)]
-    both = [name for name in methods[0] if name in methods[1]]
+    shared = [name for name in methods[0] if name in methods[1]]
     tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
     chosen = [
-        {name: {s: t["chosen"] for s, t in settings.items()} for name, settings in one.items()}
-        for one in tuned
+        {name: {s: t["chosen"] for s, t in settings.items()} for name, settings in of_run.items()}
+        for of_run in tuned
     ]
-    shared = [name for name in chosen[0] if name in chosen[1]]
-    left, right = ({f"{n}, tuned": picked[n] for n in shared} for picked in chosen)
-    for name in both:
-        one, other = methods[0][name], methods[1][name]
-        left[name], right[name] = _told(drafted(one, other), drafted(other, one))
+    tuned_in_both = [name for name in chosen[0] if name in chosen[1]]
+    left, right = ({f"{n}, tuned": of_run[n] for n in tuned_in_both} for of_run in chosen)
+    for name in shared:
+        in_a, in_b = methods[0][name], methods[1][name]
+        left[name], right[name] = _trees_in_words(drafted(in_a, in_b), drafted(in_b, in_a))
     return left, right
 
 
-def _rows(run: RunRecords, place: tuple[str, str]) -> pl.DataFrame:
-    return run.prompts.filter(pl.col("sampling") == place[0], pl.col("method") == place[1])
+def _rows(run: RunRecords, cell: tuple[str, str]) -> pl.DataFrame:
+    return run.prompts.filter(pl.col("sampling") == cell[0], pl.col("method") == cell[1])
 
 
 def _paired(left: pl.DataFrame, right: pl.DataFrame, key: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows whose prompt and repeat both runs have, of prompts on which none of these rows failed.
+    """The rows whose prompt and repeat are in both runs, for prompts on which none of these rows failed.
 
-    A prompt id that stands for several prompts is left out.
+    Prompt ids that stand for several prompts are left out.
     """
-    frames = [rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)]
-    a, b = (
-        one.join(other, on=[key, "repeat"], how="semi").filter(
-            pl.col("error").is_null().all().over(key)
-        )
-        for one, other in zip(frames, frames[::-1], strict=True)
+    left, right = (
+        rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)
     )
+
+    def finished(rows: pl.DataFrame, other_run: pl.DataFrame) -> pl.DataFrame:
+        shared = rows.join(other_run, on=[key, "repeat"], how="semi")
+        return shared.filter(pl.col("error").is_null().all().over(key))
+
+    a, b = finished(left, right), finished(right, left)
     return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
 
 
 def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
-    """Why no prompt of a method is compared."""
+    """The reason why no prompt of a method is compared."""
     reasons = []
     for side, rows in (("A", left), ("B", right)):
         failed = len(rows) - rows["error"].null_count()
         if not len(rows):
-            reasons.append(f"{side} has no row of it")
+            reasons.append(f"{side} has no rows for it")
         elif failed:
             reasons.append(f"in {side} {failed} of {len(rows)} rows hold an error")
     if len(left) and len(right) and not set(left[key]) & set(right[key]):
@@ -284,22 +281,23 @@ def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
 
 
 def _method(
-    place: tuple[str, str],
+    cell: tuple[str, str],
     left: pl.DataFrame,
     right: pl.DataFrame,
     key: str,
     shortest: int | None,
     files: Mapping[Any, int] | None,
 ) -> MethodDiff:
-    """Compare the rows of one method, on the same prompts.
+    """Compare the rows of one method on the same prompts.
 
     Args:
-        place: sampling setting and method.
+        cell: sampling setting and method.
         left: rows of the first run.
-        right: those of the second.
-        key: the column that pairs prompts.
-        shortest: the smaller number of new tokens, if the runs allow different ones.
-        files: the file that each prompt is an excerpt of, by `key`; None if each is a sample of its own.
+        right: rows of the second run.
+        key: column that pairs prompts.
+        shortest: the smaller limit on new tokens, if the limits of the runs differ.
+        files: file that each prompt is an excerpt of, by `key`; None if the prompts are independent
+            samples.
     """
     columns, keys = {}, list[Any]()
     for side, rows in (("a", left), ("b", right)):
@@ -319,8 +317,10 @@ def _method(
         over = [("b", "new_tokens"), ("a", column)]
         return totals.ratio(over, [("b", column), ("a", "new_tokens")])
 
-    kept = key, "repeat", "tokens", "prompt_tokens"
-    texts = left.select(kept).join(right.select(kept), on=[key, "repeat"], suffix="_b")
+    columns_of_text = key, "repeat", "tokens", "prompt_tokens"
+    texts = left.select(columns_of_text).join(
+        right.select(columns_of_text), on=[key, "repeat"], suffix="_b"
+    )
     texts = texts.filter(pl.col("prompt_tokens") == pl.col("prompt_tokens_b"))
     if shortest is not None:
         longer = pl.max_horizontal(pl.col("tokens").list.len(), pl.col("tokens_b").list.len())
@@ -329,8 +329,8 @@ def _method(
         x == y for x, y in zip(texts["tokens"].to_list(), texts["tokens_b"].to_list(), strict=True)
     )
     return MethodDiff(
-        sampling=place[0],
-        method=place[1],
+        sampling=cell[0],
+        method=cell[1],
         prompts=len(keys),
         speed=ratio("decode_s"),
         tokens_per_step=ratio("steps"),
@@ -340,7 +340,7 @@ def _method(
 
 
 def _files(run: RunRecords, rows: pl.DataFrame, key: str) -> dict[Any, int] | None:
-    """The file that each prompt is an excerpt of, by the column that pairs prompts."""
+    """The file that each prompt is an excerpt of, by the column that pairs prompts; None without files."""
     if run.files is None:
         return None
     pairs = rows.select(pl.col(key).alias("key"), "prompt").unique().iter_rows()
@@ -380,13 +380,12 @@ COLUMNS = (
 
 
 def print_diff(diff: RunDiff, console: Console) -> None:
-    """Print warnings, ratios, and what differs.
+    """Print warnings, ratios and differences.
 
     Args:
-        diff: of two runs.
-        console: where to.
+        diff: comparison of two runs.
+        console: console to print to.
     """
-
     say(console, f"A: {diff.a}")
     say(console, f"B: {diff.b}")
     for warning in _warnings(diff):
@@ -417,7 +416,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
 
 
 def _warnings(diff: RunDiff) -> list[str]:
-    """What makes the ratios differ from what one expects."""
+    """Circumstances that can explain unexpected ratios."""
     warnings = []
     if not diff.same_prompts:
         warnings.append(

@@ -1,4 +1,4 @@
-"""Whether greedy outputs equal plain decoding, and what the differences mean."""
+"""Whether greedy outputs equal plain decoding, and whether rounding explains the differences."""
 
 from dataclasses import dataclass
 
@@ -9,24 +9,26 @@ from treespec.experiments.records.loading import PLAIN_KINDS, RunRecords
 __all__ = ["NEAR_TIE", "Divergence", "Equality", "equality", "near_tie_margin"]
 
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.03125}
-"""Difference of two logits, by dtype, up to which rounding may have swapped their order.
+"""Largest difference of two logits whose order rounding may have swapped, by dtype.
 
-A convention, in units of the last place. Logits between 8 and 16 have one of 2^-4 = 0.0625 in bfloat16 (8
-bits of mantissa) and of 2^-7 in float16 (11 bits). A pass over a tree adds in another order than a pass
-over one token; over the layers that moves a logit by a few units, so four are allowed. In float32 (24 bits)
-the unit is 2^-20, about 1e-6; the limit of a thousand is still far below any gap that a bug leaves.
+A convention, in units of the last place. For logits between 8 and 16 the unit is 2^-4 = 0.0625 in bfloat16
+(8 bits of mantissa) and 2^-7 in float16 (11 bits). A pass over a tree sums in another order than a pass
+over one token; over the layers this moves a logit by a few units, so four are allowed. In float32 (24
+bits) the unit is 2^-20, about 1e-6; the limit of a thousand units is still far below any gap that a bug
+leaves.
 """
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A greedy output that left that of plain decoding: of `generate`, or without it of our own loop.
+    """A greedy output that departs from the reference: `generate`, or plain decoding by our own loop.
 
     Args:
-        prompt: its id.
+        prompt: id of the prompt.
         position: index of the first new token that differs.
-        margin: how far a plain pass of the target there prefers the reference's token, in logits; None
-            where no token differs and one text is merely longer, which rounding cannot explain.
+        margin: difference, in a plain pass of the target at this position, between the logit of the
+            reference's token and that of the output's; None if no token differs and one text is merely
+            longer, which rounding cannot explain.
         near_tie: whether the margin is small enough to be rounding.
     """
 
@@ -38,15 +40,15 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Equality:
-    """How the greedy outputs of a method compare with those of plain decoding; see `Divergence`.
+    """Comparison of the greedy outputs of a method with those of plain decoding; see `Divergence`.
 
     Args:
-        equal: prompts whose outputs are the same, id by id, in all repeats.
-        compared: prompts with outputs of both, on all finished prompts of the method, not only those that
-            every method finished. 0 for the method that they are compared with.
-        divergences: of the others, one for each: a repeat that rounding does not explain before one that it
-            explains, and the first of these.
-        reference: the others are compared with this method.
+        equal: number of prompts whose outputs are the same, id by id, in all repeats.
+        compared: number of prompts with outputs of both methods, among all finished prompts of the method,
+            not only those that every method finished; 0 for the reference.
+        divergences: one divergence per differing prompt: the first repeat that rounding does not explain,
+            or else the first that differs.
+        reference: whether this method is the reference of the comparison.
     """
 
     equal: int = 0
@@ -61,7 +63,7 @@ class Equality:
 
     @property
     def bugs(self) -> tuple[Divergence, ...]:
-        """Divergences that it does not explain."""
+        """Divergences that rounding does not explain."""
         return tuple(d for d in self.divergences if not d.near_tie)
 
 
@@ -75,9 +77,9 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     if not len(rows):
         return Equality()
     kinds = {m.kind for m in run.methods}
-    reference = next((kind for kind in PLAIN_KINDS if kind in kinds), None)
-    first = next((m.name for m in run.methods if m.kind == reference), None)
-    if method == first:
+    reference_kind = next((kind for kind in PLAIN_KINDS if kind in kinds), None)
+    reference_name = next((m.name for m in run.methods if m.kind == reference_kind), None)
+    if method == reference_name:
         return Equality(reference=True)
     limit = near_tie_margin(run)
     diverged: dict[int, Divergence] = {}
@@ -97,5 +99,5 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
 
 
 def near_tie_margin(run: RunRecords) -> float:
-    """The largest margin that counts as rounding, for the dtype of the run's target."""
+    """The largest margin that counts as rounding for the dtype of the run's target."""
     return NEAR_TIE.get(run.target_dtype, NEAR_TIE["float32"])

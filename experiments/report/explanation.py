@@ -1,18 +1,18 @@
-"""What explains a speedup: an exact product of four factors, each with its interval.
+"""Explanation of a speedup as an exact product of four factors, each with its interval.
 
-With T tokens, S steps, V seconds of verifying, M seconds of both models (drafting and verifying) and D
-seconds of decoding, all summed over prompts, the speed of a method is
+With T tokens, S steps, V seconds of verification, M seconds in both models (drafting and verification)
+and D seconds of decoding, all summed over prompts, the speed of a method is
 
     T / D  =  T / S  x  S / V  x  V / M  x  M / D
               tokens    one pass   share not   share not
               per step  of target  drafting    overhead
 
-so its ratio to that of another method is the product of the ratios of these four. A factor above 1 speaks
-for the method. Against plain decoding the second is 1 / v(N), the verify cost of the tree; the third is
-what drafting takes away; the fourth holds acceptance, commits and the loop itself, on both sides.
+so the speed ratio of two methods is the product of the ratios of these four. A factor above 1 favours the
+method. Against plain decoding the second factor is 1 / v(N), with v(N) the verify cost of the tree; the
+third is the cost of drafting; the fourth covers acceptance, commits and the loop itself, on both sides.
 
-A baseline without stage times (`generate`) counts as verification alone, so that its own overhead is in the
-second factor. A method that drafts without stage times (assisted generation) has no explanation.
+A baseline without stage times (`generate`) counts as verification only, so its overhead enters the second
+factor. A method that drafts without stage times (assisted generation) has no explanation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ FACTORS = ("tokens per step", "verify", "draft", "overhead")
 TITLE = "What explains the speedup"
 
 NOTE = (
-    "What explains the speedup: the factors multiply to exactly the speedup, and one above 1 makes the "
-    "method faster. Verify: time of a pass of the baseline over that of the method. Draft: share of the "
-    "models' time that is not drafting. Overhead: share of all time that is the models'. These two are "
-    "over the baseline's shares. A tree over a chain: the two that are fastest on all prompts, while the "
-    "verdict chooses each side on one half and measures it on the other, so that its ratio is another."
+    "What explains the speedup: the factors multiply to exactly the speedup, and a factor above 1 "
+    "makes the method faster. Verify: pass time of the baseline over that of the method. Draft: share of "
+    "the models' time that is not drafting. Overhead: share of all time that the models take. Both shares "
+    "are divided by the baseline's. A tree over a chain: the two that are fastest on all prompts; the "
+    "verdict chooses each side on one half and measures it on the other, so its ratio differs."
 )
 
 
@@ -55,10 +55,10 @@ class Explanation:
     """Why one method is faster or slower than another.
 
     Args:
-        method: its name.
-        against: the other's.
-        factors: by name, in the order of `FACTORS`.
-        measured: the ratio of tokens per second, which is their product.
+        method: name of the method.
+        against: name of the method that it is compared with.
+        factors: factors by name, in the order of `FACTORS`.
+        measured: ratio of tokens per second, which is the product of the factors.
     """
 
     method: str
@@ -68,15 +68,15 @@ class Explanation:
 
     @property
     def product(self) -> float:
-        """Of the factors' estimates."""
+        """Product of the estimates of the factors."""
         return prod(factor.estimate for factor in self.factors.values())
 
 
 def explanations(data: Measurements) -> list[Explanation]:
     """Chains and trees against the faster plain baseline, then the fastest tree against the fastest chain.
 
-    The last two are picked on the prompts that they are compared on: it explains the table, and the verdict
-    says who wins.
+    The last two are chosen on the same prompts that compare them: this explains the table, while the
+    verdict names the winner.
     """
     if not data.prompts:
         return []
@@ -95,16 +95,16 @@ def explanations(data: Measurements) -> list[Explanation]:
 
 
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
-    """The factors of every speedup under a sampling setting.
+    """The factors of every speedup under one sampling setting.
 
     Args:
-        rows: as `explanations` gives them.
-        data: what they were computed from.
+        rows: result of `explanations`.
+        data: measurements from which it was computed.
     """
     groups = {m.name: m.group for m in data.methods}
 
-    def other(row: Explanation) -> str:
-        """What it is compared with, if that is not the baseline of the table."""
+    def suffix(row: Explanation) -> str:
+        """Name the other method if it is not the baseline of the table."""
         return "" if row.against == data.baseline else f" over {row.against}"
 
     def factor(head: str, name: str) -> Column[Explanation]:
@@ -112,7 +112,7 @@ def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
 
     heads = zip(("tok/step", "verify", "draft", "overhead"), FACTORS, strict=True)
     columns = [
-        Column[Explanation]("method", lambda row: row.method + other(row), left=True),
+        Column[Explanation]("method", lambda row: row.method + suffix(row), left=True),
         *(factor(head, name) for head, name in heads),
         Column[Explanation]("speedup", lambda row: interval(row.measured), "= speedup"),
     ]
@@ -123,26 +123,26 @@ def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
         rows,
         caption=f"{data.sampling},{over}" if over else data.sampling,
         title=f"{data.sampling}: {TITLE[0].lower()}{TITLE[1:]}{over}",
-        group=other,
+        group=suffix,
         colour=lambda row: groups[row.method],
     )
 
 
 def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
-    """The factors under all sampling settings; None where no method has stage times."""
+    """The factors under all sampling settings; None if no method has stage times."""
     return Finding(TITLE, tuple(tables.values()), (NOTE,)) if tables else None
 
 
 def explain(data: Measurements, method: str, against: str) -> Explanation | None:
-    """Explain the ratio of two methods.
+    """Explain the speed ratio of two methods.
 
     Args:
-        data: of one sampling setting.
-        method: in the numerator.
-        against: in the denominator.
+        data: measurements under one sampling setting.
+        method: method in the numerator.
+        against: method in the denominator.
 
     Returns:
-        The factors; None without a common prompt, or if a side has no stage times and drafts.
+        The factors; None without a common prompt, or if one of the methods drafts without stage times.
     """
     known = _explicable(data)
     if not data.prompts or method not in known or against not in known:
@@ -151,7 +151,7 @@ def explain(data: Measurements, method: str, against: str) -> Explanation | None
 
 
 def _explicable(data: Measurements) -> set[str]:
-    """Methods with stage times, or that only verify."""
+    """Names of the methods that have stage times or only verify."""
     return {
         m.name
         for m in data.methods
@@ -161,7 +161,7 @@ def _explicable(data: Measurements) -> set[str]:
 
 
 def _totals(data: Measurements) -> Bootstrap:
-    """What the factors are made of, resampled together."""
+    """The totals T, S, V, M and D of every method, resampled together."""
     columns = {}
     for m in data.methods:
         decode = data.values[m.name, "decode_s"]
@@ -178,9 +178,9 @@ def _totals(data: Measurements) -> Bootstrap:
 
 
 def _explain(totals: Bootstrap, a: str, b: str) -> Explanation:
-    def against(over: str, under: str) -> Interval:
+    def speed_ratio(over: str, under: str) -> Interval:
         return totals.ratio([(a, over), (b, under)], [(a, under), (b, over)])
 
     quotients = ("T", "S"), ("S", "V"), ("V", "M"), ("M", "D")
-    factors = [against(over, under) for over, under in quotients]
-    return Explanation(a, b, dict(zip(FACTORS, factors, strict=True)), against("T", "D"))
+    factors = [speed_ratio(over, under) for over, under in quotients]
+    return Explanation(a, b, dict(zip(FACTORS, factors, strict=True)), speed_ratio("T", "D"))

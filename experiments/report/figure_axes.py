@@ -1,4 +1,4 @@
-"""Axes that list methods by group, and the legend of groups and sampling settings."""
+"""Axes that list methods by group, and legends of groups and sampling settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,59 +36,63 @@ FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
 """Marker fill by sampling setting."""
 
 WIDTH = 6.0
-"""Inches. Narrow, so that letters stay legible when a phone shrinks the picture."""
+"""Width of a figure in inches; narrow, so that text stays legible when a phone shrinks the picture."""
 
 ROW_INCHES = 0.27
-"""Inches that a method takes."""
+"""Height of a method on the axis, in inches."""
 
 NAME = 1.9
-"""Inches of a line of a method's name on an axis; longer names go on below."""
+"""Maximum width of a method's name on an axis, in inches; longer names wrap."""
 
 LINE = 0.62
-"""Rows that each further line of a name takes."""
+"""Height of each further line of a name, in rows."""
 
 
 @dataclass(frozen=True)
 class MethodAxis:
-    """A place for every method, from the top, with a gap before each new group.
+    """An axis with a row for every method, from the top, and a gap before each new group.
 
     Args:
-        groups: the group of each method, by name, in the order of the axis.
+        groups: group of each method, by name, in the order of the axis.
     """
 
     groups: Mapping[str, str]
 
     @classmethod
     def of(cls, summaries: Sequence[SamplingSummary], *, recorded: bool = False) -> "MethodAxis":
-        """All methods of these summaries, ordered by group; with `recorded`, those that draft."""
+        """All methods of these summaries, ordered by group; with `recorded`, only those of kind `tree`."""
         methods = {row.method.name: row.method for s in summaries for row in s.rows}
-        kept = {name: m.group for name, m in methods.items() if not recorded or m.kind == "tree"}
+        groups = {name: m.group for name, m in methods.items() if not recorded or m.kind == "tree"}
         order = list(GROUP_COLOURS)
-        return cls(dict(sorted(kept.items(), key=lambda item: order.index(item[1]))))
+        return cls(dict(sorted(groups.items(), key=lambda item: order.index(item[1]))))
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The names as they are written: long ones on several lines."""
+        """The names with line breaks, by name."""
         return {name: wrapped(name, NAME) for name in self.groups}
 
     @cached_property
     def places(self) -> dict[str, float]:
-        """Where on the axis each method stands."""
-        places, end, before = {}, 0.0, None
+        """Position of each method on the axis."""
+        places: dict[str, float] = {}
+        end, previous = 0.0, None
         for name, group in self.groups.items():
-            half = self._height(name) / 2
-            end += 0.6 * (before is not None and group != before)
-            places[name], end, before = end + half - 0.5, end + 2 * half, group
+            height = self._height(name)
+            if previous is not None and group != previous:
+                end += 0.6
+            places[name] = end + height / 2 - 0.5
+            end += height
+            previous = group
         return places
 
     @property
     def rows(self) -> float:
-        """Length of the axis, in methods."""
+        """Length of the axis, in rows."""
         name, place = list(self.places.items())[-1]
         return place + self._height(name) / 2 + 0.9
 
     def _height(self, name: str) -> float:
-        """Rows that a method takes."""
+        """Height of a method, in rows."""
         return 1 + LINE * self.labels[name].count("\n")
 
     def apply(self, axes: "Axes") -> None:
@@ -103,18 +107,20 @@ class MethodAxis:
 def panels(
     names: Sequence[str], axis: MethodAxis, extra: float
 ) -> "tuple[Figure, dict[str, Axes]]":
-    """A figure with one panel per sampling setting, two side by side, that share the axis of methods.
+    """A figure with one panel per sampling setting, two side by side, sharing the axis of methods.
 
     Args:
-        names: of the sampling settings.
-        axis: of the methods.
-        extra: rows of room for what stands above and below.
+        names: names of the sampling settings.
+        axis: axis of the methods.
+        extra: additional height, in rows, for what stands above and below the panels.
     """
     from matplotlib.figure import Figure
 
-    lines = -(-len(names) // 2)
-    figure = Figure(figsize=(WIDTH, ROW_INCHES * (lines * (axis.rows + 1.5) + extra)))
-    grid = figure.subplots(lines, min(2, len(names)), sharex=True, sharey=True, squeeze=False)
+    rows_of_panels = -(-len(names) // 2)
+    figure = Figure(figsize=(WIDTH, ROW_INCHES * (rows_of_panels * (axis.rows + 1.5) + extra)))
+    grid = figure.subplots(
+        rows_of_panels, min(2, len(names)), sharex=True, sharey=True, squeeze=False
+    )
     for unused in grid.flat[len(names) :]:
         unused.set_visible(False)
     axes_of = dict(zip(names, grid.flat, strict=False))
@@ -125,12 +131,12 @@ def panels(
 
 
 def lanes(count: int) -> list[float]:
-    """Offsets of the sampling settings around the place of a method."""
+    """Offsets of the sampling settings around the position of a method."""
     return [0.0] if count == 1 else [float(x) for x in np.linspace(-0.2, 0.2, count)]
 
 
 def reach(values: Sequence[Interval]) -> list[list[float]] | None:
-    """How far the intervals reach below and above their estimates; None unless all have bounds."""
+    """Error bars: the lengths of the intervals below and above their estimates; None without bounds."""
     if not all(value.bounded for value in values):
         return None
     return [
@@ -140,29 +146,29 @@ def reach(values: Sequence[Interval]) -> list[list[float]] | None:
 
 
 def legend(axes: "Axes", groups: Sequence[str], summaries: Sequence[SamplingSummary]) -> None:
-    """What colours mean, and below it what fills mean, above the axes."""
+    """Draw the legend above the axes: groups by colour and, in a second row, sampling settings by fill."""
     from matplotlib.lines import Line2D
 
     look: dict[str, Any] = {"linestyle": "none", "markersize": 6.5, "markeredgewidth": 1.4}
-    first = [
+    group_handles = [
         Line2D(
             [], [], marker=GROUP_MARKERS[g], color=GROUP_COLOURS[g], label=GROUP_NAMES[g], **look
         )
         for g in groups
     ]
-    second = [
+    setting_handles = [
         Line2D([], [], marker="o", fillstyle=fill, color=INK, label=s.sampling, **look)
         for fill, s in zip(FILLS, summaries, strict=False)
     ]
-    lines = [line for line in (first, second if len(summaries) > 1 else []) if line]
-    if not lines:
+    rows = [row for row in (group_handles, setting_handles if len(summaries) > 1 else []) if row]
+    if not rows:
         return
-    columns = max(map(len, lines))
+    columns = max(map(len, rows))
 
     def blank() -> "Line2D":
         return Line2D([], [], linestyle="none", label=" ")
 
-    padded = [[*line, *(blank() for _ in range(columns - len(line)))] for line in lines]
+    padded = [[*row, *(blank() for _ in range(columns - len(row)))] for row in rows]
     axes.legend(
         handles=[handle for column in zip(*padded, strict=True) for handle in column],
         loc="lower left",

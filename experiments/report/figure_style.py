@@ -1,7 +1,7 @@
-"""How figures look: colours that colour-blind readers tell apart, one meaning each, and no clutter.
+"""The style of figures: colours with one meaning each that colour-blind readers can tell apart, no clutter.
 
-Colours are Okabe and Ito's. Pages replace them by CSS variables (`PALETTE`), so that an inlined SVG follows
-light and dark mode; the files on disk are right on white.
+The colours are those of Okabe and Ito. Pages replace them by CSS variables (`PALETTE`), so that an inlined
+SVG follows light and dark mode; the files on disk are meant for a white background.
 """
 
 import io
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Keep = Callable[[Path, bytes], object]
-"""Writes a file."""
+"""Writes content to a path."""
 
 INK = "#1b1e23"
 MUTED = "#6b7078"
@@ -77,15 +77,15 @@ PALETTE = {
     **{colour: f"--{name}" for name, colour in GROUP_COLOURS.items()},
     PAGE: "--page",
 }
-"""Colours that a page may replace; the others are right on light and dark alike."""
+"""CSS variables of the colours that a page may replace; the other colours suit light and dark mode."""
 
 LETTERS, SMALL = 10.5, 9.5
-"""Size of letters, and of those in legends, in points."""
+"""Font size, and font size in legends, in points."""
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style, for everything drawn inside. Draws to files only: no window is ever opened."""
+    """Context in which figures are drawn in our style. Draws to files only; no window is ever opened."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
@@ -115,12 +115,12 @@ def drawing() -> Iterator[None]:
 
 
 def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
-    """A name on as many lines as it takes, cut at blanks and hyphens, and within a word where it must be.
+    """Wrap a name at spaces and hyphens, and within a word if necessary.
 
     Args:
-        name: of a method, mostly; long ones would push the axes out of the figure.
-        inches: that a line may take.
-        size: of the letters, in points.
+        name: usually the name of a method; long ones would push the axes out of the figure.
+        inches: maximum width of a line.
+        size: font size, in points.
 
     Example:
         >>> print(wrapped("expansion 3-2-1-1-1", 1.0))
@@ -137,13 +137,13 @@ def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
 
 
 def clean(axes: "Axes", grid: str = "x") -> None:
-    """Grid lines along one axis, and no tick marks."""
+    """Draw grid lines for one axis, and no tick marks."""
     axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
     axes.tick_params(length=0)
 
 
 def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
-    """A logarithmic axis along the bottom with these ticks, under lines across."""
+    """Make the x-axis logarithmic with these ticks, and draw horizontal grid lines."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
@@ -155,13 +155,13 @@ def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
 def panels_beside(
     count: int, width: float, height: float, *, sharey: bool = False
 ) -> "Iterator[tuple[Figure, list[Axes]]]":
-    """A figure of so many panels side by side, in our style; its places are found when the block ends.
+    """A figure with `count` panels side by side, in our style; the layout is computed when the block ends.
 
     Args:
-        count: panels.
-        width: of the figure, in inches.
-        height: of the figure, in inches.
-        sharey: whether they share the axis from bottom to top.
+        count: number of panels.
+        width: width of the figure, in inches.
+        height: height of the figure, in inches.
+        sharey: whether the panels share the y-axis.
     """
     from matplotlib.figure import Figure
 
@@ -172,26 +172,25 @@ def panels_beside(
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file whole, in a folder that is made if it is missing."""
+    """Write a file atomically; its folder is created if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, content)
 
 
 def save(figure: "Figure", folder: Path, name: str, keep: Keep = write_file) -> Path:
-    """Write `name.svg` (transparent) and `name.png` (on white), by `keep`; return the path of the SVG."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    """Write `name.svg` (transparent) and `name.png` (on white) with `keep`; return the path of the SVG."""
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
     # keep the layout instead of computing it again
     figure.set_layout_engine("none")
-    painted = io.BytesIO()
-    figure.savefig(painted, format="png", dpi=160, facecolor=PAGE)
-    keep(folder / f"{name}.png", painted.getvalue())
-    keep(folder / f"{name}.svg", drawn.getvalue())
+    figure.savefig(png, format="png", dpi=160, facecolor=PAGE)
+    keep(folder / f"{name}.png", png.getvalue())
+    keep(folder / f"{name}.svg", svg.getvalue())
     return folder / f"{name}.svg"
 
 
 def inline_svg(path: Path) -> str:
-    """An SVG of `save` for use inside a page: its colours become CSS variables, its ids its own."""
+    """Read an SVG written by `save` for inlining: colours become CSS variables, ids get a prefix."""
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

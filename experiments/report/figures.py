@@ -1,4 +1,4 @@
-"""The figures of a run. Each function draws one from the summaries; `draw_figures` writes all of them."""
+"""The figures of a run. Each function draws one figure; `draw_figures` writes all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,24 +62,24 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     """Draw all figures of a run as SVG and PNG.
 
     Args:
-        run: what was measured.
-        folder: where the files go; made if missing.
-        keep: writes one of them.
+        run: the run.
+        folder: folder of the files; created if it is missing.
+        keep: writes a file.
 
     Returns:
-        The SVG of each figure that the run has data for, by name.
+        Path of the SVG of each figure that the run has data for, by name.
     """
-    written = {}
+    paths = {}
     with drawing():
-        for name, drawing_of in DRAWINGS.items():
-            figure = drawing_of.draw(run)
+        for name, spec in DRAWINGS.items():
+            figure = spec.draw(run)
             if figure is not None:
-                written[name] = save(figure, folder, name, keep)
-    return written
+                paths[name] = save(figure, folder, name, keep)
+    return paths
 
 
 def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
-    """Speedup over plain decoding with its interval: a line per method, a marker per sampling setting."""
+    """Speedup over plain decoding with its interval: a row per method, a marker per sampling setting."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -113,7 +113,7 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
 def size_figure(
     summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
 ) -> "Figure | None":
-    """Kept tokens per step, and what a pass of the target costs, against the number of draft tokens."""
+    """Kept tokens per step, and time of a pass of the target, against the number of draft tokens."""
     from matplotlib.figure import Figure
 
     sized = [
@@ -127,10 +127,10 @@ def size_figure(
     figure = Figure(figsize=(WIDTH, 5.6))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     largest = max(row.method.draft_tokens or 0 for _, row in sized)
-    # apart by a little, so that settings at the same size stay visible
-    apart = [lane * max(largest, 1) / 20 for lane in lanes(len(summaries))]
+    # small offsets keep settings of the same size visible
+    offsets = [lane * max(largest, 1) / 20 for lane in lanes(len(summaries))]
     for i, row in sized:
-        group, size = row.method.group, (row.method.draft_tokens or 0) + apart[i]
+        group, size = row.method.group, (row.method.draft_tokens or 0) + offsets[i]
         look = {
             "fillstyle": FILLS[i],
             "color": GROUP_COLOURS[group],
@@ -160,7 +160,7 @@ def size_figure(
 def stages_figure(
     summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
 ) -> "Figure | None":
-    """Milliseconds of a step by stage, stacked, one panel per sampling setting."""
+    """Milliseconds per step by stage, as stacked bars, with one panel per sampling setting."""
     from matplotlib.patches import Patch
 
     if not summaries:
@@ -192,7 +192,7 @@ def accepted_figure(
     shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
     spreads: Intervals = NO_INTERVALS,
 ) -> "Figure | None":
-    """How many draft tokens the steps bring: stacked shares per method, one panel per sampling setting."""
+    """Draft tokens kept per step: stacked shares per method, with one panel per sampling setting."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
@@ -215,13 +215,9 @@ def accepted_figure(
                 left += width
             spread = spreads.get((sampling, name))
             if spread is not None and spread.nothing is not None:
-                sides = reach([spread.nothing])
-                axes.errorbar(
-                    100 * share[0],
-                    axis.places[name],
-                    xerr=sides and [[100 * x for x in side] for side in sides],
-                    **WHISKER,
-                )
+                percent = spread.nothing.scaled(100)
+                whisker = reach([percent])
+                axes.errorbar(100 * share[0], axis.places[name], xerr=whisker, **WHISKER)
         axes.set_xlim(0, 100)
     figure.supxlabel("share of steps, %", fontsize=10.5)
     bar = figure.colorbar(
@@ -239,7 +235,7 @@ def accepted_figure(
 
 
 def _shown(run: Run) -> list[SamplingSummary]:
-    """The sampling settings that have something to show."""
+    """The summaries that have at least one row."""
     return [summary for summary in run.summaries if summary.rows]
 
 
@@ -248,8 +244,8 @@ class Drawing:
     """A figure of the report.
 
     Args:
-        draw: makes it; None if the run has no data for it.
-        caption: what is seen.
+        draw: draws the figure; returns None if the run has no data for it.
+        caption: caption below the figure.
     """
 
     draw: "Callable[[Run], Figure | None]"
@@ -259,43 +255,43 @@ class Drawing:
 DRAWINGS = {
     "speedup": Drawing(
         lambda run: speedup_figure(_shown(run)),
-        "Tokens per second over those of the faster plain baseline, with 95 % intervals. Intervals "
-        "of two methods may overlap although their ratio is clear, because prompts are shared: "
+        "Tokens per second over those of the faster plain baseline, with 95 % intervals. The intervals "
+        "of two methods may overlap although their ratio is clear, because they share the prompts: "
         "compare methods by the table of comparisons.",
     ),
     "prompts": Drawing(
         lambda run: prompts_figure(run.prompt_speedups),
         "The best tree against the best chain, prompt by prompt, as tokens per second over those "
-        "of the baseline (dashed); a line has the colour of the faster one. Both were chosen on "
+        "of the baseline (dashed); each line takes the colour of the faster one. Both were chosen on "
         "these prompts, which favours the family with more methods; the verdict corrects for that.",
     ),
     "size": Drawing(
         lambda run: size_figure(_shown(run), run.step_intervals),
-        "What a larger tree brings (kept tokens over target passes) and what it costs (time of a "
-        "pass of the target) against the number of draft tokens; with 95 % intervals.",
+        "The benefit of a larger tree (kept tokens per target pass) and its cost (time of a target "
+        "pass) against the number of draft tokens, with 95 % intervals.",
     ),
     "stages": Drawing(
         lambda run: stages_figure(_shown(run), run.step_intervals),
         "Where the time of a step goes. A method is faster than another if its tokens per step "
-        "grow more than its bar. Whiskers: 95 % intervals of the whole step, over prompts.",
+        "exceed the other's by a larger factor than its bar does. Whiskers: 95 % intervals of the "
+        "whole step, over prompts.",
     ),
     "accepted": Drawing(
         lambda run: accepted_figure(_shown(run), run.accepted_shares, run.step_intervals),
-        "How many draft tokens the steps bring. The wider the grey part, the more passes brought "
-        "only one token, as plain decoding does. What the last step emits past the budget does not "
+        "How many draft tokens the steps keep. The wider the grey part, the more passes yielded a "
+        "single token, as in plain decoding. Tokens that the last step emits past the budget do not "
         "count. Whiskers: the 95 % interval of the grey part, over prompts.",
     ),
     "scaling": Drawing(
         lambda run: scaling_figure(run.scaling),
-        "Kept tokens per step against the nodes of a tree, by family, on a logarithmic axis; with "
+        "Kept tokens per step against the nodes of a tree, by family, on a logarithmic axis, with "
         "95 % intervals.",
     ),
     "prediction": Drawing(
         lambda run: prediction_figure(run.predictions, {m.name: m.group for m in run.methods}),
-        "What search predicted before the run against what the run measured; on the dashed line "
-        "they are equal. Intervals are 95 %, over texts; the predicted speed has that of its "
-        "tokens alone. Below the line search expected too little, above it too much; a machine "
-        "that became slower moves all speeds above it (the table says by how much).",
+        "Predictions of the search before the run against measurements of the run; the two are equal "
+        "on the dashed line. Intervals are 95 %, over texts; the interval of a predicted speedup is "
+        "that of its tokens only. Below the line the search predicted too little, above it too much.",
     ),
 }
-"""By name, in the order of the report; `records.folder.FIGURES` has the same names."""
+"""The figures by name, in the order of the report; `records.folder.FIGURES` has the same names."""

@@ -1,4 +1,4 @@
-"""Pages and parts of pages, from the templates beside this file. What they are given is escaped."""
+"""Pages and parts of pages, rendered from the templates beside this file; all values are escaped."""
 
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["environment", "render"]
 
 @cache
 def environment() -> Environment:
-    """Where templates are found, and how they are read."""
+    """The Jinja environment of the templates."""
     return Environment(
         loader=PackageLoader("treespec.experiments.report"),
         autoescape=True,
@@ -22,10 +22,10 @@ def environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template filled in. Only drawings and scripts of our own may come in as `Markup`.
+    """Fill in a template. Only drawings and scripts of our own may be passed as `Markup`.
 
     Args:
         template: name of a file in `templates`.
-        values: that it uses; one that is missing is an error.
+        values: values that the template uses; a missing value is an error.
     """
     return Markup(environment().get_template(template).render(values))

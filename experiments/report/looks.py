@@ -1,4 +1,4 @@
-"""The looks of a run with `until`, as its manifest tells them, and what they mean for its verdict."""
+"""The looks of a run with `until`, as recorded in its manifest, and their effect on the verdict."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,18 +21,18 @@ REPEATED = "Repeated intervals allow for all looks that a run may take."
 def boundary_of(
     manifest: Mapping[str, Any], sampling: str, samples: int, tried: int
 ) -> float | None:
-    """The boundary of repeated intervals for what has been decoded, through Student's t.
+    """The boundary of repeated intervals at the current state of a run, through Student's t.
 
-    Between two looks it is that of a look that were taken now.
+    Between two looks it is the boundary of a look taken now.
 
     Args:
-        manifest: of the run.
+        manifest: manifest of the run.
         sampling: name of the setting.
-        samples: prompts, or files, that are compared under it.
-        tried: prompts that were decoded under it.
+        samples: number of prompts, or files, compared under the setting.
+        tried: number of prompts decoded under the setting.
 
     Returns:
-        None for runs without `until`; infinite where nothing could be decided yet.
+        None for runs without `until`; infinity if nothing can be decided yet.
     """
     if manifest["config"].get("until") is None:
         return None
@@ -46,28 +46,28 @@ def boundary_of(
 
 
 def ending(manifest: Mapping[str, Any]) -> str | None:
-    """How a run with `until` stands, such as `stopped after 18 of 60 prompts: decided`.
+    """The state of a run with `until`, such as `stopped after 18 of 60 prompts: decided`.
 
-    None before the first look, and for runs without.
+    None before the first look and for runs without `until`.
     """
     looks = manifest.get("looks") or []
     if not looks:
         return None
     after, planned = looks[-1]["prompts"], manifest["planned"]["prompts"]
-    clear = all(look["decided"] for look in looks if look["prompts"] == after)
+    met = all(look["decided"] for look in looks if look["prompts"] == after)
     until = manifest["config"]["until"]
     if until["decided"]:
-        why = "decided" if clear else "not decided"
+        outcome = "decided" if met else "not decided"
     else:
-        wide = "narrower" if clear else "not narrower"
-        why = f"half the interval is {wide} than {until['half_width']:g}"
+        narrower = "narrower" if met else "not narrower"
+        outcome = f"half the interval is {narrower} than {until['half_width']:g}"
     if after == planned:
-        return f"went through all {planned} prompts: {why}"
-    return f"{'stopped' if clear else 'looked'} after {after} of {planned} prompts: {why}"
+        return f"went through all {planned} prompts: {outcome}"
+    return f"{'stopped' if met else 'looked'} after {after} of {planned} prompts: {outcome}"
 
 
 def ended_early(run: "RunRecords") -> bool:
-    """Whether the run ended before its last planned prompt because trees and chains were told apart."""
+    """Whether the run ended before its last planned prompt because the verdict was decided."""
     looks = run.manifest.get("looks") or []
     until = run.manifest["config"].get("until")
     if not run.finished or not looks or until is None or not until["decided"]:

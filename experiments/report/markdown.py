@@ -8,7 +8,7 @@ __all__ = ["finding_markdown", "markdown"]
 
 
 def markdown(table: Table) -> str:
-    """The table under its title; the best rows have their names in bold."""
+    """Render a table under its title; the names of the best rows are bold."""
     lines = [
         [column.name or column.head for column in table.columns],
         ["---" if column.left else "---:" for column in table.columns],
@@ -21,15 +21,15 @@ def markdown(table: Table) -> str:
 
 
 def finding_markdown(finding: Finding) -> str:
-    """A section: its title, the tables, and a list of what there is to say of them.
+    """Render a section: its title, its tables, and a list of conclusions, remarks and notes.
 
-    A table that has the title of the section goes without.
+    A table with the same title as the section is rendered without a title.
     """
     tables = (
         replace(t, subject="") if t.full_title == finding.title else t for t in finding.tables
     )
-    said = [text for table in finding.tables if (text := table.said)]
-    notes = "\n".join(f"- {text}" for text in (*said, *finding.remarks, *finding.notes))
+    conclusions = [text for table in finding.tables if (text := table.said)]
+    notes = "\n".join(f"- {text}" for text in (*conclusions, *finding.remarks, *finding.notes))
     return "\n\n".join([f"## {finding.title}", *map(markdown, tables), notes]).rstrip()
 
 

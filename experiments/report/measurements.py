@@ -1,4 +1,4 @@
-"""The prompts that may be compared under one sampling setting, as arrays."""
+"""The comparable prompts of one sampling setting, as arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,51 +32,52 @@ COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
 TIMES = ("decode_s", "total_s", *STAGED)
 CLOCK = "clock_s"
-"""Column of the decoding time as it was measured, with all that slowed the machine down."""
+"""Column of the decoding time as measured, slowdowns of the machine included."""
 
 METRIC = "metric "
-"""Before the name of a plug-in's metric, as a column."""
+"""Prefix of the columns that hold metrics of plug-ins."""
 
 BY_PROMPTS = (
-    "times are as measured: each prompt was decoded by one method after the other, so that what slowed the "
-    "machine down may have met one method more than another"
+    "times are as measured: the methods decoded each prompt one after another, so a slowdown of the "
+    "machine may have hit one method more than another"
 )
 
 ONE_METHOD = (
-    "the run holds one method: there is nothing to compare it with, and nothing that tells how slow the "
-    "machine was, so that its times are as measured"
+    "the run has a single method: there is nothing to compare it with, and nothing from which to estimate "
+    "how slow the machine was, so its times are as measured"
 )
 
 ROWS = "rows"
-"""Column of how many rows a prompt has: its repeats."""
+"""Column of the number of rows of each prompt, that is, of its repeats."""
 
 Column = tuple[str, str]
-"""A method's name and a column's name."""
+"""Name of a method, and name of a column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What was measured under one sampling setting, on the prompts that every method finished.
+    """Measurements under one sampling setting, on the prompts that every method finished.
 
-    Several rows of the same prompt and method (repeats) are added up: the prompt stays the unit, since its
-    repeats are no new sample of prompts.
+    Repeats of a prompt under the same method are summed: the prompt remains the sampling unit, because its
+    repeats are not new samples.
 
     Args:
         sampling: name of the setting.
-        methods: those that finished at least one prompt.
+        methods: methods that finished at least one prompt.
         prompts: indices of the compared prompts.
-        files: number of the file that each of them is an excerpt of; None if each is a sample of its own.
-        attempted: prompts that any method was tried on.
-        values: by (method, column), one value per compared prompt. A column that does not exist for a
-            method (stage times of a baseline) is left out. Times of decoding and of its stages are those of
-            `report.slowdown`, where the run allows it.
-        failed: methods that finished no prompt at all.
-        totals_because: why times are as they were measured, as a sentence; None if they were adjusted.
-        remark: what else is to be said of the times, as a sentence.
-        boundary: of the repeated intervals of best against best (`report.sequential`); None for intervals
-            of one look.
-        twin: name of the second copy of a method and of that method, if there was one beside it.
-        no_twin: why there was none though methods took turns, as a sentence.
+        files: number of the file that each compared prompt is an excerpt of; None if the prompts are
+            independent samples.
+        attempted: number of prompts that at least one method attempted.
+        values: one value per compared prompt, by (method, column). Columns that a method does not have
+            (stage times of a baseline) are absent. Times of decoding and of its stages are adjusted by
+            `report.slowdown` where the run allows it.
+        failed: methods that finished no prompt.
+        totals_because: why times are reported as measured, as a sentence; None if they were adjusted.
+        remark: further remarks on the times, as sentences; None if there are none.
+        boundary: boundary of the repeated intervals (`report.sequential`) in comparisons of the best
+            methods; None if intervals are for a single look.
+        twin: names of a second copy of a method and of that method, if the two took turns; None otherwise.
+        no_twin: why there was no such copy although methods took turns, as a sentence; None otherwise.
     """
 
     sampling: str
@@ -99,7 +100,7 @@ class Measurements:
 
     @property
     def samples(self) -> int:
-        """Independent samples among the compared prompts: files, or the prompts themselves."""
+        """Number of independent samples among the compared prompts: files, or the prompts themselves."""
         return len(self.prompts if self.files is None else set(self.files))
 
     def total(self, method: str, column: str) -> float | None:
@@ -108,34 +109,34 @@ class Measurements:
         return None if values is None else float(values.sum())
 
     def rate(self, method: str, time: str = "decode_s") -> float:
-        """Tokens per second, totals over the compared prompts."""
+        """Tokens per second: total tokens over total time on the compared prompts."""
         return float(self.values[method, "new_tokens"].sum() / self.values[method, time].sum())
 
     def fastest(self, names: Sequence[str]) -> str | None:
-        """The one of `names` with most tokens per second; None if there are none."""
+        """The method of `names` with the most tokens per second; None if `names` is empty."""
         return max(names, key=self.rate, default=None)
 
     def named(self, *groups: str, lossless: bool = True) -> list[str]:
-        """Names of the methods of these groups; lossy ones are left out unless asked for."""
-        kept = [m for m in self.methods if m.group in groups and (m.lossless or not lossless)]
-        return [m.name for m in kept]
+        """Names of the methods in these groups; lossy methods are included only if `lossless` is False."""
+        members = [m for m in self.methods if m.group in groups and (m.lossless or not lossless)]
+        return [m.name for m in members]
 
     @cached_property
     def baseline(self) -> str | None:
-        """The faster plain baseline; None without one, or without a prompt."""
+        """Name of the faster plain baseline; None without a baseline or without a prompt."""
         return self.fastest(self.named("plain")) if self.prompts else None
 
     @cached_property
     def totals(self) -> Bootstrap:
-        """All columns, resampled together over the prompts; there must be one."""
+        """All columns, resampled together over the prompts; needs at least one prompt."""
         return bootstrap(self.values, files=self.files)
 
 
 def measure(run: RunRecords, sampling: str) -> Measurements:
-    """Collect the comparable prompts of one sampling setting, and what decoding them costs.
+    """Collect the comparable prompts of one sampling setting, and the cost of decoding them.
 
-    A method that finished nothing is set aside (`failed`) instead of emptying the comparison; then a
-    prompt counts if all other methods finished it.
+    A prompt counts if every method finished it, except methods that finished no prompt at all: these are
+    listed in `failed` and do not restrict the comparison.
     """
     rows, metrics = _with_metrics(run.all_prompts.filter(pl.col("sampling") == sampling))
     columns = (*COUNTS, *TIMES, *metrics)
@@ -144,7 +145,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         .agg(
             pl.col("error").is_null().all().alias("finished"),
             pl.len().cast(pl.Float64).alias(ROWS),
-            # a sum over nulls would be 0: a column counts only where all its values stand
+            # polars sums nulls to 0: a sum counts only if all its values are known
             *(
                 pl.when(pl.col(c).cast(pl.Float64).is_null().any()).then(None).otherwise(
                     pl.col(c).cast(pl.Float64).sum()
@@ -192,22 +193,22 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
 def _beside(
     run: RunRecords, twins: Sequence[str], methods: Sequence[Method]
 ) -> tuple[str, str] | None:
-    """The twin that took turns with the method that it is of, and that method."""
+    """The twin that took turns with the method it copies, and that method."""
     names = {m.name for m in methods}
     pairs = [(twin, run.twins[twin]) for twin in twins if run.twins[twin] in names]
-    together = (pair for pair in pairs if len({run.group_of(name) for name in pair}) == 1)
-    return next(together, None)
+    in_one_group = (pair for pair in pairs if len({run.group_of(name) for name in pair}) == 1)
+    return next(in_one_group, None)
 
 
 def _no_turns(run: RunRecords) -> str | None:
-    """Why methods took no turns, as a sentence; None if they did."""
+    """Why methods did not take turns, as a sentence; None if they did."""
     if len(run.methods) == 1:
         return ONE_METHOD
     return BY_PROMPTS if run.manifest.get("together", 1) == 1 else None
 
 
 def _no_twin(run: RunRecords) -> str | None:
-    """Why no second copy of a method ran beside it, or why it does not count; None without turns."""
+    """Why there is no usable twin, as a sentence; None if methods did not take turns."""
     if _no_turns(run) is not None:
         return None
     beside = _beside(run, list(run.twins), run.methods)
@@ -221,7 +222,7 @@ def _no_twin(run: RunRecords) -> str | None:
 
 
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
-    """The same with the slowdowns of the machine taken out of the times of decoding."""
+    """Remove the slowdowns of the machine from the decoding times."""
     if not data.in_turns:
         return data
     names = [*(m.name for m in data.methods), *twins]
@@ -246,31 +247,34 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         ),
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
-    copies, about_groups = copies_of(run, [m.name for m in data.methods], twins)
-    place = {name: number for number, name in enumerate(names)}
-    linked = {place[name]: (place[of], place[twin]) for name, (of, twin) in copies.items()}
+    copies, group_remark = copies_of(run, [m.name for m in data.methods], twins)
+    number_of = {name: number for number, name in enumerate(names)}
+    linked = {
+        number_of[name]: (number_of[reference], number_of[twin])
+        for name, (reference, twin) in copies.items()
+    }
     adjusted = through_copies(adjusted, linked)
     values = dict(data.values)
     for i, name in enumerate(names):
-        before = values[name, "total_s"] - values[name, "decode_s"]
+        prefill = values[name, "total_s"] - values[name, "decode_s"]
         values[name, "decode_s"] = adjusted.seconds[i]
-        values[name, "total_s"] = before + adjusted.seconds[i]
+        values[name, "total_s"] = prefill + adjusted.seconds[i]
         for column in STAGED:
             if (name, column) in values:
                 values[name, column] = adjusted.stages[column][i]
-    remarks = [line for line in (about_groups, adjusted.remark(names)) if line is not None]
+    remarks = [line for line in (group_remark, adjusted.remark(names)) if line is not None]
     remark = " ".join(remarks) or None
     return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
 
 
 def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:
-    """The place of each value among the names."""
-    order = {name: place for place, name in enumerate(names)}
+    """The index of each value in `names`."""
+    order = {name: index for index, name in enumerate(names)}
     return column.replace_strict(order, return_dtype=pl.Int64).to_numpy()
 
 
 def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """The rows with a column for each metric of a plug-in, null where a row has none, and their names."""
+    """Add a column for each plug-in metric, null where a row lacks it; return rows and column names."""
     names = rows["metrics"].explode().struct.field("name").drop_nulls().unique(maintain_order=True)
     for name in names:
         value = (

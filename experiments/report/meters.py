@@ -1,4 +1,4 @@
-"""Memory and energy of a run by method, and the sentences about them."""
+"""Memory and energy by method, as tables and sentences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ HEADS = {
 }
 
 NOTE = (
-    "Read where a method decodes a prompt by itself (the config's `alone`). Memory is the maximum over "
-    "prompts, and includes the models and everything else in the process: on CUDA also the caches and "
-    "captured passes that the other methods keep for their next prompt. Energy covers whole prompts, "
-    "prefill included, per kept token; counters belong to devices: what other processes used is in it. "
-    "Above idle: minus the power that the machine drew before the run."
+    "Measured while a method decodes a prompt alone (the config's `alone`). Memory is the maximum over "
+    "prompts and includes the models and everything else in the process; on CUDA this includes the caches "
+    "and captured passes that the other methods keep for their next prompt. Energy covers whole prompts, "
+    "prefill included, per kept token; counters belong to devices, so the energy that other processes used "
+    "is included. Above idle: minus the power that the machine drew before the run."
 )
 
 MIB = 2**20
@@ -51,14 +51,14 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Metered:
-    """What meters read of one method under one sampling setting.
+    """Meter readings of one method under one sampling setting.
 
     Args:
-        method: its name.
-        group: of the method.
-        bytes: the largest over its finished prompts, by column of `MEMORIES`; only what was read.
-        joules_per_token: whole prompts, prefill included, over kept tokens, by column of `ENERGIES`; only
-            what was read on every compared prompt that the method decoded by itself.
+        method: name of the method.
+        group: group of the method.
+        bytes: maximum over its finished prompts, by column of `MEMORIES`; only columns that were read.
+        joules_per_token: energy of whole prompts, prefill included, over kept tokens, by column of
+            `ENERGIES`; only columns that were read on every compared prompt that the method decoded alone.
     """
 
     method: str
@@ -74,13 +74,14 @@ Readings = Mapping[str, Sequence[Metered]]
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     """Memory and energy of every method that finished a prompt."""
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
-    read = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
+    compared = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
     if (alone := run.manifest["config"].get("alone")) is not None:
-        read = read.filter(pl.col("prompt") < alone, pl.col("repeat") == 0)
+        compared = compared.filter(pl.col("prompt") < alone, pl.col("repeat") == 0)
     entries = []
     for m in data.methods:
-        mine, energies = rows.filter(pl.col("method") == m.name), read.filter(method=m.name)
-        largest = {c: mine[c].max() for c in MEMORIES}
+        finished = rows.filter(pl.col("method") == m.name)
+        energies = compared.filter(method=m.name)
+        largest = {c: finished[c].max() for c in MEMORIES}
         known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
         sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
         files = None if run.files is None else [run.files[prompt] for prompt in sums["prompt"]]
@@ -93,7 +94,7 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
 
 
 def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
-    """Memory and energy by method, and why what is missing is not available; None for older runs."""
+    """Memory and energy by method, and why some are unavailable; None for runs without meters."""
     tables = [_table(sampling, entries) for sampling, entries in readings.items()]
     shown = [table for table in tables if len(table.columns) > 1]
     remarks = [
@@ -123,7 +124,7 @@ def _table(sampling: str, entries: Sequence[Metered]) -> Table:
 
 
 def unavailable(run: RunRecords) -> dict[str, list[str]]:
-    """What is not available, by the reason."""
+    """The quantities that are not available, by reason."""
     about: Mapping[str, Any] = run.manifest.get("meters") or {}
     missing: dict[str, list[str]] = {}
     for column, why in (about.get("unavailable") or {}).items():
@@ -133,7 +134,7 @@ def unavailable(run: RunRecords) -> dict[str, list[str]]:
 
 
 def meter_notes(readings: Readings) -> list[str]:
-    """A line on memory and one on energy, for the footnotes of the table; nothing that was not read."""
+    """Footnotes of the table: a line for each kind of memory, and for each kind of energy and setting."""
     notes = []
     for column in ("peak_rss_bytes", "peak_cuda_bytes"):
         sizes: dict[str, float] = {}

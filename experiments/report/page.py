@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs no network, and the figures as files."""
+"""The report of a run: a self-contained HTML file, and the figures as separate files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +23,14 @@ __all__ = ["write_report"]
 def write_report(run: Run) -> Path:
     """Write `report.html` and `figures/*.svg|png` into the folder of a run.
 
-    An unfinished run is reported as far as it got, and says so.
+    The report of an unfinished run covers the prompts so far, and says so.
 
     Returns:
-        The path of the report.
+        Path of the report.
 
     Raises:
-        ForeignFolder: if the folder has no mark of ours, or files of others are where the report goes.
-        RunFolderError: if kept trees, or the ranks of steps, do not fit together.
+        ForeignFolder: if the folder is not marked as a run, or files that are not ours are in the way.
+        RunFolderError: if kept trees or ranks of steps are inconsistent.
     """
     files = OwnFiles.opened(run.folder, RUN)
     trees, steps = drawn_trees(run, run.acceptance), stepper_section(run)
@@ -63,5 +63,5 @@ def write_report(run: Run) -> Path:
 
 
 def _keeper(files: OwnFiles) -> Callable[[Path, bytes], Path]:
-    """Writes files of a folder, and keeps them in its list."""
+    """A writer for files of a run folder that also adds them to the folder's list of files."""
     return lambda path, content: files.write(path.relative_to(files.path).as_posix(), content)

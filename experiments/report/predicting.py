@@ -1,4 +1,4 @@
-"""What search predicts of a run's methods, from what was recorded and timed before it."""
+"""Predictions for the methods of a run, from texts recorded and times measured before it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,60 +35,62 @@ NOT_TIMED = "a part of a step was not timed"
 def predictions(
     run: RunRecords, measurements: Mapping[str, Measurements]
 ) -> tuple[list[Prediction], list[Unpredicted]]:
-    """All trees that what was recorded before the run covers, and those that it does not.
+    """Predict all methods that the recordings before the run cover, and list those that they do not cover.
 
-    Tokens count what steps emit, also past the budget, on both sides.
+    On both sides, tokens include what steps emit past the budget.
 
     Args:
-        run: that was measured.
-        measurements: of each of its sampling settings.
+        run: the run.
+        measurements: measurements by sampling setting.
 
     Returns:
-        Nothing if nothing was recorded, or it is not there.
+        Predictions, and methods without a prediction; both empty if nothing was recorded before the run, or
+        if the recordings are gone.
 
     Raises:
         RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
     """
     measured = _measured(run)
-    rows: list[Prediction] = []
-    others: list[Unpredicted] = []
-    for data in measurements.values() if measured is not None else ():
-        assert measured is not None
+    predicted: list[Prediction] = []
+    unpredicted: list[Unpredicted] = []
+    if measured is None:
+        return predicted, unpredicted
+    for data in measurements.values():
         for row in _of_setting(run, data, measured):
             if isinstance(row, Prediction):
-                rows.append(row)
+                predicted.append(row)
             else:
-                others.append(row)
-    return rows, others
+                unpredicted.append(row)
+    return predicted, unpredicted
 
 
 def _measured(run: RunRecords) -> Measured | None:
     config = run.manifest["config"]
     if config.get("search") is None or not (run.folder / "search").is_dir():
         return None
-    # Methods may be of plug-ins, which a report does without; runs of schema 2 name a key that is gone.
+    # Methods may need plug-ins, which a report does not load; configs of schema 2 have a key that is gone.
     search = {key: value for key, value in config["search"].items() if key != "between"}
-    told = config | {"methods": [{"kind": "generate"}], "search": search}
-    return load_measured(validated(run.folder / "manifest.json", told), run.folder / "search")
+    readable = config | {"methods": [{"kind": "generate"}], "search": search}
+    return load_measured(validated(run.folder / "manifest.json", readable), run.folder / "search")
 
 
 def _of_setting(
     run: RunRecords, data: Measurements, measured: Measured
 ) -> list[Prediction | Unpredicted]:
-    """The trees under one setting; none without plain decoding by our loop."""
+    """The methods of our loop under one setting; empty without plain decoding by our loop."""
     ours = [method for method in data.methods if method.kind in ("plain", "tree")]
     plain = next((method.name for method in ours if method.kind == "plain"), None)
     if plain is None or not data.prompts:
         return []
     setting = _Setting(run.folder / "search", plain, data, measured)
     rows = [setting.row(method) for method in ours]
-    some = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
-    return rows if some else [row for row in rows if isinstance(row, Unpredicted)]
+    any_tree = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
+    return rows if any_tree else [row for row in rows if isinstance(row, Unpredicted)]
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """What is predicted of a method: arguments as of `Prediction`."""
+    """The predicted part of a `Prediction`; see there for the arguments."""
 
     size: float
     tokens: Interval
@@ -104,10 +106,10 @@ class _Setting:
     """One sampling setting of a run.
 
     Args:
-        searched: the run's folder `search`.
-        plain: name of plain decoding.
-        data: of the run.
-        measured: before it.
+        searched: folder `search` of the run.
+        plain: name of plain decoding by our loop.
+        data: measurements of the run.
+        measured: recordings and times from before the run.
     """
 
     searched: Path
@@ -116,7 +118,7 @@ class _Setting:
     measured: Measured
 
     def row(self, method: Method) -> Prediction | Unpredicted:
-        """What is predicted of a method beside what was measured, or why nothing is."""
+        """The prediction for a method beside its measurement, or the reason why there is none."""
         name, sampling, totals = method.name, self.data.sampling, self.data.totals
         try:
             expected = self._expected(method)
@@ -143,7 +145,7 @@ class _Setting:
         )
 
     def _expected(self, method: Method) -> _Expected | str:
-        """What is predicted of a method, or why nothing is.
+        """The prediction for a method, or the reason why there is none.
 
         Raises:
             NotMeasured: if a part of its step was not timed.
@@ -156,9 +158,9 @@ class _Setting:
         if method.parents is not None:
             shape = TreeShape(method.parents)
             rule = method.rule[self.data.sampling]
-            other = self.measured.of_other_rule(rule, self.data.sampling, law, shape)
-            if other is not None:
-                return f"rule {rule}: what was recorded before the run is of rule {other}"
+            recorded_rule = self.measured.of_other_rule(rule, self.data.sampling, law, shape)
+            if recorded_rule is not None:
+                return f"rule {rule}: what was recorded before the run is of rule {recorded_rule}"
             return self._static(shape, law)
         return self._grown(method, law)
 
@@ -167,7 +169,7 @@ class _Setting:
         return self.measured.default_law(self.data.sampling)
 
     def _timed(self, law: str) -> str | None:
-        """The law by which times are asked for; None where the file knows a single one, of any law."""
+        """The law to look up times by; None if the latency file does not tell laws apart."""
         return law if law in self.measured.latency.laws else None
 
     @property
@@ -175,7 +177,7 @@ class _Setting:
         return self.measured.latency.plain_s(self.measured.prefix, law=self._timed(self._usual))
 
     def _static(self, shape: TreeShape, law: str) -> _Expected | str:
-        """A tree that is the same at every step."""
+        """The prediction for a tree that is the same at every step."""
         trace = self.measured.trace(self.data.sampling, law, shape.is_chain)
         if trace is None:
             return NOT_RECORDED
@@ -192,13 +194,13 @@ class _Setting:
         )
 
     def _timed_under(self, law: str, trace: Trace) -> str | None:
-        """The sampling setting that steps of a law were timed under, where it is not the trace's."""
+        """The sampling setting under which steps of a law were timed, if it is not that of the trace."""
         timed = self._timed(law)
-        known = None if timed is None else self.measured.latency.law_times(timed).sampling
-        return None if known in (None, name_of(trace.sampling)) else known
+        setting = None if timed is None else self.measured.latency.law_times(timed).sampling
+        return None if setting in (None, name_of(trace.sampling)) else setting
 
     def _grown(self, method: Method, law: str) -> _Expected | str:
-        """A tree that grows by what the draft thinks: the growth's own code, the time of each step."""
+        """The prediction for a tree that grows: replays its own code and times each step."""
         if method.growth is None:
             return NOT_KEPT
         growth = growth_of(method, self.searched)
@@ -208,7 +210,7 @@ class _Setting:
         if isinstance(growth, MarginalGrowth):
             return MARGINAL
         if law != Law.DETERMINISTIC.value:
-            # At temperature 0 what is drawn is certain, whatever the law.
+            # At temperature 0 every draw is certain, whatever the law.
             if trace is None or not trace.greedy:
                 return DRAWN
         elif trace is None or trace.draft_rows is None:
@@ -235,6 +237,6 @@ class _Setting:
 
 
 def _covered(shape: TreeShape, trace: Trace) -> bool:
-    """Whether nodes are not wider, and texts go on as far, as was recorded."""
+    """Whether the recorded trace is wide and deep enough for a shape."""
     widest = max(map(len, shape.children))
     return widest <= trace.width and shape.depth <= int(trace.about.get("beyond", 0)) + 1

@@ -1,4 +1,4 @@
-"""What search predicted beside what the run measured: trees, those that grow too, and plain decoding."""
+"""Predictions of the search beside measurements of the run: static trees, growths and plain decoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,37 +26,39 @@ __all__ = [
 ]
 
 NOTE = (
-    "Predicted before the run: tokens per step by replaying each tree on texts recorded for that purpose, "
-    "speedup from these and times of single parts, over a step of plain decoding by the same loop. Both "
-    "sides are ratios of times taken together, so that a machine that was faster or slower in the run than "
-    "before it changes neither. Predicted tokens per second are of the machine as it was profiled. "
-    "Measured: what steps emitted, tokens past the budget included. Intervals are 95 %, over texts."
+    "Predicted before the run: tokens per step from replaying each tree on texts recorded for that "
+    "purpose; speedup from these tokens and the times of single parts, over a step of plain decoding by "
+    "the same loop. Predicted and measured speedups are ratios of times taken together, so a machine "
+    "that was faster or slower in the run than before it changes neither. Predicted tokens per second "
+    "refer to the machine as it was profiled. Measured tokens are those that steps emitted, tokens past "
+    "the budget included. Intervals are 95 %, over texts."
 )
 
 GROWN = (
-    "Trees that grow are replayed by their own code, on what the draft thought along these texts and "
-    "beside them; where not every replayed step is proved to be a live run's, the share that is stands "
-    "behind the name. Each text counts with the time of its own steps."
+    "Trees that grow are replayed by their own code, on the draft's probabilities recorded along these "
+    "texts and beside them. If not every replayed step is proved to equal that of a live run, the share "
+    "that is follows the name. Each text counts with the time of its own steps."
 )
 
 
 MISSING = (
     "No prediction beside the measurement: the run's folder lacks `search/`, nothing in it covers these "
-    "trees, or `{kind: plain}`, which speedups are over, is not among the methods that finished."
+    "trees, or `{kind: plain}`, the baseline of these speedups, is not among the methods that finished."
 )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What search chose for a sampling setting, beside the fastest lossless methods of the run.
+    """The method that the search chose for a sampling setting, beside the run's fastest lossless method.
 
     Args:
-        method: the name of the choice.
-        fastest: of the fastest method on all prompts.
-        over: tokens per second of the choice over those of `fastest`. It was picked on the prompts that it
-            is measured on, so that this is too low.
-        fair: the same over the fastest by the other half of the prompts, for each half; None with too few.
-        advice: in words, as it was told before the run; empty if it was not kept.
+        method: name of the chosen method.
+        fastest: name of the fastest method on all prompts.
+        over: tokens per second of the choice over those of `fastest`. Biased low, because `fastest` is
+            selected on the same prompts.
+        fair: the same ratio with the fastest method chosen on the other half of the prompts, for each half;
+            None with too few prompts.
+        advice: the advice as given before the run; empty if it was not kept.
     """
 
     method: str
@@ -71,20 +73,21 @@ class Prediction:
     """One tree under one sampling setting.
 
     Args:
-        method: name.
+        method: name of the method.
         sampling: name of the setting.
-        size: nodes of the tree, its root included: 1 for plain decoding; in the mean, of one that grows.
-        tokens: predicted tokens per step, by replay of what was recorded on other texts.
-        tokens_measured: emitted tokens per step of the run.
-        speedup: predicted tokens per second over those of plain decoding. Its interval is that of the
-            tokens, as times are predicted without one; of a tree that grows, that of tokens over time.
-        speedup_measured: the same of the run.
+        size: nodes of the tree, root included: 1 for plain decoding, the mean for a tree that grows.
+        tokens: predicted tokens per step, from a replay of other, recorded texts.
+        tokens_measured: emitted tokens per step in the run.
+        speedup: predicted tokens per second over those of plain decoding. The interval is that of the
+            tokens, because times are predicted without one; for a tree that grows, that of tokens over
+            time.
+        speedup_measured: measured tokens per second over those of plain decoding.
         speed: predicted tokens per second on the machine as it was profiled.
-        disturbed: what else used the machine while times were taken, as a sentence; None if nothing did.
-        sure: of a tree that grows, the share of its replayed steps that are proved to be those of a live
-            run; None of others.
-        untimed: whether what its growth takes to decide is not among the times.
-        timed_under: the sampling setting that its steps were timed under, where it is another one.
+        disturbed: what else used the machine while times were measured, as a sentence; None if nothing did.
+        sure: for a tree that grows, the share of replayed steps proved to equal those of a live run; None
+            for other methods.
+        untimed: whether the time that the growth takes to decide is missing from the times.
+        timed_under: the sampling setting under which its steps were timed, if it is another one.
     """
 
     method: str
@@ -113,12 +116,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Unpredicted:
-    """A method with trees under one sampling setting that has no prediction.
+    """A method without a prediction under one sampling setting.
 
     Args:
-        method: name.
+        method: name of the method.
         sampling: name of the setting.
-        reason: why, in a few words that fit one method as well as several.
+        reason: why there is none, in words that fit one method as well as several.
     """
 
     method: str
@@ -129,7 +132,7 @@ class Unpredicted:
 def median_errors(rows: Sequence[Prediction]) -> tuple[float, float]:
     """Medians of the absolute relative errors of tokens per step and of speedups.
 
-    Plain decoding, of which both are 1 by definition, does not count.
+    Plain decoding, for which both are 1 by definition, does not count.
     """
     trees = [row for row in rows if row.size > 1]
     return (
@@ -139,7 +142,7 @@ def median_errors(rows: Sequence[Prediction]) -> tuple[float, float]:
 
 
 def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
-    """The tree predicted to be fastest under a setting, and the one that was."""
+    """The tree predicted to be the fastest under a setting, and the tree that was the fastest."""
     return (
         max(rows, key=lambda row: row.speedup.estimate),
         max(rows, key=lambda row: row.speedup_measured.estimate),
@@ -147,27 +150,27 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
 
 
 def chosen(run: RunRecords, data: Measurements) -> Choice | None:
-    """What search chose for a setting beside the fastest lossless method of the run.
+    """The method that the search chose for a setting, beside the fastest lossless method of the run.
 
     Returns:
-        None if the config asks for no `best` tree, or it did not finish.
+        None if the config has no method of shape `best`, or it did not finish.
     """
-    asked = [
+    searched = [
         m
         for m in run.manifest["config"].get("methods", ())
         if m.get("shape", {}).get("kind") == "best"
     ]
-    starts = [f"{m.get('name') or 'best'} for {data.sampling}" for m in asked]
+    prefixes = [f"{m.get('name') or 'best'} for {data.sampling}" for m in searched]
     names = [m.name for m in data.methods if m.lossless]
-    choices = [n for n in names if any(n == s or n.startswith(f"{s}: ") for s in starts)]
+    choices = [n for n in names if any(n == p or n.startswith(f"{p}: ") for p in prefixes)]
     if not choices or not data.prompts:
         return None
-    best = max(names, key=data.rate)
-    place = [setting["name"] for setting in run.manifest["samplings"]].index(data.sampling)
-    advice = advice_kept(run.folder / "search", place).get(choices[0], "")
-    over = speed_ratio(data.totals, choices[0], best)
+    fastest = max(names, key=data.rate)
+    setting_index = [setting["name"] for setting in run.manifest["samplings"]].index(data.sampling)
+    advice = advice_kept(run.folder / "search", setting_index).get(choices[0], "")
+    over = speed_ratio(data.totals, choices[0], fastest)
     fair = compare(data, ("what search chose", choices[:1]), ("the fastest", names))
-    return Choice(choices[0], best, over, fair, advice)
+    return Choice(choices[0], fastest, over, fair, advice)
 
 
 _Speed = partial(Column[Prediction], moves=1, part="speedup")
@@ -190,39 +193,43 @@ def prediction_finding(
     choices: Mapping[str, Choice | None],
     unpredicted: Sequence[Unpredicted] = (),
 ) -> Finding | None:
-    """A table for each sampling setting and what it says, and why others have none; None without either.
+    """One table per sampling setting with its conclusions, and the methods without a prediction.
 
     Args:
-        rows: of all settings.
-        choices: as `chosen` gives them, by setting.
-        unpredicted: methods that have no row.
+        rows: predictions under all settings.
+        choices: results of `chosen`, by setting.
+        unpredicted: methods that have no prediction.
+
+    Returns:
+        None if there is nothing to report.
     """
     tables = []
-    for sampling in dict.fromkeys(row.sampling for row in rows):
+    with_rows = dict.fromkeys(row.sampling for row in rows)
+    for sampling in with_rows:
         trees = [row for row in rows if row.sampling == sampling]
-        lacking = [one for one in unpredicted if one.sampling == sampling]
-        said = _said(trees, choices[sampling]) + _without(lacking)
+        missing = [entry for entry in unpredicted if entry.sampling == sampling]
+        said = _conclusion(trees, choices[sampling]) + _without(missing)
         title = f"predicted and measured, {sampling}"
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
-    said = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
-    remarks = [f"Caution, of the times before the run: {text}" for text in said]
-    elsewhere: dict[str, list[str]] = {}
+    disturbances = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
+    remarks = [f"Caution, of the times before the run: {text}" for text in disturbances]
+    timed_elsewhere: dict[str, list[str]] = {}
     for row in rows:
         if row.timed_under:
-            elsewhere.setdefault(row.timed_under, []).append(f"{row.method} ({row.sampling})")
+            methods = timed_elsewhere.setdefault(row.timed_under, [])
+            methods.append(f"{row.method} ({row.sampling})")
     remarks += [
-        f"Caution: some steps were timed under {setting}, where drawing and accepting children takes "
-        f"another time: {', '.join(these)}."
-        for setting, these in elsewhere.items()
+        f"Caution: some steps were timed under {setting}, where drawing and accepting children takes a "
+        f"different time: {', '.join(methods)}."
+        for setting, methods in timed_elsewhere.items()
     ]
     untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
     if untimed:
         remarks.append(f"Caution: {DECIDING}: {untimed}.")
-    bare = dict.fromkeys(one.sampling for one in unpredicted)
-    for sampling in [one for one in bare if one not in {row.sampling for row in rows}]:
-        remarks.append(
-            sampling + ":" + _without([o for o in unpredicted if o.sampling == sampling])
-        )
+    for sampling in dict.fromkeys(entry.sampling for entry in unpredicted):
+        if sampling not in with_rows:
+            missing = [entry for entry in unpredicted if entry.sampling == sampling]
+            remarks.append(f"{sampling}:{_without(missing)}")
     if not tables and not remarks:
         return None
     notes = (
@@ -232,36 +239,37 @@ def prediction_finding(
 
 
 def _without(unpredicted: Sequence[Unpredicted]) -> str:
-    """A sentence on the methods that have no prediction, by the reason; nothing if all have one."""
+    """A sentence on the methods without a prediction, by reason; empty if all have one."""
     if not unpredicted:
         return ""
-    names: dict[str, list[str]] = {}
-    for one in unpredicted:
-        names.setdefault(one.reason, []).append(one.method)
-    listed = "; ".join(f"{', '.join(these)} ({reason})" for reason, these in names.items())
+    methods: dict[str, list[str]] = {}
+    for entry in unpredicted:
+        methods.setdefault(entry.reason, []).append(entry.method)
+    listed = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in methods.items())
     return f" Without a prediction: {listed}."
 
 
-def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:
-    """How good the prediction was, and what following it would have cost."""
+def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
+    """Sentences on the accuracy of the prediction, and on the speed reached by following it."""
     tokens, speedup = median_errors(rows)
-    first, best = first_ranked(rows)
-    reached = first.speedup_measured.estimate / best.speedup_measured.estimate
+    predicted_best, measured_best = first_ranked(rows)
+    reached = predicted_best.speedup_measured.estimate / measured_best.speedup_measured.estimate
     said = (
         f"Median error over {sum(row.size > 1 for row in rows)} trees: {tokens:.1%} of tokens per step, "
-        f"{speedup:.1%} of the speedup over plain decoding. Predicted to be fastest: {first.method}, which "
-        f"reached {reached:.0%} of the speed of the fastest of these ({best.method})."
+        f"{speedup:.1%} of the speedup over plain decoding. Predicted to be fastest: "
+        f"{predicted_best.method}, which reached {reached:.0%} of the speed of the fastest of these "
+        f"({measured_best.method})."
     )
     if choice is None:
         return said
-    reached = f"reached {_share(choice.over)} of the speed of the run's fastest ({choice.fastest})"
+    outcome = f"reached {_share(choice.over)} of the speed of the run's fastest ({choice.fastest})"
     if choice.fair is not None:
-        reached += (
+        outcome += (
             f", picked on the same prompts, and {_share(choice.fair.ratio)} of that of the fastest by the "
             f"other half of the prompts ({choice.fair.right.label})"
         )
-    told = f" Before the run it said: {choice.advice}" if choice.advice else ""
-    return f"{said} What search chose ({choice.method}) {reached}.{told}"
+    advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
+    return f"{said} What search chose ({choice.method}) {outcome}.{advice}"
 
 
 def _share(ratio: Interval) -> str:

@@ -1,8 +1,8 @@
-"""Predictions of search against measurements of the run, as points beside the line of equality."""
+"""Predictions of the search against measurements of the run, as points around the line of equality."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import cos, hypot, pi, sin
+from math import cos, hypot, isnan, pi, sin
 from typing import TYPE_CHECKING, NamedTuple
 
 from treespec.experiments.report.figure_axes import WIDTH, reach
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["places_of_labels", "prediction_figure"]
 
 NAME, SHORT = 4.5, 2.2
-"""Inches of a tree's name on one line of the key, and of names that stand side by side there."""
+"""Maximum width of a line of the key, and of names in two columns, in inches."""
 
 LETTER, LINE = 5.4, 9.0
-"""Points that a digit takes at the labels' size: from left to right, and from top to bottom."""
+"""Width and height of a digit at the size of the labels, in points."""
 
 RADII, DIRECTIONS = (9.0, 14.0, 20.0, 28.0, 38.0), 16
-"""Where a label may stand: points from its dot, and how many directions are tried at each."""
+"""Candidate positions of a label: distances from its dot in points, and number of directions at each."""
 
 
 class _Box(NamedTuple):
@@ -42,20 +42,20 @@ class _Box(NamedTuple):
     top: float
 
     def overlap(self, other: "_Box") -> float:
-        """The area that both cover."""
+        """Area of the intersection."""
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.top, other.top) - max(self.bottom, other.bottom)
         return max(0.0, width) * max(0.0, height)
 
 
 def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
-    """Tokens per step, and speedup over plain decoding: a pair of panels for each sampling setting.
+    """Draw tokens per step and speedup over plain decoding as a pair of panels per sampling setting.
 
     Dots are numbered; a key below the panels names them.
 
     Args:
-        rows: of all settings.
-        groups: of the methods, by name.
+        rows: predictions under all settings.
+        groups: group of each method, by name.
 
     Returns:
         None if nothing was predicted.
@@ -80,13 +80,13 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
         shown = [row for row in rows if row.sampling == sampling]
         tokens = [(row.tokens_measured, row.tokens) for row in shown]
         speedups = [(row.speedup_measured, row.speedup) for row in shown]
-        for axes, what, points in (
+        for axes, quantity, points in (
             (left, "tokens per step", tokens),
             (right, "speedup", speedups),
         ):
             _draw(axes, points, [groups[row.method] for row in shown])
-            axes.set_xlabel(f"measured {what}")
-            axes.set_ylabel(f"predicted {what}")
+            axes.set_xlabel(f"measured {quantity}")
+            axes.set_ylabel(f"predicted {quantity}")
             drawn.append((axes, points, [numbers[row.method] for row in shown]))
         left.set_title(sampling, loc="left", fontsize=10.5)
     handles = [
@@ -98,20 +98,21 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     ]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, handletextpad=0.2)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # labels are placed for where the panels stand now
+    figure.set_layout_engine("none")  # labels are placed for the current layout
     for axes, points, labels in drawn:
         _label(axes, points, labels)
     return figure
 
 
 Points = Sequence[tuple[Interval, Interval]]
-"""Measured and predicted."""
+"""Pairs of a measured and a predicted value."""
 
 
 def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    values = [v for pair in points for x in pair for v in (x.estimate, x.low, x.high) if v == v]
+    shown = [interval for pair in points for interval in pair]
+    values = [v for i in shown for v in (i.estimate, i.low, i.high) if not isnan(v)]
     low, high = min(values), max(values)
     margin = 0.08 * (high - low or high or 1.0)
     limits = low - margin, high + margin
@@ -136,7 +137,7 @@ def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
 
 
 def _label(axes: "Axes", points: Points, labels: Sequence[int]) -> None:
-    """Number the dots; a label that had to stand further off gets a line to its dot."""
+    """Number the dots; a label that is further away gets a line to its dot."""
     scale = 72 / axes.figure.dpi  # pixels to points
     pixels = axes.transData.transform([(x.estimate, y.estimate) for x, y in points]) * scale
     frame = axes.get_window_extent()
@@ -165,17 +166,17 @@ def _label(axes: "Axes", points: Points, labels: Sequence[int]) -> None:
 def places_of_labels(
     dots: Sequence[tuple[float, float]], texts: Sequence[str], inside: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """Where labels stand so that they cover neither each other nor a dot, as far as there is room.
+    """Place labels so that they cover neither each other nor a dot, as far as there is room.
 
-    One after the other takes the nearest free place around its dot, or the one that covers least.
+    Each label in turn takes the nearest free position around its dot, or the one that covers the least.
 
     Args:
-        dots: in points, from the left and from the bottom.
-        texts: one for each.
-        inside: left, bottom, right and top of where labels may stand.
+        dots: positions of the dots, in points from the left and from the bottom.
+        texts: text of each label.
+        inside: left, bottom, right and top of the area for labels.
 
     Returns:
-        The middle of each label, in points from its dot.
+        Centre of each label, in points relative to its dot.
     """
     frame = _Box(*inside)
     taken = [_Box(x - 3.5, y - 3.5, x + 3.5, y + 3.5) for x, y in dots]
@@ -183,7 +184,7 @@ def places_of_labels(
     for (x, y), text in zip(dots, texts, strict=True):
         width, best = LETTER * len(text), None
         for radius, turn in product(RADII, range(DIRECTIONS)):
-            # upwards to the left first: away from the line of equality, and from both whiskers
+            # start at the upper left: away from the line of equality and from both whiskers
             angle = 2 * pi * (turn * 5 % DIRECTIONS + 6) / DIRECTIONS
             dx, dy = radius * cos(angle), radius * sin(angle)
             box = _Box(x + dx - width / 2, y + dy - LINE / 2, x + dx + width / 2, y + dy + LINE / 2)

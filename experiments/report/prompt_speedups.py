@@ -1,4 +1,4 @@
-"""Speedups prompt by prompt: prompts are the sample, and a mean does not show how they differ."""
+"""Speedups prompt by prompt: prompts are the sampling unit, and a mean hides how they differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
 
 FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
-"""Groups of methods whose fastest is shown; assisted generation drafts chains."""
+"""Method groups of each family, whose fastest method is shown; assisted generation drafts chains."""
 
 NAME, SHORT = 4.5, 1.4
-"""Inches of a method's name on one line of the legend, and of names that stand side by side there."""
+"""Maximum width of a line of the legend, and of names side by side, in inches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,10 @@ class PromptSpeedups:
     """The best chain and the best tree over plain decoding on each compared prompt.
 
     Args:
-        baseline: the faster plain baseline.
-        methods: the fastest lossless method of each family (`chain`, `tree`) that the run has, by all
-            prompts together.
-        groups: of these methods, by family.
-        ratios: tokens per second over those of the baseline, prompt by prompt, by family.
+        baseline: name of the faster plain baseline.
+        methods: the fastest lossless method over all prompts, for each family (`chain`, `tree`) in the run.
+        groups: group of these methods, by family.
+        ratios: tokens per second over those of the baseline, per prompt, by family.
     """
 
     baseline: str
@@ -50,9 +49,9 @@ class PromptSpeedups:
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """The prompts, from the one where the tree loses most to the one where it gains most.
+        """Indices that sort the prompts by the speed of the tree over that of the chain.
 
-        With one family alone they are ordered by its speedup.
+        With a single family, they sort by its speedup.
         """
         chain, tree = self.ratios.get("chain"), self.ratios.get("tree")
         if chain is not None and tree is not None:
@@ -61,14 +60,14 @@ class PromptSpeedups:
 
     @property
     def trees_ahead(self) -> int | None:
-        """Prompts on which the tree is faster than the chain; None unless there are both."""
+        """Number of prompts on which the tree is faster than the chain; None unless there are both."""
         if len(self.ratios) < 2:
             return None
         return int((self.ratios["tree"] > self.ratios["chain"]).sum())
 
 
 def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
-    """The speedups of one sampling setting; None without a baseline, or with nothing to compare with it."""
+    """The speedups under one sampling setting; None without a baseline or without a method that drafts."""
     if data.baseline is None:
         return None
     plain = data.values[data.baseline, "new_tokens"] / data.values[data.baseline, "decode_s"]
@@ -89,7 +88,7 @@ def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
 
 
 def prompts_figure(speedups: Mapping[str, PromptSpeedups]) -> "Figure | None":
-    """A panel for each sampling setting: a column for each prompt, from the chain's dot to the tree's."""
+    """One panel per sampling setting: for each prompt, a line from the chain's dot to the tree's."""
     from matplotlib.figure import Figure
 
     if not speedups:
@@ -133,7 +132,7 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
     axes.set_ylabel("speedup")
     axes.set_xlim(0.3, len(order) + 0.7)
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
-    # ticks that do not depend on the height, or their letters outgrow the place found for them
+    # ticks that do not depend on the height: otherwise their labels outgrow the space reserved for them
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_ylim(bottom=min(0.9, 0.95 * min(float(values.min()) for values in ratios.values())))
     clean(axes, "y")
@@ -156,9 +155,9 @@ def _title(sampling: str, shown: PromptSpeedups) -> str:
 
 
 def _order_in_words(shown: PromptSpeedups) -> str:
-    by: Sequence[str] = tuple(shown.ratios)
+    families: Sequence[str] = tuple(shown.ratios)
     return (
         "prompts, by speed of tree over chain"
-        if len(by) == 2
-        else f"prompts, by speedup of the {by[0]}"
+        if len(families) == 2
+        else f"prompts, by speedup of the {families[0]}"
     )

@@ -1,4 +1,4 @@
-"""The table of a run: its columns, its caption, and what must be known to read it."""
+"""The result table of a run: its columns, its caption, and the footnotes needed to read it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 PREFILL_NOTE = (
-    "With the prefill included, generate pays one pass of the target more than it would alone: here the "
-    "prefill of every method holds all prompt tokens but the last, and the first token comes from a pass "
-    "of its own."
+    "With the prefill included, generate pays for one more pass of the target than it would outside this "
+    "comparison: here the prefill of every method covers all prompt tokens but the last, and the first "
+    "token comes from a pass of its own."
 )
 
 
 def label(row: MethodSummary) -> str:
-    """The name of the method, with what must be said of it."""
+    """The name of the method, with marks for lossy rules, failures and the fastest methods."""
     named = row.method.lossless or "lossy" in row.method.name
     lossy = "" if named else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
@@ -59,7 +59,7 @@ def _half_width(row: MethodSummary) -> str:
 
 
 def _equal(row: MethodSummary) -> str:
-    """Equal outputs, of those compared; `generate` is what they are compared with."""
+    """Number of equal outputs over number of compared outputs; `ref` for the reference."""
     if row.equality.reference:
         return "ref"
     count = f"{row.equality.equal}/{row.equality.compared}" if row.equality.compared else NONE
@@ -102,7 +102,7 @@ COMPACT_COLUMNS = (
 def result_table(
     summary: SamplingSummary, columns: Sequence[Column[MethodSummary]] = COLUMNS
 ) -> Table:
-    """The methods of a sampling setting; greedy equality is a column at temperature 0 only."""
+    """The results under one sampling setting; greedy equality is a column at temperature 0 only."""
     greedy = any(row.equality.compared for row in summary.rows)
     against = f", speedup over {summary.baseline}" if summary.baseline else ""
     return Table(
@@ -120,7 +120,7 @@ def result_table(
 
 
 def metric_names(summary: SamplingSummary) -> list[str]:
-    """The metrics of plug-ins that any method has."""
+    """Names of the plug-in metrics that any method has."""
     return list(dict.fromkeys(name for row in summary.rows for name in row.metrics))
 
 
@@ -132,12 +132,12 @@ def _metric(name: str) -> Column[MethodSummary]:
 
 
 def compact_table(summary: SamplingSummary) -> Table:
-    """The same with few columns, for notebooks."""
+    """The result table with few columns, for notebooks."""
     return result_table(summary, COMPACT_COLUMNS)
 
 
 def speedup_finding(summaries: Sequence[SamplingSummary]) -> Finding | None:
-    """Speedups over each plain baseline, and with the prefill counted."""
+    """Speedups over each plain baseline, and with prefill included; None without a baseline."""
     tables = [_speedup_table(summary) for summary in summaries if summary.baseline is not None]
     return Finding("Speedups over each baseline", tables, (PREFILL_NOTE,)) if tables else None
 
@@ -161,7 +161,7 @@ def _group(row: MethodSummary) -> str:
 
 
 def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str]:
-    """What must be known to read the table: sample, baselines, errors, divergences, intervals."""
+    """Footnotes needed to read the table: sample, baselines, errors, divergences, intervals."""
     notes = [] if run.finished else ["The run is not finished: these are the prompts so far."]
     for s in summaries:
         if s.prompts < s.attempted or s.failed:
@@ -181,8 +181,9 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         if any(name in metric_names(s) for s in summaries)
     ]
     notes.append(
-        "tok/step: kept tokens over target passes, prefill excluded, those past the end of a text not "
-        "included; replay and search show emitted ones (docs/guide.md, Tokens per step). acc: one less."
+        "tok/step: kept tokens over target passes, without the prefill and without tokens past the end "
+        "of a text; replay and search count emitted tokens (docs/guide.md, Tokens per step). acc: "
+        "tok/step minus 1."
     )
     widths = [
         r.speedup.half_width for s in summaries for r in s.rows if r.speedup and r.speedup.bounded
@@ -195,7 +196,7 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         )
     elif not any(r.speedup for s in summaries for r in s.rows):
         notes.append(
-            "Speeds exclude the prefill. No method decodes plainly, so there is no speedup: add "
+            "Speeds exclude the prefill. There is no plain decoding and therefore no speedup: add "
             "{kind: generate} and {kind: plain} to the methods."
         )
     else:
@@ -209,13 +210,13 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         notes.append("The methods of transformers are timed as a whole: no stage times.")
     if any(row.errors for s in summaries for row in s.rows):
         notes.append(
-            "failed: prompts on which the method raised an error; they are in none of the numbers."
+            "failed: number of prompts on which the method raised an error; they enter no other number."
         )
     return notes
 
 
 def hardware_line(run: RunRecords) -> str:
-    """Models and machine in one line."""
+    """Describe models and machine in one line."""
     target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
     hardware = run.manifest["hardware"]
     names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
@@ -231,12 +232,12 @@ def model_size(model: Mapping[str, Any]) -> str:
 
 
 def tuning_prompts(candidates: Sequence[dict[str, Any]]) -> int | None:
-    """How many prompts tuning used: those of the candidates that stayed to the end."""
+    """Number of prompts used for tuning: that of the candidates that stayed to the end."""
     return max((entry["prompts"] for entry in candidates if "prompts" in entry), default=None)
 
 
 def _baselines(summary: SamplingSummary) -> str:
-    """Both plain baselines, and which one speedups are quoted against."""
+    """A sentence on the plain baselines, and on the one that speedups refer to."""
     speeds = [
         f"{row.method.name} {row.tokens_per_second.estimate:.1f} tok/s"
         for row in summary.rows
@@ -250,7 +251,7 @@ def _baselines(summary: SamplingSummary) -> str:
 
 
 def _warmup_and_repeats(run: RunRecords) -> list[str]:
-    """What was decoded and not measured, and how often each prompt was."""
+    """Sentences on unmeasured warm-up prompts, and on repeats of each prompt."""
     warmup = run.manifest.get("warmup") or {}
     prompts, repeats = warmup.get("prompts"), run.manifest["config"].get("repeats") or 1
     notes = []
@@ -268,17 +269,17 @@ def _warmup_and_repeats(run: RunRecords) -> list[str]:
 
 
 def _divergences(run: RunRecords, summary: SamplingSummary) -> list[str]:
-    """Greedy outputs that differ from those of `generate`: those that rounding explains, and the others."""
+    """Sentences on greedy outputs that differ from plain decoding, through rounding or through a bug."""
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
     bugs = [row for row in compared if row.equality.bugs]
     limit = f"{near_tie_margin(run):.2g} in {run.target_dtype}"
     notes = []
     if rounding:
-        others = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
+        rest = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
         gap = _gap(d for row in rounding for d in row.equality.rounding)
         notes.append(
-            f"{summary.sampling}: {_counts(rounding)}{others}. {gap}: rounding (at most {limit})."
+            f"{summary.sampling}: {_counts(rounding)}{rest}. {gap}: rounding (at most {limit})."
         )
     if bugs:
         gap = _gap(d for row in bugs for d in row.equality.bugs)
@@ -290,18 +291,18 @@ def _divergences(run: RunRecords, summary: SamplingSummary) -> list[str]:
 
 
 def _gap(divergences: Iterable[Divergence]) -> str:
-    """The largest gap, in words; texts that differ only in length have none."""
+    """The largest gap between logits, in words; texts that differ only in length have none."""
     margins = [d.margin for d in divergences]
-    known = [margin for margin in margins if margin is not None]
+    gaps = [abs(margin) for margin in margins if margin is not None]
     length = "one text ends before the other without a differing token"
-    if not known:
+    if not gaps:
         return f"Where they part, {length}"
-    gap = f"the target's logits of the two tokens differ by up to {max(map(abs, known)):.2g}"
+    gap = f"the target's logits of the two tokens differ by up to {max(gaps):.2g}"
     return f"Where they part, {gap}{f', or {length}' * (None in margins)}"
 
 
 def _tuning(run: RunRecords) -> list[str]:
-    """What assisted generation was tuned to, and on how many prompts; one line per method."""
+    """The settings to which assisted generation was tuned, and on how many prompts; one line per method."""
     notes = []
     for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
         prompts = max(
@@ -313,13 +314,13 @@ def _tuning(run: RunRecords) -> list[str]:
                 f"{tuned['chosen']['threshold']:g}"
                 for sampling, tuned in settings.items()
             )
-            other = f"{prompts} other prompt{'s' * (prompts > 1)}"
-            notes.append(f"{method}: tuned on {other} to {chosen}.")
+            other_prompts = f"{prompts} other prompt{'s' * (prompts > 1)}"
+            notes.append(f"{method}: tuned on {other_prompts} to {chosen}.")
     return notes
 
 
 def _counts(rows: Sequence[MethodSummary]) -> str:
-    """`11/12 equal: chain 4, 2-ary 3; 10/12: chain 6`, the most equal first."""
+    """Group methods by their counts: `11/12 equal: chain 4, 2-ary 3; 10/12: chain 6`, most equal first."""
     groups: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: -row.equality.equal / row.equality.compared):
         groups.setdefault(f"{row.equality.equal}/{row.equality.compared}", []).append(

@@ -1,4 +1,4 @@
-"""A run with its numbers: each is computed at its first use, and once."""
+"""A run and the results computed from its records; each is computed at first use and cached."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,26 +53,26 @@ __all__ = ["Run", "load_run"]
 
 @dataclass(frozen=True, eq=False)
 class Run(RunRecords):
-    """A run: its records, and what follows from them, by sampling setting."""
+    """The records of a run and the results computed from them, by sampling setting."""
 
     @cached_property
     def measurements(self) -> dict[str, Measurements]:
-        """The prompts that may be compared."""
+        """Measurements on the comparable prompts of each sampling setting."""
         return {sampling: measure(self, sampling) for sampling in self.samplings}
 
     @cached_property
     def summaries(self) -> tuple[SamplingSummary, ...]:
-        """The rows of the table."""
+        """The rows of the result table, one summary per sampling setting."""
         return tuple(summarise(self, data) for data in self.measurements.values())
 
     @cached_property
     def verdicts(self) -> dict[str, list[str]]:
-        """What the run says of trees, chains and plain decoding, in sentences."""
+        """The verdict on trees, chains and plain decoding, as sentences."""
         return sentences(self, self.measurements)
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
-        """Best against best."""
+        """The best method of one family against the best of another."""
         return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
 
     @cached_property
@@ -82,17 +82,17 @@ class Run(RunRecords):
 
     @cached_property
     def categories(self) -> list[Category]:
-        """Speedups by category of prompt."""
+        """Speedups by prompt category."""
         return [row for data in self.measurements.values() for row in categories(self, data)]
 
     @cached_property
     def explanations(self) -> dict[str, list[Explanation]]:
-        """What explains the speedups."""
+        """The factors of each speedup."""
         return {sampling: explanations(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def explanation_tables(self) -> dict[str, Table]:
-        """The same as tables, of the settings that have any."""
+        """The factors as tables, for the settings that have any."""
         return {
             sampling: explanation_table(rows, self.measurements[sampling])
             for sampling, rows in self.explanations.items()
@@ -110,21 +110,22 @@ class Run(RunRecords):
 
     @cached_property
     def by_source(self) -> list[SourceLevel]:
-        """Acceptance by source, depth and rank, of methods whose trees have several sources.
+        """Acceptance by source, depth and rank, for methods whose trees combine several sources.
 
         Raises:
-            RunFolderError: if a recorded tree is none, or accepted ranks that it does not have.
+            RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not
+                have.
         """
         return sources_of(self)
 
     @cached_property
     def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Share of the steps that brought 0, 1, 2, ... tokens more than one, by method."""
+        """Share of steps that kept 0, 1, 2, ... tokens beyond the first, by method."""
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
 
     @cached_property
     def step_intervals(self) -> dict[tuple[str, str], StepIntervals]:
-        """Intervals that figures show, by sampling setting and method."""
+        """Intervals shown in the figures, by sampling setting and method."""
         return {
             (sampling, method): intervals
             for sampling, data in self.measurements.items()
@@ -133,12 +134,12 @@ class Run(RunRecords):
 
     @cached_property
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
-        """Tokens per step by nodes, for each family of trees."""
+        """Tokens per step against verified nodes, for each family of trees."""
         return {sampling: scaling(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def prompt_speedups(self) -> dict[str, PromptSpeedups]:
-        """The best chain and the best tree on each prompt, of the settings that have a baseline."""
+        """The best chain and the best tree on each prompt, for settings with a baseline."""
         by_setting = {
             sampling: prompt_speedups(data) for sampling, data in self.measurements.items()
         }
@@ -148,12 +149,12 @@ class Run(RunRecords):
 
     @cached_property
     def metered(self) -> dict[str, list[Metered]]:
-        """Memory and energy of the methods."""
+        """Memory and energy of each method."""
         return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def times(self) -> dict[str, list[Times]]:
-        """The time of a step, and how it was estimated."""
+        """Step time of each method: adjusted, from totals, and decoding alone."""
         return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
@@ -162,7 +163,7 @@ class Run(RunRecords):
 
     @property
     def predictions(self) -> list[Prediction]:
-        """What search predicted, beside what was measured.
+        """Predictions of the search beside the measurements.
 
         Raises:
             RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
@@ -171,17 +172,17 @@ class Run(RunRecords):
 
     @property
     def unpredicted(self) -> list[Unpredicted]:
-        """The methods with trees that it could not predict, and why."""
+        """Methods that the search could not predict, each with the reason."""
         return self._predicted[1]
 
     @cached_property
     def choices(self) -> dict[str, Choice | None]:
-        """What search chose, and how it compares with the fastest."""
+        """The method that the search chose, compared with the fastest; None if it chose none."""
         return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def findings(self) -> dict[str, Finding | None]:
-        """The sections of the report that are tables, by name; None where the run says nothing of it.
+        """The tabular sections of the report, by name; None where the run has no data for one.
 
         Raises:
             RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
@@ -205,10 +206,10 @@ class Run(RunRecords):
 
 
 def load_run(folder: Path) -> Run:
-    """Read a run that can be reported.
+    """Load a run for reporting.
 
     Raises:
-        NoFinishedPrompt: if there is nothing in it yet.
-        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+        NoFinishedPrompt: if no prompt has finished yet.
+        RunFolderError: if the folder is not a run, is damaged, or has a newer schema.
     """
     return Run.load(folder)

@@ -1,8 +1,9 @@
-"""How tokens per step grow with the nodes that are verified, by family of trees, as data and as a figure.
+"""Growth of tokens per step with the number of verified nodes, by family of trees, as data and as a figure.
 
-Sequoia (arXiv:2402.12374, figure 1) claims that its trees keep growing with the budget, roughly by its
-logarithm, where one chain and k independent chains saturate: a chain because each further node is reached
-less often by a constant factor, k chains because their first tokens soon repeat what others cover.
+Sequoia (arXiv:2402.12374, figure 1) claims that the tokens per step of its trees keep growing with the
+budget, roughly as its logarithm, while one chain and k independent chains saturate: a chain because each
+further node is reached less often by a constant factor, k chains because their first tokens soon repeat
+those of other chains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_SIZES", "Point", "scaling", "scaling_figure"]
 
 LEAST_SIZES = 4
-"""Sizes of a family below which it has no curve."""
+"""Fewest sizes of a family for a curve."""
 
 COLOURS = {
     "trees": GROUP_COLOURS["tree"],
@@ -34,10 +35,10 @@ MARKERS = {"trees": "^", "independent chains": "D", "one chain": "o"}
 
 @dataclass(frozen=True)
 class Point:
-    """A tree of a family.
+    """A tree on the curve of its family.
 
     Args:
-        nodes: the root included.
+        nodes: number of nodes, root included.
         tokens: kept tokens per step.
     """
 
@@ -46,10 +47,11 @@ class Point:
 
 
 def scaling(data: Measurements) -> dict[str, list[Point]]:
-    """Tokens per step by nodes, for each family of static trees with at least `LEAST_SIZES` sizes.
+    """Tokens per step by number of nodes, for families of static trees with at least `LEAST_SIZES` sizes.
 
-    Families: `one chain`, `independent chains` (they share only the root), `trees` (all others; of several
-    with as many nodes, the one that keeps most). Trees searched for another setting are left out.
+    Families: `one chain`, `independent chains` (sharing only the root), and `trees` (all others). Among
+    trees of a family with the same number of nodes, the one that keeps the most tokens counts. Trees
+    searched for another setting are left out.
     """
     if not data.prompts:
         return {}
@@ -73,7 +75,7 @@ def scaling(data: Measurements) -> dict[str, list[Point]]:
 
 
 def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> "Figure | None":
-    """A panel for each sampling setting, nodes on a logarithmic axis; None without such a family."""
+    """One panel per sampling setting, nodes on a logarithmic axis; None if no family has a curve."""
     from matplotlib.figure import Figure
 
     curves = {sampling: families for sampling, families in scalings.items() if families}
@@ -108,14 +110,16 @@ def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> "Fi
 def _family(shape: TreeShape) -> str:
     if shape.is_chain:
         return "one chain"
-    apart = all(len(below) <= 1 for below in shape.children[1:])
-    return "independent chains" if apart and _equal_paths(shape) else "trees"
+    branches_at_root_only = all(len(children) <= 1 for children in shape.children[1:])
+    return "independent chains" if branches_at_root_only and _equal_paths(shape) else "trees"
 
 
 def _equal_paths(shape: TreeShape) -> bool:
     """Whether all leaves are at the same depth."""
-    depths = {d for d, below in zip(shape.depths, shape.children, strict=True) if not below}
-    return len(depths) == 1
+    leaf_depths = {
+        d for d, children in zip(shape.depths, shape.children, strict=True) if not children
+    }
+    return len(leaf_depths) == 1
 
 
 def _meant_for(method: Method, sampling: str) -> bool:

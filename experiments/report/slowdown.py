@@ -1,34 +1,34 @@
-"""What a step costs on the machine as it mostly is, from steps of other methods close in time.
+"""The cost of a step on the machine in its usual state, read from steps of other methods close in time.
 
-**Model.** A step takes (cost of its class) x (slowdown of the machine at that time) x (noise). Methods
-take turns by steps, so that a burst of work beside the run meets all of them; the slowdown at a step is
-read from the steps of *other steady* methods around it: the weighted median of (time / level of their
-class) over the four before and the four after it, weighted by distance in time. A level is the midmean
-of the class's adjusted times, time / slowdown; levels and slowdowns are found in turn.
+**Model.** A step takes (cost of its class) x (slowdown of the machine at that time) x (noise). Methods take
+turns step by step, so a burst of other work on the machine hits all of them. The slowdown at a step is read
+from the steps of *other steady* methods around it: it is the weighted median of (time / level of their
+class) over the four steps before and the four after, weighted by distance in time. The level of a class is
+the midmean of its adjusted times, time / slowdown; levels and slowdowns are computed alternately.
 
-**Estimate.** The cost of a method is the sum over classes of the number of all its steps times the mean
-of the adjusted times, in which steps on a slow machine weigh less. A step counts only where the machine
-was *calm* around it: not much slower than at its calmest, and no neighbour much slower than the others.
-What the step itself took plays no part in that, so that no honest cost is set aside. Among the steps
-that are left, those far from the median of their class are taken for pauses of the machine, and set
-aside, if there are several and methods lose by them as the time that they take says; if one method
-loses clearly more than that, they count as cost, and a remark names it. If the machine changed from step
-to step, so that it was calm almost nowhere, all steps count, and a remark says that. Totals decide, and
-a reason says so, if a method has no steady other one.
+**Estimate.** The cost of a method is the sum over classes of (number of all its steps) x (mean of their
+adjusted times), in which steps on a slow machine weigh less. A step counts only if the machine was *calm*
+around it: not much slower than at its calmest, and no neighbour much slower than the others. The time of
+the step itself plays no part in this, so no genuine cost is set aside. Among the remaining steps, those
+far from the median of their class are attributed to pauses of the machine and set aside, if there are
+several and each method loses time by them in proportion to the time it takes. If one method loses clearly
+more than that, they count as cost, and a remark names the method. If the machine changed from step to
+step, so that it was hardly ever calm, all steps count, and a remark says so. If some method has no other
+steady method, totals decide, and a reason says so.
 
-**Assumptions.** Slowdowns last longer than a step and slow all methods down alike; equal steps of
-steady methods cost the same; classes hold equal work.
+**Assumptions.** Slowdowns last longer than a step and affect all methods alike; equal steps of steady
+methods cost the same; all steps of a class do equal work.
 
-**Intervals.** `Adjusted.seconds` holds one value for each method and prompt. Resampled over prompts,
-these have to first order the variance of the estimator, with tokens, class counts and weighted class
-sums resampled together. Its bounds are those of the joint bootstrap within 5 % of the interval's width
-at 12 and 24 prompts, on the mean over runs (`tests/experiments/report/test_slowdown.py`).
+**Intervals.** `Adjusted.seconds` holds one value per method and prompt. Resampled over prompts, these
+values have, to first order, the variance of the estimator with tokens, class counts and weighted class
+sums resampled together. On average over runs, the bounds agree with those of the joint bootstrap within
+5 % of the width of the interval at 12 and 24 prompts (`tests/experiments/report/test_slowdown.py`).
 
-**Simulated** by `python -m treespec.experiments.studies.interleaved_estimator` (1,000 experiments a row,
-12 prompts of 48 tokens, steps of 4 to 20 ms; made-up machines: bursts slow steps 1.6 to 3 times for 0.7
-s of 2 s, drift goes up to 30 %, stalls stop the machine for some 50 ms every 2 s, steady contention
-slows it 1.2 to 3.2 times, anew every 4 ms). Standard deviation of the ratio of costs and, of this
-file's estimate, also the bias, the median half-width and the coverage of the 95 % interval, in percent:
+**Simulation** by `python -m treespec.experiments.studies.interleaved_estimator` (1,000 experiments per row,
+12 prompts of 48 tokens, steps of 4 to 20 ms; synthetic machines: bursts slow steps 1.6 to 3 times for 0.7 s
+of 2 s, drift reaches 30 %, stalls stop the machine for some 50 ms every 2 s, steady contention slows it 1.2
+to 3.2 times, drawn anew every 4 ms). Standard deviation of the ratio of costs and, for the estimate of this
+file, also the bias, the median half-width and the coverage of the 95 % interval, in percent:
 
                                 by prompts  totals  adjusted    bias  half-width  coverage
     A/A               quiet           0.35    0.19      0.19   -0.00        0.50      98.3
@@ -49,9 +49,9 @@ file's estimate, also the bias, the median half-width and the coverage of the 95
     one feels less    bursts          11.9    0.90      0.24   +0.18        0.59      93.6
     (slowdown ^ 0.8)  drift           0.44    0.19      0.19   -2.44        1.24       0.0
 
-The same on slowdowns that were recorded on two cores of an Intel Xeon (`benchmarks.slowdown_traces`), where
-nine in ten equal pieces of work take 0.93 to 1.10 times their median on the quiet machine, up to 3.3 times
-in bursts and 9 times in steady contention:
+The same with slowdowns recorded on two cores of an Intel Xeon (`benchmarks.slowdown_traces`), where nine in
+ten equal pieces of work take 0.93 to 1.10 times their median on the quiet machine, up to 3.3 times in
+bursts and 9 times in steady contention:
 
                                 by prompts  totals  adjusted    bias  half-width  coverage
     A/A               quiet           1.61    0.67      0.43   -0.01        0.83      93.7
@@ -77,18 +77,18 @@ in bursts and 9 times in steady contention:
                       stalls          3.15    2.79      1.42   +0.27        1.77      93.1
     two methods only  bursts          15.9    3.02      0.88   +0.01        1.28      90.7
 
-**Failure cases.** Contention that changes within a step, on all cores: unbiased, in intervals that are a
-quarter to a half wider than those of totals, and hold the truth in 88 % of runs on the recorded machine; in
-76 %, 2 % too cheap, where the method has rare dear steps of its own.
-But where bursts meet a machine that is restless even without them, totals are 10 to 25 % wide and these
-intervals 1 to 6 % (12 runs of `benchmarks.interleaving`); they hold the truth in 90 to 92 % of simulated
-runs on such a machine, and in 55 to 61 % for rare dear steps. A method that feels a slowdown less than
-others, where no part of the run is quiet: biased as totals are (the last row of the first table; 1 to 5 %
-on the recorded machine, 13 to 22 % in steady contention). Rare dear steps on a machine that also stops now
-and then: where they are too few to be told from its pauses they are set aside, and in these runs the
-method looks some percent cheaper than it is, in intervals that are too narrow. A cache that grows, in
-bursts: intervals are a little too narrow. Fewer than four far steps in all are cost, so that
-one pause of the machine may remain in a short run."""
+**Failure cases.** Contention that changes within a step, on all cores: the estimate is unbiased, and its
+intervals, a quarter to a half wider than those of totals, contain the truth in 88 % of runs on the recorded
+machine; if the method has rare dear steps of its own, in 76 %, with a cost 2 % too low. By contrast, if
+bursts occur on a machine that is restless even without them, intervals of totals are 10 to 25 % wide and
+these 1 to 6 % (12 runs of `benchmarks.interleaving`); they contain the truth in 90 to 92 % of simulated
+runs on such a machine, and in 55 to 61 % with rare dear steps. A method that a slowdown affects less than
+others, in a run without a quiet part: the estimate is biased like totals (the last row of the first
+table; 1 to 5 % on the recorded machine, 13 to 22 % in steady contention). Rare dear steps on a machine
+that also stops now and then: if they are too few to be told from its pauses, they are set aside, and the
+method appears a few percent cheaper than it is, with intervals that are too narrow. A growing cache
+during bursts: intervals are slightly too narrow. Fewer than four far steps in total count as cost, so a
+pause of the machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,45 +103,48 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 NEIGHBOURS_EACH_SIDE = 4
-"""Steps of other steady methods before a step, and as many after it, that say how slow the machine was."""
+"""Steps of other steady methods on each side of a step from which its slowdown is read."""
 
 HALF_WEIGHT_GAPS = 2.0
-"""Neighbours so many mean gaps away weigh half."""
+"""Distance at which the weight of a neighbour falls to one half, in median gaps between steps."""
 
 MOST_ROUNDS, SETTLED_BELOW = 6, 1e-4
-"""Levels and slowdowns are found in turn, at most so often; levels that move by less have settled."""
+"""Maximum number of rounds of levels and slowdowns, and relative change of levels that ends them."""
 
 CALMEST_SHARE, CALM_SLOWDOWN = 0.2, 1.2
-"""Steps less than this much slower than the calmest fifth weigh alike, those beyond it less; and the
-machine was even around a step where no neighbour was slower by more than this."""
+"""Share of steps that defines the calmest state, and factor up to which a slowdown is calm. Steps up to
+this factor slower than the calmest fifth weigh alike, slower steps less. The machine was even around a
+step if no neighbour was slower than the slowdown there by more than this factor."""
 
 POWER_OF_DISTRUST = 3
-"""Power of the slowdown by which the weight of slow steps falls."""
+"""Exponent with which the weight of slow steps falls with the slowdown."""
 
 FAR_IN_MADS, LEAST_FAR_SHARE = 4.0, 0.05
-"""A step is far from the median of its class by so many scaled MAD, and at least so far, as a share."""
+"""Distance from the median of its class at which a step is far: in scaled MAD, and at least this share of
+the median."""
 
 FEWEST_STEPS_OF_A_CLASS = 8
-"""Classes with fewer steps left set none aside, and say nothing about the machine."""
+"""Classes with fewer steps set none aside, and are not used to read the slowdown of the machine."""
 
 SLOWEST_COUNTED = 1.4
-"""Steps slower than the calmest fifth by more are set aside."""
+"""Steps on a machine slower than in the calmest fifth by more than this factor are set aside."""
 
 EVEN_SHARE, LEAST_SHARE = 0.5, 0.1
-"""All steps count, whatever was around them, unless the machine was even around so many of the steps that
-it did not slow down, and these steps are so many of all."""
+"""All steps count unless the machine was even around at least `EVEN_SHARE` of the steps at which it was not
+slow, and at least `LEAST_SHARE` of all steps were calm."""
 
 FEWEST_FAR_STEPS = 4
-"""Fewer steps far from their median count as cost: what is rare may be a method's own."""
+"""Fewer steps far from their median count as cost, because so few may be a method's own."""
 
 EXCESS_SHARE, CHANCE_DRAWS, DRAWS_PER_BLOCK = 0.01, 4000, 100
-"""Far steps are a method's own where it loses so much more of its time by them than the others do, and
-where pauses that hit methods by chance, drawn so many times, would hardly ever cost it as much. Drawn in
-blocks, which bound the memory."""
+"""Far steps are a method's own if it loses a larger share of its time by them than the others, by at least
+`EXCESS_SHARE`, and if pauses that hit methods at random, drawn `CHANCE_DRAWS` times, hardly ever cost it as
+much. Drawing in blocks bounds memory."""
 
 LIKELIEST_CHANCE, LIKELIEST_CHANCE_IF_RESTLESS = 0.03, 0.005
-"""How often is hardly ever. To suspect a method wrongly makes intervals wider, to miss one makes them
-wrong: so it takes little, but more where all steps count, those on a slow machine too."""
+"""Largest probability that counts as hardly ever. Suspecting a method wrongly makes intervals wider,
+missing one makes them wrong, so little evidence suffices; more is required if all steps count, including
+those on a slow machine."""
 
 NO_NEIGHBOURS = (
     "totals decide: how slow the machine was is seen in the steps of other methods of fixed shape, and for "
@@ -161,22 +164,22 @@ _MAD = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """All steps of all methods under one sampling setting, in one run; S steps of M methods.
+    """All steps of all methods in one run under one sampling setting: S steps of M methods.
 
     Args:
         method: `[S]`, number of the method.
-        prompt: `[S]`, number of the prompt among the P compared ones.
-        work: `[S]`, class of the step: steps of one method with the same number do equal work. Classes are
-            numbered over all methods.
+        prompt: `[S]`, number of the prompt among the P compared prompts.
+        work: `[S]`, class of the step: steps of the same class do equal work. Classes are numbered over all
+            methods, and each belongs to one method.
         at: `[S]`, middle of the step, in seconds on one clock for the whole run.
-        seconds: `[S]`, that it took.
-        steady: `[M]`, whether equal steps of the method cost the same each time: fixed shapes, plain
-            decoding. Only these say how slow the machine was.
-        prompts: P, if the last prompts have no step at all.
+        seconds: `[S]`, duration of the step.
+        steady: `[M]`, whether equal steps of the method cost the same each time: fixed shapes and plain
+            decoding. Only steady methods tell how slow the machine was.
+        prompts: P; needed only if the last prompts have no steps.
 
     Raises:
-        ValueError: if arrays differ in length, a time is negative or not finite, or steps of two methods
-            are in one class.
+        ValueError: if arrays differ in length, a time is not finite, a duration is negative, or steps of
+            two methods are in one class.
     """
 
     method: Ints
@@ -192,9 +195,9 @@ class Steps:
         if len({np.shape(column) for column in columns}) > 1 or self.method.ndim != 1:
             raise ValueError("the columns of steps differ in length")
         if not (np.isfinite(self.at).all() and np.isfinite(self.seconds).all()):
-            raise ValueError("a step has no place in time, or no duration")
+            raise ValueError("a step has a time or a duration that is not finite")
         if (self.seconds < 0).any():
-            raise ValueError("a step took less than no time")
+            raise ValueError("a step has a negative duration")
         owner = np.zeros(self.work.max(initial=0) + 1, np.int64)
         owner[self.work] = self.method
         if (owner[self.work] != self.method).any():
@@ -202,26 +205,26 @@ class Steps:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Methods and prompts."""
+        """Numbers of methods and prompts, `(M, P)`."""
         prompts = int(self.prompt.max()) + 1 if len(self.prompt) else 0
         return len(self.steady), max(self.prompts, prompts)
 
 
 @dataclass(frozen=True, eq=False)
 class Adjusted:
-    """Decoding times as they would be on the machine as it mostly is; see the head of the file.
+    """Decoding times for the machine in its usual state; see the docstring of the module.
 
     Args:
-        slowdown: `[S]`, see `slowdowns`; ones where totals decide.
-        kept: `[S]`, whether the step was not set aside.
-        weight: `[S]`, of the step within its class.
-        seconds: `[M, P]`, adjusted decoding time by method and prompt. Added up over prompts it is the sum
-            over classes of the number of all steps times the weighted mean of the class.
-        stages: `[M, P]` each, the parts of `seconds` that were spent in the stages.
-        reason: why `seconds` are the plain totals, as a sentence; None if they are not.
+        slowdown: `[S]`, see `slowdowns`; all ones if totals decide.
+        kept: `[S]`, whether the step counts, that is, was not set aside.
+        weight: `[S]`, weight of the step within its class.
+        seconds: `[M, P]`, adjusted decoding time by method and prompt. Its sum over prompts is the sum over
+            classes of (number of all steps) x (weighted mean of the class).
+        stages: `[M, P]` each, the parts of `seconds` spent in each stage.
+        reason: why `seconds` are the plain totals, as a sentence; None if they are adjusted.
         restless: whether the machine changed from step to step, so that all steps count.
-        dear: numbers of the methods that have rare dear steps of their own, for which steps far from the
-            median of their class count as cost.
+        dear: numbers of the methods with rare dear steps of their own, because of which all steps far from
+            the median of their class count as cost.
     """
 
     slowdown: Floats
@@ -234,28 +237,30 @@ class Adjusted:
     dear: tuple[int, ...] = ()
 
     def remark(self, names: Sequence[str]) -> str | None:
-        """What else is to be said about the estimate, in sentences.
+        """Remarks on the estimate, as sentences; None if there are none.
 
         Args:
-            names: of the methods.
+            names: names of the methods, by number.
         """
-        *first, last = [names[number] for number in self.dear] or [""]
-        methods = f"{', '.join(first)} and {last}" if first else last
-        said = [RESTLESS] * self.restless + [DEAR_STEPS.format(methods=methods)] * bool(self.dear)
-        return " ".join(said) or None
+        *initial, last = [names[number] for number in self.dear] or [""]
+        methods = f"{', '.join(initial)} and {last}" if initial else last
+        remarks = [RESTLESS] * self.restless + [DEAR_STEPS.format(methods=methods)] * bool(
+            self.dear
+        )
+        return " ".join(remarks) or None
 
 
 def slowdowns(steps: Steps) -> Floats:
-    """How much slower the machine was at each step than it mostly was; 1 for most of a quiet run.
+    """The slowdown of the machine at each step, relative to its usual state; 1 for most of a quiet run.
 
     Args:
-        steps: of all methods.
+        steps: steps of all methods.
 
     Returns:
-        `[S]`.
+        Slowdowns, `[S]`.
 
     Raises:
-        ValueError: if a method has no steady other one, so that nothing is known about its steps.
+        ValueError: if some method has no other steady method from which to read the slowdown.
     """
     around = _around(steps)
     if around is None:
@@ -264,14 +269,14 @@ def slowdowns(steps: Steps) -> Floats:
 
 
 def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted:
-    """Take the slowdown of the machine out of decoding times.
+    """Remove the slowdown of the machine from decoding times.
 
     Args:
-        steps: of all methods.
-        stages: `[S]` each, seconds of each step that were spent in a stage.
+        steps: steps of all methods.
+        stages: `[S]` each, seconds of each step spent in a stage.
 
     Returns:
-        The adjusted times; the totals, with the reason, where they cannot be adjusted.
+        The adjusted times; if they cannot be adjusted, the totals with the reason.
     """
     stages = dict(stages or {})
     around = _around(steps)
@@ -309,29 +314,29 @@ def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> 
 
 
 def totals(steps: Steps, values: Floats) -> Floats:
-    """The sums of a value of each step, by method and prompt; `[M, P]`."""
+    """Sum a value of each step by method and prompt; `[M, P]`."""
     sums = np.zeros(steps.shape)
     np.add.at(sums, (steps.method, steps.prompt), values)
     return sums
 
 
 def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
-    """Steps at the mean of their class, and the influence of the prompt on these means; `[M, P]`.
+    """Steps at the mean of their class, plus the influence of the prompt on these means; `[M, P]`.
 
-    By prompt p and class c, n counts all steps, W adds up the weights of kept ones and S their weighted
-    times. The estimator C = sum_c N_c S_c / W_c, of the totals N, S and W over prompts, has at these totals
-    the differential sum_c (m_c dN_c + (N_c / W_c) (dS_c - m_c dW_c)), m_c = S_c / W_c. A resampling of
-    prompts changes C, to first order, as it changes the sum of
+    For prompt p and class c, let n_pc count all steps, W_pc sum the weights of the steps that count, and
+    S_pc sum their weighted times. The estimator C = sum_c N_c S_c / W_c, with N, S and W the totals over
+    prompts, has the differential sum_c (m_c dN_c + (N_c / W_c) (dS_c - m_c dW_c)), m_c = S_c / W_c.
+    Resampling the prompts therefore changes C, to first order, like the sum over prompts of
 
         sum_c [n_pc m_c + (N_c / W_c) (S_pc - m_c W_pc)]
 
-    whose second parts add up to nothing, so that C itself is the sum over all prompts. S is linear in
-    times, and so is all of it: the parts of stages add up to the whole.
+    The second terms sum to zero, so the sum over all prompts is C itself. S is linear in the times, and
+    so is the whole expression: the values of the stages sum to that of the step.
 
     Args:
-        steps: of all methods.
-        adjusted: `[S]`, times to take the means of.
-        weight: `[S]`, of the step within its class; 0 sets it aside.
+        steps: steps of all methods.
+        adjusted: `[S]`, times whose means are taken.
+        weight: `[S]`, weight of the step within its class; 0 sets it aside.
     """
     counts = np.bincount(steps.work)
     weights = np.bincount(steps.work, weight)
@@ -342,36 +347,37 @@ def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
 
 
 def _around(steps: Steps) -> tuple[Ints, Floats] | None:
-    """Neighbours of each step among the steps of other steady methods, and their weights.
+    """Find the neighbours of each step among the steps of other steady methods.
 
     Returns:
-        Places `[S, 2K]` and weights `[S, 2K]`, which add up to 1; None if some method has no neighbours.
+        Indices `[S, 2K]` of the neighbours, and weights `[S, 2K]` that sum to 1; None if some method has no
+        neighbours.
     """
-    large = np.bincount(steps.work, minlength=1) >= FEWEST_STEPS_OF_A_CLASS
-    usable = steps.steady[steps.method] & large[steps.work] & (steps.seconds > 0)
+    large_class = np.bincount(steps.work, minlength=1) >= FEWEST_STEPS_OF_A_CLASS
+    usable = steps.steady[steps.method] & large_class[steps.work] & (steps.seconds > 0)
     guides = np.flatnonzero(usable)
     guides = guides[np.argsort(steps.at[guides], kind="stable")]
-    places = np.zeros((len(steps.at), 2 * NEIGHBOURS_EACH_SIDE), np.int64)
-    weights = np.zeros(places.shape)
+    indices = np.zeros((len(steps.at), 2 * NEIGHBOURS_EACH_SIDE), np.int64)
+    weights = np.zeros(indices.shape)
     for method in np.unique(steps.method):
-        mine = np.flatnonzero(steps.method == method)
-        others = guides[steps.method[guides] != method]
-        if not len(others):
+        own = np.flatnonzero(steps.method == method)
+        candidates = guides[steps.method[guides] != method]
+        if not len(candidates):
             return None
-        at = steps.at[others]
-        first = np.searchsorted(at, steps.at[mine])
-        rank = first[:, None] + np.arange(-NEIGHBOURS_EACH_SIDE, NEIGHBOURS_EACH_SIDE)
-        there = (rank >= 0) & (rank < len(others))
-        rank = np.clip(rank, 0, len(others) - 1)
-        gap = float(np.median(np.diff(at))) if len(at) > 1 else 0.0
-        away = (at[rank] - steps.at[mine, None]) / (HALF_WEIGHT_GAPS * gap or 1.0)
-        places[mine] = others[rank]
-        weights[mine] = there / (1 + away**2)
-    return (places, weights / weights.sum(1, keepdims=True)) if len(places) else None
+        times = steps.at[candidates]
+        insertion = np.searchsorted(times, steps.at[own])
+        rank = insertion[:, None] + np.arange(-NEIGHBOURS_EACH_SIDE, NEIGHBOURS_EACH_SIDE)
+        exists = (rank >= 0) & (rank < len(candidates))
+        rank = np.clip(rank, 0, len(candidates) - 1)
+        gap = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+        distance = (times[rank] - steps.at[own, None]) / (HALF_WEIGHT_GAPS * gap or 1.0)
+        indices[own] = candidates[rank]
+        weights[own] = exists / (1 + distance**2)
+    return (indices, weights / weights.sum(1, keepdims=True)) if len(indices) else None
 
 
 def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Bools]:
-    """The slowdown at each step, and whether the machine was calm all around it; `[S]` both."""
+    """The slowdown at each step, and whether the machine was calm around it; `[S]` each."""
     classes = _classes(steps.work)
     levels = np.ones(int(steps.work.max()) + 1)
 
@@ -379,20 +385,20 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
         new_levels = levels.copy()
         for members in classes:
             new_levels[steps.work[members[0]]] = _midmean(adjusted[members])
-        new_levels[new_levels <= 0] = 1.0  # only times of zero: no guide has them
+        new_levels[new_levels <= 0] = 1.0  # only classes with times of zero, which no neighbour has
         return new_levels
 
     levels = level_by(steps.seconds)
     for _ in range(MOST_ROUNDS):
-        around = (steps.seconds / levels[steps.work])[places]
-        slowdown = _weighted_median(around, weights)
-        before, levels = levels, level_by(steps.seconds / slowdown)
-        if np.abs(levels / before - 1).max() < SETTLED_BELOW:
+        relative = (steps.seconds / levels[steps.work])[places]
+        slowdown = _weighted_median(relative, weights)
+        previous, levels = levels, level_by(steps.seconds / slowdown)
+        if np.abs(levels / previous - 1).max() < SETTLED_BELOW:
             break
-    quick = slowdown <= SLOWEST_COUNTED * np.quantile(slowdown, CALMEST_SHARE)
-    even = np.where(weights > 0, around, 0).max(1) <= CALM_SLOWDOWN * slowdown
-    calm = quick & even
-    if even[quick].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
+    fast = slowdown <= SLOWEST_COUNTED * np.quantile(slowdown, CALMEST_SHARE)
+    even = np.where(weights > 0, relative, 0).max(1) <= CALM_SLOWDOWN * slowdown
+    calm = fast & even
+    if even[fast].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
         calm = np.zeros_like(calm)
     trust = _trust(slowdown)
     usual = _weighted_median(slowdown[None], trust[None] / trust.sum())[0]
@@ -400,7 +406,7 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
 
 
 def _trust(slowdown: Floats) -> Floats:
-    """Weights of steps: slow ones tell less of what a step costs."""
+    """Weights of steps; those on a slow machine say less about the cost of a step."""
     return (
         np.minimum(1, CALM_SLOWDOWN * np.quantile(slowdown, CALMEST_SHARE) / slowdown)
         ** POWER_OF_DISTRUST
@@ -408,7 +414,7 @@ def _trust(slowdown: Floats) -> Floats:
 
 
 def _classes(work: Ints) -> list[Ints]:
-    """Places of the steps of each class; none without steps."""
+    """Indices of the steps of each class; empty without steps."""
     if not len(work):
         return []
     order = np.argsort(work, kind="stable")
@@ -421,61 +427,66 @@ def _midmean(values: Floats) -> float:
 
 
 def _weighted_median(values: Floats, weights: Floats) -> Floats:
-    """Of each row, between the two middle values as their weights say; weights of a row add up to 1."""
+    """The weighted median of each row, between its two middle values; weights sum to 1 per row."""
     order = np.argsort(values, axis=1)
     values = np.take_along_axis(values, order, 1)
     weights = np.take_along_axis(weights, order, 1)
-    below = np.cumsum(weights, 1) - weights / 2
+    midpoints = np.cumsum(weights, 1) - weights / 2
     if values.shape[1] == 1:
         return values[:, 0]
     rows = np.arange(len(values))
-    over = np.maximum((below >= 0.5).argmax(1), 1)
-    # no value above the middle: the last one with a weight holds more than half of all
-    over = np.where((below >= 0.5).any(1), over, values.shape[1] - 1)
-    low, high = below[rows, over - 1], below[rows, over]
+    upper = np.maximum((midpoints >= 0.5).argmax(1), 1)
+    # no midpoint reaches one half: the last value with a weight holds more than half of the total
+    upper = np.where((midpoints >= 0.5).any(1), upper, values.shape[1] - 1)
+    low, high = midpoints[rows, upper - 1], midpoints[rows, upper]
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(high > low, np.clip((0.5 - low) / (high - low), 0, 1), 0.5)
-    return values[rows, over - 1] * (1 - part) + values[rows, over] * part
+        fraction = np.where(high > low, np.clip((0.5 - low) / (high - low), 0, 1), 0.5)
+    return values[rows, upper - 1] * (1 - fraction) + values[rows, upper] * fraction
 
 
 def _kept(
     steps: Steps, adjusted: Floats, calm: Bools, luck: float
 ) -> tuple[Bools, tuple[int, ...]]:
-    """Which steps are not set aside, and the methods that have rare dear steps of their own."""
-    # whether it is calm around a step does not depend on the step: no honest cost is set aside
-    few = np.bincount(steps.work, calm)[steps.work] < FEWEST_STEPS_OF_A_CLASS
-    kept = calm | few
-    chosen = np.flatnonzero(calm & ~few)
+    """Which steps count, and the methods with rare dear steps of their own."""
+    # calm does not depend on the time of the step itself, so no genuine cost is set aside
+    in_small_class = np.bincount(steps.work, calm)[steps.work] < FEWEST_STEPS_OF_A_CLASS
+    kept = calm | in_small_class
+    candidates = np.flatnonzero(calm & ~in_small_class)
     far = np.zeros(len(kept), bool)
     medians = np.ones(len(kept))
-    for members in _classes(steps.work[chosen]):
-        places = chosen[members]
-        median = np.median(adjusted[places])
-        off = np.abs(adjusted[places] - median)
-        far[places] = off > max(FAR_IN_MADS * _MAD * np.median(off), LEAST_FAR_SHARE * median)
-        medians[places] = median
+    for members in _classes(steps.work[candidates]):
+        indices = candidates[members]
+        median = np.median(adjusted[indices])
+        deviation = np.abs(adjusted[indices] - median)
+        far[indices] = deviation > max(
+            FAR_IN_MADS * _MAD * np.median(deviation), LEAST_FAR_SHARE * median
+        )
+        medians[indices] = median
     if far.sum() < FEWEST_FAR_STEPS:
         return kept, ()
     lost = np.maximum(adjusted - medians, 0)
-    dear = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
+    dear = _own_dear_steps(
+        steps.method[candidates], medians[candidates], (lost * far)[candidates], luck
+    )
     return (kept, dear) if dear else (kept & ~far, ())
 
 
 def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> tuple[int, ...]:
-    """Methods that lose too much by steps far from their median for these to be pauses of the machine.
+    """Methods that lose more time by far steps than pauses of the machine explain.
 
-    A pause hits a method with the probability of the part that its steps have in the time. What methods
-    would lose so is drawn: a few long pauses make up most of it, and their sum is far from normal.
+    A pause hits a method with a probability equal to the share of its steps in the time. The loss that
+    results is simulated, because a few long pauses make up most of it and its distribution is far from
+    normal.
     """
     pauses = lost[lost > 0]
-    loss, part = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
+    loss, share = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
-        more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
+        excess = (loss / share - (loss.sum() - loss) / (1 - share)) / usual.sum()
     rng, dear = np.random.default_rng(0), []
-    for suspect in np.flatnonzero(more > EXCESS_SHARE).tolist():
+    for suspect in np.flatnonzero(excess > EXCESS_SHARE).tolist():
         by_chance = 0
         for _ in range(CHANCE_DRAWS // DRAWS_PER_BLOCK):
-            hit = rng.random((DRAWS_PER_BLOCK, len(pauses)), np.float32) < part[suspect]
+            hit = rng.random((DRAWS_PER_BLOCK, len(pauses)), np.float32) < share[suspect]
             by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
         if by_chance <= luck * CHANCE_DRAWS:
             dear.append(suspect)

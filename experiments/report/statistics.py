@@ -1,18 +1,18 @@
 """Paired bootstrap over prompts, for ratios of totals.
 
-A prompt is the unit that is resampled: its tokens, times and steps under *every* method go together, so
-that a hard prompt is hard for both sides of a comparison. Excerpts of one file are resampled together: they
-are alike, and no samples of their own. The statistic is a ratio of totals, as in
+The unit of resampling is the prompt: its tokens, times and steps under *every* method go together, so that
+a hard prompt is hard for both sides of a comparison. Excerpts of one file are resampled together, because
+they are alike and not independent samples. The statistic is a ratio of totals, as in
 
     speedup = (tokens of m / seconds of m) / (tokens of b / seconds of b),   all summed over prompts
 
 The interval is the *expanded percentile* interval (T. Hesterberg, What Teachers Should Know about the
-Bootstrap, arXiv:1411.5279): quantiles of the resampled ratios, taken at the levels that undo
-the two small-sample errors of the plain percentile interval, the factor (n - 1) / n in the variance and
-normal instead of Student's t quantiles. With dozens of prompts both still matter.
+Bootstrap, arXiv:1411.5279): quantiles of the resampled ratios, at levels that correct the two small-sample
+errors of the plain percentile interval: the factor (n - 1) / n in the variance, and normal quantiles in
+place of Student's t. With dozens of prompts both still matter.
 
-Coverage measured by simulation (1,000 experiments a cell, 10,000 resamples, nominal 95 %, standard error
-0.7 %, by `python -m treespec.experiments.studies.bootstrap_coverage`):
+Coverage in simulation (1,000 experiments per cell, 10,000 resamples, nominal 95 %, standard error 0.7 %, by
+`python -m treespec.experiments.studies.bootstrap_coverage`):
 
     prompts                                        6       12      24      48
     speedups spread log-normally over prompts      94.3    94.7    94.5    95.3
@@ -21,7 +21,7 @@ Coverage measured by simulation (1,000 experiments a cell, 10,000 resamples, nom
     skewed, texts end early                        91.1    93.5    93.5    95.4
     a tenth of the prompts stalls for half again   94.2    92.6    94.1    94.2
 
-Other intervals beside it (2,000 resamples; log-normal, early stops, and a milder skew;
+Compared with other intervals (2,000 resamples; log-normal, early stops, and a milder skew;
 `tests/experiments/report/test_statistics.py` repeats a part):
 
     prompts                  6            12           24
@@ -29,8 +29,8 @@ Other intervals beside it (2,000 resamples; log-normal, early stops, and a milde
     plain percentile         84.5-87.5    89.1-92.0    91.2-91.6
     BCa                      84.4-88.1    88.0-92.4    91.4-92.4
 
-It covers less on few prompts of a skewed world, and where a prompt in ten stalls: no interval can know of
-what the sample does not hold.
+Coverage falls short with few prompts and skewed speedups, and where one prompt in ten stalls: no interval
+can account for what the sample does not contain.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -56,20 +56,20 @@ CONFIDENCE = 0.95
 RESAMPLES = 10_000
 
 _BLOCK = 1 << 22
-"""Weights drawn at a time: bounds the memory, not the result."""
+"""Number of weights drawn at a time; bounds memory and does not change the result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bootstrap:
-    """Totals over the prompts, as observed and as resampled, by name.
+    """Observed and resampled totals over the prompts, by column name.
 
-    All ratios taken from one object use the same resamples, so that they are paired.
+    All ratios taken from one object use the same resamples and are therefore paired.
 
     Args:
-        prompts: how many were resampled; files, where several prompts are excerpts of one.
-        observed: the total of each column.
-        resampled: the totals of each column, one per resample.
-        confidence: of the intervals.
+        prompts: number of resampled units: prompts, or files if several prompts are excerpts of one.
+        observed: total of each column.
+        resampled: totals of each column, one per resample.
+        confidence: confidence level of the intervals.
     """
 
     prompts: int
@@ -78,15 +78,15 @@ class Bootstrap:
     confidence: float = CONFIDENCE
 
     def ratio(self, over: Sequence[Hashable], under: Sequence[Hashable]) -> Interval:
-        """Product of the totals `over`, divided by the product of the totals `under`.
+        """The product of the totals `over`, divided by the product of the totals `under`.
 
         Args:
-            over: names of the numerator's columns.
-            under: names of the denominator's columns.
+            over: columns in the numerator.
+            under: columns in the denominator.
 
         Returns:
-            The ratio with its expanded percentile interval; no bounds with a single prompt, NaN where
-            the denominator is 0.
+            The ratio with its expanded percentile interval; without bounds for a single prompt, NaN if the
+            denominator is 0.
         """
         numerator = float(np.prod([self.observed[name] for name in over]))
         denominator = float(np.prod([self.observed[name] for name in under]))
@@ -112,18 +112,18 @@ def bootstrap(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Bootstrap:
-    """Resample prompts with replacement and add every column up.
+    """Resample prompts with replacement and total every column.
 
     Args:
         columns: one value per prompt, in the same order in every column.
-        files: `[prompts]`, number of the file that each is of; prompts of one file are resampled together.
-            None if each is a sample of its own.
-        resamples: how many times.
-        confidence: of the intervals taken from the result.
-        seed: of the resamples; the same columns and seed give the same intervals.
+        files: `[prompts]`, number of the file of each prompt; prompts of one file are resampled together.
+            None if the prompts are independent samples.
+        resamples: number of resamples.
+        confidence: confidence level of the intervals taken from the result.
+        seed: seed of the resamples; the same columns and seed give the same intervals.
 
     Raises:
-        ValueError: if there are no prompts, or columns differ in length.
+        ValueError: if there are no prompts, or if columns differ in length.
     """
     names = tuple(columns)
     table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
@@ -160,17 +160,17 @@ def paired_bootstrap(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Interval:
-    """Tokens per second of a method over those of a baseline, totals over the same prompts.
+    """Tokens per second of a method over those of a baseline, from totals over the same prompts.
 
     Args:
-        tokens: of the method, one value per prompt.
-        seconds: of the method.
-        baseline_tokens: of the baseline, in the same order of prompts.
-        baseline_seconds: of the baseline.
+        tokens: tokens of the method, one value per prompt.
+        seconds: seconds of the method.
+        baseline_tokens: tokens of the baseline, for the prompts in the same order.
+        baseline_seconds: seconds of the baseline.
         files: see `bootstrap`.
-        resamples: how many.
-        confidence: of the interval.
-        seed: of the resamples.
+        resamples: number of resamples.
+        confidence: confidence level of the interval.
+        seed: seed of the resamples.
 
     Example:
         >>> paired_bootstrap([64, 64], [1.0, 1.0], [64, 64], [2.0, 2.0])
@@ -192,19 +192,19 @@ def paired_bootstrap(
 
 
 def by_file(values: ArrayLike, files: ArrayLike) -> NDArray[np.float64]:
-    """Values of prompts added up within each file.
+    """Sum the values of the prompts of each file.
 
     Args:
         values: `[..., prompts]`.
-        files: `[prompts]`, number of the file that each is of.
+        files: `[prompts]`, number of the file of each prompt.
 
     Returns:
-        `[..., files]`, in the order of the numbers.
+        Sums, `[..., files]`, in ascending order of file numbers.
 
     Example:
         >>> by_file([[1, 2, 3], [4, 5, 6]], [0, 7, 0])
         array([[ 4.,  2.],
                [10.,  5.]])
     """
-    names, place = np.unique(np.asarray(files), return_inverse=True)
-    return np.asarray(values, dtype=np.float64) @ np.eye(len(names))[place]
+    numbers, index = np.unique(np.asarray(files), return_inverse=True)
+    return np.asarray(values, dtype=np.float64) @ np.eye(len(numbers))[index]

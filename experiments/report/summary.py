@@ -1,4 +1,4 @@
-"""One row per sampling setting and method: everything that the table and the report print."""
+"""The results of each method under each sampling setting: the rows of the table and the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,32 +27,32 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One row of the table. Means and ratios are of totals over the compared prompts.
+    """One row of the table. Means and ratios are computed from totals over the compared prompts.
 
-    Tokens are those kept: what the last step emits past the budget counts for no method, because the
-    baselines do not record it.
+    Only kept tokens count: tokens that the last step emits past the budget count for no method, because
+    the baselines do not record them.
 
     Args:
-        method: its description.
+        method: the method.
         tokens_per_step: kept tokens per pass of the target.
-        accepted_per_step: the same without the one token that a pass brings without a draft.
-        tokens_per_second: prefill excluded.
+        accepted_per_step: `tokens_per_step` minus 1, the token that a pass yields without a draft.
+        tokens_per_second: kept tokens per second, prefill excluded.
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
-        speedups: over each plain baseline, by name.
-        speedup_by_totals: as `speedup`, by times as they were measured.
-        speedup_with_prefill: as `speedup`, prefill included on both sides.
+        speedups: tokens per second over those of each plain baseline, by name.
+        speedup_by_totals: `speedup` from times as measured.
+        speedup_with_prefill: `speedup` with prefill included on both sides.
         step_ms: milliseconds of decoding per step.
-        step_time: the same with its interval.
-        stage_ms: the same by stage, `other` being the rest of the loop; None where it is not
+        step_time: `step_ms` with its interval.
+        stage_ms: `step_ms` by stage, with the rest of the loop as `other`; None if stages were not
             recorded.
-        wasted: share of verified draft tokens that brought nothing; None where nothing was drafted, or
-            the number is not known.
-        waste: the same with its interval.
-        equality: of its greedy outputs with those of `generate`.
-        errors: prompts on which the method failed; they enter no number.
-        among_fastest: the interval of its speed over the fastest method's contains 1.
-        metrics: of plug-ins, by name: means over the compared prompts; without those that it has no value
-            of.
+        wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
+            number is unknown.
+        waste: `wasted` with its interval.
+        equality: comparison of the greedy outputs with those of plain decoding.
+        errors: number of prompts on which the method failed; they enter no other number.
+        among_fastest: whether the interval of the speed over that of the fastest method contains 1.
+        metrics: means of plug-in metrics over the compared prompts, by name; only those that the method
+            has values for.
     """
 
     method: Method
@@ -79,12 +79,12 @@ class SamplingSummary:
     """All methods under one sampling setting.
 
     Args:
-        sampling: its name.
+        sampling: name of the setting.
         rows: one per method that finished a prompt.
         baseline: name of the faster plain baseline; None without one.
-        prompts: how many are compared.
-        attempted: how many were tried.
-        failed: methods that finished none, with their first error.
+        prompts: number of compared prompts.
+        attempted: number of attempted prompts.
+        failed: methods that finished no prompt, each with its first error.
     """
 
     sampling: str
@@ -101,12 +101,12 @@ class SamplingSummary:
 
 @dataclass(frozen=True)
 class StepIntervals:
-    """What figures show of a method, with 95 % intervals over the compared prompts.
+    """Step times and idle steps of a method for the figures, with 95 % intervals over the compared prompts.
 
     Args:
-        step_ms: milliseconds of a step.
-        verify_ms: milliseconds of the target's pass; None where stages are not recorded.
-        nothing: share of the steps that brought one token only; None where steps are not recorded.
+        step_ms: milliseconds per step.
+        verify_ms: milliseconds per pass of the target; None if stages were not recorded.
+        nothing: share of steps that kept a single token; None if steps were not recorded.
     """
 
     step_ms: Interval
@@ -115,7 +115,7 @@ class StepIntervals:
 
 
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
-    """All methods under the sampling setting of these measurements."""
+    """Summarise all methods under the sampling setting of these measurements."""
     totals = _totals(data) if data.prompts else None
     fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
     rows = tuple(_row(run, data, totals, m, fastest) for m in data.methods if totals is not None)
@@ -129,9 +129,9 @@ def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
 
 
 def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np.float64]]:
-    """Share of the steps that brought 0, 1, 2, ... tokens more than one, for every method that drafts.
+    """Share of steps that kept 0, 1, 2, ... tokens beyond the first, for every method that drafts a tree.
 
-    As in the table, tokens past the budget do not count: the mean is `accepted_per_step`.
+    As in the table, tokens past the budget do not count, so the mean is `accepted_per_step`.
     """
     if not len(run.steps):
         return {}
@@ -147,10 +147,10 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
 
 
 def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepIntervals]:
-    """The intervals of every method that finished a prompt, under one sampling setting."""
+    """The intervals of every method that finished a prompt under one sampling setting."""
     if not data.prompts:
         return {}
-    order = {prompt: place for place, prompt in enumerate(data.prompts)}
+    order = {prompt: index for index, prompt in enumerate(data.prompts)}
     idle = {method.name: np.zeros(len(order)) for method in data.methods}
     rows = run.steps.filter(pl.col("sampling") == data.sampling, pl.col("kept") == 1)
     for method, prompt, count in rows.group_by("method", "prompt").len().iter_rows():
@@ -176,13 +176,13 @@ def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepInterva
 
 
 def _totals(data: Measurements) -> Bootstrap:
-    """All columns, and two that are made of them, resampled together."""
+    """All columns and the derived `decode_ms` and `wasted`, resampled together."""
     columns = dict(data.values)
     for m in data.methods:
         columns[m.name, "decode_ms"] = 1e3 * data.values[m.name, "decode_s"]
         if (m.name, "drafted") in data.values:
-            kept = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
-            columns[m.name, "wasted"] = data.values[m.name, "drafted"] - kept
+            accepted = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
+            columns[m.name, "wasted"] = data.values[m.name, "drafted"] - accepted
     return bootstrap(columns, files=data.files)
 
 

@@ -1,7 +1,7 @@
-"""Findings as tables: what they hold is said once, and every medium has one way of writing it.
+"""Tables and findings, defined once and rendered by every medium.
 
-`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page, `tables` as CSV
-and as LaTeX.
+`terminal` renders a table with rich, `markdown` as Markdown, `html` as part of a page, and `tables` as CSV
+and LaTeX.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,22 @@ from treespec.search.intervals import Interval
 __all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval", "keyed"]
 
 NONE = "–"
-"""Written where there is no value."""
+"""Text of a cell without a value."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is written in one place of a table.
+    """The content of one cell.
 
     Args:
-        text: the value.
-        detail: what follows it where there is room, in small letters where there are any: its interval.
-        below: a second line, in small letters where there are any.
-        shade: percent of the row's colour behind the cell; on pages only.
-        value: what the text rounds, where it has an interval; for files of numbers.
+        text: the value as text.
+        detail: follows the text where there is room, in small print where the medium has it; typically the
+            interval.
+        below: a second line, in small print where the medium has it.
+        shade: percent of the row's colour behind the cell; pages only.
+        value: the unrounded value with its interval, for CSV files; None if the text is all there is.
     """
 
     text: str
@@ -42,12 +43,12 @@ class Cell:
 
 
 def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
-    """An estimate and, if it has one, its interval: as `Interval.text`, with the bounds as the detail.
+    """A cell with an estimate and its interval, if any: like `Interval.text`, with the bounds as detail.
 
     Args:
-        value: None for none.
-        digits: after the point.
-        unit: written after the estimate and the upper bound.
+        value: the estimate; None for a cell without a value.
+        digits: digits after the decimal point.
+        unit: appended to the estimate and to the upper bound.
     """
     if value is None:
         return Cell(NONE)
@@ -57,15 +58,16 @@ def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[Item]):
-    """A column, and how its cells are written.
+    """A column of a table.
 
     Args:
-        head: short, for the terminal.
+        head: short heading, for the terminal.
         write: makes the cell of a row.
-        name: in full; the head by default.
-        left: holds words, which are set flush left and may be folded.
-        moves: a narrow terminal shows the columns with 1, then 2, ... in a second table; those with 0 stay.
-        part: what a second table of such columns alone is called.
+        name: full heading; `head` by default.
+        left: whether the column holds words, which are left-aligned and may wrap.
+        moves: order in which a narrow terminal moves columns to a second table: 1 first, then 2, ...;
+            columns with 0 stay.
+        part: title of a second table that holds only such columns.
     """
 
     head: str
@@ -82,12 +84,12 @@ class Column(Generic[Item]):
 
 
 def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
-    """A column of rows that are mappings.
+    """A column for rows that are mappings.
 
     Args:
         head: see `Column`.
-        key: of the value.
-        form: how it is written, as `format` takes it; a value of None is written as `NONE`.
+        key: key of the value.
+        form: format specification of the value; None is written as `NONE`.
         left: see `Column`.
     """
 
@@ -103,18 +105,18 @@ def _nothing(item: object) -> str:
 
 @dataclass(frozen=True)
 class Table(Generic[Item]):
-    """Rows of one kind, under columns.
+    """Items of one type, rendered by columns.
 
     Args:
-        subject: what it is about, such as a sampling setting.
-        columns: the first one names the rows.
-        items: one for each row.
-        caption: inside a section that says what the numbers are; the subject by default.
-        title: where it stands alone; the caption by default.
-        said: a sentence that follows from it.
-        group: rows of one group stand together.
-        colour: group of methods in whose colour the name is written.
-        tone: `best`, `bad`, `doubtful`, `faint` or nothing.
+        subject: what the table is about, such as a sampling setting.
+        columns: the columns; the first one names the rows.
+        items: one item per row.
+        caption: heading inside a section, whose title says what the numbers are; the subject by default.
+        title: heading of the table on its own; the caption by default.
+        said: conclusion from the table, as sentences.
+        group: group of a row; the table is divided where the group changes.
+        colour: method group whose colour the row's name takes.
+        tone: emphasis of a row: `best`, `bad`, `doubtful`, `faint` or empty.
     """
 
     subject: str
@@ -129,12 +131,12 @@ class Table(Generic[Item]):
 
     @property
     def heading(self) -> str:
-        """The caption, inside a section."""
+        """The heading inside a section."""
         return self.caption or self.subject
 
     @property
     def full_title(self) -> str:
-        """The title, where it stands alone."""
+        """The heading of the table on its own."""
         return self.title or self.heading
 
     @cached_property
@@ -143,7 +145,7 @@ class Table(Generic[Item]):
         return tuple(tuple(column.cell(item) for column in self.columns) for item in self.items)
 
     def opens(self, index: int) -> bool:
-        """Whether a row, but for the first, begins a group."""
+        """Whether a row begins a new group; False for the first row."""
         return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
 
@@ -152,10 +154,10 @@ class Finding:
     """Tables that answer one question.
 
     Args:
-        title: of the section.
-        tables: one for each sampling setting, mostly.
-        notes: how to read them.
-        remarks: about these values.
+        title: title of the section.
+        tables: the tables, usually one per sampling setting.
+        notes: how to read the tables.
+        remarks: remarks about these values.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""All tables of a report as files: LaTeX with the rules of booktabs, and CSV (RFC 4180, UTF-8).
+"""All tables of a report as files: LaTeX with booktabs rules, and CSV (RFC 4180, UTF-8).
 
 Numbers in CSV are plain, so that any program can compute with them.
 """
@@ -23,11 +23,10 @@ _PERCENT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?%")
 
 
 def table_csv(table: Table) -> str:
-    """The rows of a table under the full names of its columns.
+    """Write a table as CSV, with the full names of its columns as header.
 
-    An interval takes three columns, its bounds beside the estimate, in full precision where the table
-    rounds. The sign of percents stands in the head. A second line of a cell has a column of its own. What
-    has no value is empty.
+    An interval takes three columns: the estimate and both bounds, unrounded. Percent signs move to the
+    header. The second line of a cell gets its own column. Missing values are empty.
     """
     heads: list[str] = []
     columns: list[Sequence[str]] = []
@@ -47,11 +46,11 @@ def table_csv(table: Table) -> str:
         if any(cell.below for cell in cells):
             heads.append(f"{name}: note")
             columns.append([cell.below for cell in cells])
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(heads)
     writer.writerows(zip(*columns, strict=True))
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def _bounds(cell: Cell) -> tuple[str, str, str]:
@@ -83,13 +82,13 @@ _LETTERS = {
     "²": r"\textsuperscript{2}", "≤": r"$\le$", "≥": r"$\ge$", "…": r"\dots{}", "\u00a0": "~",
     "[": "{[}", "]": "{]}", "*": "{*}",
 }  # fmt: skip
-"""What has a meaning in LaTeX, also after the end of a row, and what old engines do not know."""
+"""Characters special to LaTeX (some only after the end of a row), and characters that old engines lack."""
 
 
 def table_latex(table: Table) -> str:
-    """A `tabular` to put into a table of one's own; the title stands above it as a comment.
+    """Write a table as a LaTeX `tabular`, with the title as a comment above it.
 
-    The best rows are bold, intervals small; groups of rows have a little space between them.
+    The best rows are bold, intervals are small, and groups of rows are separated by a little space.
     """
     title = " ".join(table.full_title.split())
     lines = [f"% {title}"] if title else []
@@ -109,14 +108,14 @@ def table_latex(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text in which no letter has a meaning in LaTeX; line ends become blanks.
+    """Escape all characters special to LaTeX; unprintable ones, line ends among them, become spaces.
 
     Example:
         >>> escaped("top_p 90 %")
         'top\\\\_p 90 \\\\%'
     """
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return "".join(_LETTERS.get(letter, letter) for letter in shown)
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return "".join(_LETTERS.get(letter, letter) for letter in printable)
 
 
 def _row(texts: list[str]) -> str:
@@ -137,19 +136,19 @@ FORMS = {"csv": table_csv, "tex": table_latex}
 
 
 def report_tables(run: Run) -> dict[str, Table]:
-    """Every table of the report that has rows, by a name that can be that of a file.
+    """Every table of the report that has rows, by a name that is valid as a file name.
 
-    A name says what the table is about and, after a hyphen, the sampling setting: `results-T=0`.
+    A name holds the topic of the table and, after a hyphen, its sampling setting: `results-T=0`.
     """
     tables: dict[str, Table] = {}
-    for what, table in _named(run):
+    for topic, table in _named(run):
         if table.items:
-            parts = [re.sub(r"[^\w.=+-]+", "-", text).strip("-") for text in (what, table.subject)]
-            name = start = "-".join(part for part in parts if part)
+            parts = [re.sub(r"[^\w.=+-]+", "-", text).strip("-") for text in (topic, table.subject)]
+            name = stem = "-".join(part for part in parts if part)
             number = 1
             while name in tables:
                 number += 1
-                name = f"{start}-{number}"
+                name = f"{stem}-{number}"
             tables[name] = table
     return tables
 
@@ -157,8 +156,8 @@ def report_tables(run: Run) -> dict[str, Table]:
 def _named(run: Run) -> Iterator[tuple[str, Table]]:
     yield from (("results", result_table(summary)) for summary in run.summaries)
     findings = run.findings | {"errors": details.errors(run)}
-    for what, finding in findings.items():
-        yield from ((what, table) for table in (finding.tables if finding else ()))
+    for topic, finding in findings.items():
+        yield from ((topic, table) for table in (finding.tables if finding else ()))
     if (equality := details.equality(run)) is not None:
         yield "equality", equality.table
     yield from (("tuning", table) for table in details.tunings(run))
@@ -168,22 +167,22 @@ def write_tables(run: Run, folder: Path) -> list[Path]:
     """Write every table of the report as CSV and as LaTeX (booktabs).
 
     Args:
-        run: that is reported.
-        folder: made if it is missing; files of these names in it are replaced, others stay.
+        run: the run.
+        folder: created if it is missing; files of the same names are replaced, others stay.
 
     Returns:
-        The files.
+        Paths of the written files.
 
     Raises:
-        RunFolderError: if the folder's name is that of a file.
+        RunFolderError: if `folder` exists and is not a folder.
         OSError: if a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"--tables {folder} is no folder: name another place")
-    written = {
-        folder / f"{name}.{end}": write(table)
+        raise RunFolderError(f"--tables {folder} is not a folder: name another place")
+    texts = {
+        folder / f"{name}.{suffix}": write(table)
         for name, table in report_tables(run).items()
-        for end, write in FORMS.items()
+        for suffix, write in FORMS.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
-    return [write_whole(path, text) for path, text in written.items()]
+    return [write_whole(path, text) for path, text in texts.items()]

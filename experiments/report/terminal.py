@@ -1,4 +1,4 @@
-"""Tables and findings in the terminal."""
+"""Tables and findings in a terminal."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -13,21 +13,21 @@ from treespec.experiments.report.table import Cell, Finding, Table
 __all__ = ["print_finding", "print_table", "say"]
 
 LEAST_NAME = 19
-"""Columns that words keep before anything is moved or left out; longer ones are folded."""
+"""Characters that a column of words keeps before anything is moved or left out; longer words wrap."""
 
 NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
-"""Tried where not even two columns fit: whether intervals are printed, and columns that words keep."""
+"""Layouts tried if not even two columns fit: whether to print intervals, and characters that words keep."""
 
 STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
-    """Print a text that holds no markup."""
+    """Print a text as it is, without interpreting markup."""
     console.print(escape(text), style=style, width=width, highlight=False)
 
 
 def print_finding(finding: Finding | None, console: Console) -> None:
-    """Print tables, what follows from each, and how to read them."""
+    """Print the tables of a finding with their conclusions, then remarks and notes."""
     if finding is None:
         return
     for table in finding.tables:
@@ -45,41 +45,42 @@ def print_table(
 ) -> None:
     """Print a table so that it fits.
 
-    Columns that may move are shown in a second table; where none is named, those on the right. Only where
-    two columns do not fit beside each other are words folded further, and intervals left out.
+    Columns that may move are shown in a second table; if no column is marked as movable, those on the right
+    move. Only if not even two columns fit side by side, words wrap further and intervals are left out.
 
     Args:
-        table: what is printed.
-        console: where to.
-        width: columns at most; those of the console by default.
-        moved: how many steps of moving have been taken; as many as it needs by default.
+        table: the table.
+        console: console to print to.
+        width: maximum width in characters; that of the console by default.
+        moved: columns with `moves` from 1 to this number go to a second table; as many as necessary by
+            default.
     """
     width = min(width or console.width, console.width)
     layout = _Layout(table, width)
-    for details, word in NARROWER:
+    for details, least_word in NARROWER:
         if all(layout.fits([0, i]) for i in layout.every[1:]):
             break
-        layout = _Layout(table, width, details=details, least_word=word)
+        layout = _Layout(table, width, details=details, least_word=least_word)
     for title, shown in layout.parts(moves(table, width) if moved is None else moved):
         console.print()
         console.print(layout.table(title, shown), width=width)
 
 
 def moves(table: Table, width: int) -> int:
-    """How many steps of moving columns it takes until the first table fits."""
+    """The smallest `moved` with which the first table fits, or the largest that the table has."""
     layout = _Layout(table, width)
     last = max((column.moves for column in table.columns), default=0)
     return next((n for n in range(last) if layout.fits(layout.split(n)[0])), last)
 
 
 class _Layout:
-    """What of a table is printed, and how wide.
+    """The printed texts of a table, and the widths of its columns.
 
     Args:
-        table: that is printed.
-        width: columns at most.
-        details: whether intervals are printed.
-        least_word: columns that words keep.
+        table: the table.
+        width: maximum width in characters.
+        details: whether to print intervals.
+        least_word: characters that a column of words keeps.
     """
 
     def __init__(
@@ -99,32 +100,32 @@ class _Layout:
             texts = [self._heads[i], *(row[i] for row in self._texts)]
             longest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths.append(min(longest, least_word) if column.left else longest)
-        # columns of words need more space between them than numbers
+        # columns of words need more space between them than columns of numbers
         self._gap = 2 * (sum(column.left for column in table.columns) > 1)
         if not self.fits(self.every):
             self._gap = 0
 
     def fits(self, shown: Sequence[int]) -> bool:
-        """Whether these columns fit beside each other."""
+        """Whether these columns fit side by side."""
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:
-        """Columns of the first table, and those that have left it after this many steps.
+        """Columns of the first table, and columns that move to further tables.
 
-        Where no column is said to move, those leave that do not fit.
+        If no column is marked as movable, those that do not fit move.
         """
         if not any(column.moves for column in self._table.columns):
             stay = self.every[:1]
             while len(stay) < len(self.every) and self.fits([*stay, len(stay)]):
                 stay.append(len(stay))
             return stay, self.every[len(stay) :]
-        leaves = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
-        return [i for i in self.every if i not in leaves], leaves
+        leave = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
+        return [i for i in self.every if i not in leave], leave
 
     def parts(self, moved: int) -> list[tuple[str, list[int]]]:
-        """The tables that it becomes: title, and columns that fit."""
-        first, rest = self.split(moved)
-        parts = [(self._table.full_title, first)]
+        """The printed tables: the title of each, and its columns."""
+        staying, rest = self.split(moved)
+        parts = [(self._table.full_title, staying)]
         while rest and self._table.items:
             shown = [0, rest.pop(0)]
             while rest and self.fits([*shown, rest[0]]):
@@ -136,7 +137,7 @@ class _Layout:
         return parts
 
     def table(self, title: str, shown: Sequence[int]) -> RichTable:
-        """These columns, as rich has them."""
+        """These columns as a table of rich."""
         rich = RichTable(
             title=escape(title) or None, title_justify="left", title_style="bold",
             box=box.SIMPLE_HEAD, padding=(0, self._gap // 2), show_edge=False,

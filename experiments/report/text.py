@@ -1,4 +1,4 @@
-"""What a run says in the terminal: tables, verdicts, and how to read them."""
+"""The report of a run in the terminal: tables, verdicts, and notes on how to read them."""
 
 from rich.console import Console
 
@@ -14,7 +14,7 @@ from treespec.experiments.report.verdict import METHOD_NOTE
 __all__ = ["WIDTH", "print_results", "print_run"]
 
 WIDTH = 104
-"""Columns that the whole table fits in; a wider terminal is not filled."""
+"""Width of the complete table in characters; wider terminals are not filled."""
 
 
 def print_run(run: Run, console: Console) -> None:
@@ -29,7 +29,7 @@ def print_run(run: Run, console: Console) -> None:
 
 
 def print_results(run: Run, console: Console) -> None:
-    """Print a table per sampling setting, the verdict, and what one must know to read them."""
+    """Print the result table and the verdict under each sampling setting, then the notes."""
     width = min(WIDTH, console.width)
     moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
     for summary in run.summaries:
@@ -45,7 +45,7 @@ def print_results(run: Run, console: Console) -> None:
 
 
 def _notes(run: Run) -> list[str]:
-    """What stands below the tables."""
+    """The notes below the tables."""
     rows = [row for summary in run.summaries for row in summary.rows]
     explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
     notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]

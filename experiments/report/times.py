@@ -1,8 +1,8 @@
-"""How times came about: adjusted or as measured, in turns or alone, and what the machine could tell apart.
+"""Step times, adjusted or as measured, in turns or alone, and the smallest difference a run can resolve.
 
-A second copy of the plain baseline, its twin, ran in every unit, with the same coins: it did the same work.
-What the two differ by is the machine's, and the interval of their ratio is the least difference that this
-run could show between any two methods. Runs without a twin say why there was none.
+A second copy of the plain baseline, its twin, runs in every unit with the same coins and thus does the same
+work. Any difference between the two comes from the machine, and the interval of their ratio bounds the
+smallest difference between two methods that the run can resolve. Runs without a twin state the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ from treespec.search.intervals import Interval
 __all__ = ["Times", "resolution", "resolution_sentence", "times", "times_finding"]
 
 NOTE = (
-    "Methods took turns step by step. Step: its time, with the slowdowns of the machine taken out by what "
-    "steps of other methods took close to it. By totals: all its time over all its steps, as measured. "
-    "Alone: the time of the first prompts, which each method also decoded by itself, over that in turns."
+    "Methods took turns step by step. Step: step time without the slowdowns of the machine, which are "
+    "estimated from steps of other methods close in time. By totals: total time over number of steps, as "
+    "measured. Alone: time of the first prompts, which each method also decoded alone, over their time in "
+    "turns."
 )
 
 
 @dataclass(frozen=True)
 class Times:
-    """The time of a method's steps, in milliseconds.
+    """The step time of a method, in milliseconds.
 
     Args:
-        method: whose.
-        step_ms: as the table has it.
-        total_ms: by totals.
-        alone: time of a text by itself over its time in turns, on the same prompts; None if it was not
-            measured.
+        method: the method.
+        step_ms: step time of the result table, adjusted if the run allows it.
+        total_ms: step time from totals, as measured.
+        alone: time of decoding alone over time in turns, on the same prompts; None if it was not measured.
     """
 
     method: Method
@@ -45,7 +45,7 @@ class Times:
 
 
 def resolution(data: Measurements) -> Interval | None:
-    """Speed of the twin over that of the method that it copies; None without a twin or prompts."""
+    """Speed of the twin over that of the method it copies; None without a twin or without prompts."""
     if data.twin is None or not data.prompts:
         return None
     twin, method = data.twin
@@ -53,7 +53,7 @@ def resolution(data: Measurements) -> Interval | None:
 
 
 def resolution_sentence(data: Measurements) -> str | None:
-    """What the machine could tell apart, in words, or why that is not known; None for runs by prompts."""
+    """The smallest difference that the run resolves, or why it is unknown; None if no turns were taken."""
     if data.no_twin is not None:
         return f"{data.no_twin}: how small a difference this run could tell apart is not known."
     ratio = resolution(data)
@@ -68,25 +68,25 @@ def resolution_sentence(data: Measurements) -> str | None:
 
 
 def times(run: RunRecords, data: Measurements) -> list[Times]:
-    """The times of every method that finished a prompt."""
+    """The step times of every method that finished a prompt."""
     if not data.prompts:
         return []
     totals, rows = data.totals, run.prompts.filter(pl.col("sampling") == data.sampling)
     alone = rows.filter(pl.col("alone_s").is_not_null(), pl.col("prompt").is_in(list(data.prompts)))
 
-    def each(name: str, column: str) -> Interval:
+    def step_ms(name: str, column: str) -> Interval:
         return totals.ratio([(name, column)], [(name, "steps")]).scaled(1e3)
 
-    def by_itself(name: str) -> Interval | None:
-        mine = alone.filter(pl.col("method") == name)
-        if not len(mine):
+    def alone_over_turns(name: str) -> Interval | None:
+        prompts = alone.filter(pl.col("method") == name)
+        if not len(prompts):
             return None
-        columns = {c: np.asarray(mine[c], dtype=float) for c in ("alone_s", "decode_s")}
-        files = None if run.files is None else [run.files[prompt] for prompt in mine["prompt"]]
+        columns = {c: np.asarray(prompts[c], dtype=float) for c in ("alone_s", "decode_s")}
+        files = None if run.files is None else [run.files[prompt] for prompt in prompts["prompt"]]
         return bootstrap(columns, files=files).ratio(["alone_s"], ["decode_s"])
 
     return [
-        Times(m, each(m.name, "decode_s"), each(m.name, CLOCK), by_itself(m.name))
+        Times(m, step_ms(m.name, "decode_s"), step_ms(m.name, CLOCK), alone_over_turns(m.name))
         for m in data.methods
     ]
 
@@ -102,7 +102,7 @@ COLUMNS = (
 def times_finding(
     rows: Mapping[str, Sequence[Times]], measurements: Mapping[str, Measurements]
 ) -> Finding | None:
-    """The times of all methods, and how they were estimated; None for runs by prompts."""
+    """The step times of all methods, with remarks on their estimation; None if methods took no turns."""
     if not any(data.in_turns for data in measurements.values()):
         return None
     tables = [

@@ -1,4 +1,4 @@
-"""Every tree that a run drafted, with what was accepted written on its nodes."""
+"""Drawings of the trees of a run, with the acceptance of each node."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ LAWS = {
 }
 
 MOST_NODES = 256
-"""Nodes of a tree that is drawn; a larger picture shows nothing and makes the page heavy."""
+"""Maximum number of nodes of a drawn tree; a larger picture is unreadable and makes the page heavy."""
 
 
 RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
-"""Colours of nodes that are never and always accepted; both are light enough for dark text."""
+"""Colours of nodes that are never or always accepted; both are light enough for dark text."""
 
 THICKEST_LINE = 9.0
-"""Width of a line whose child is always accepted."""
+"""Width of the line to a node that is always accepted."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class DrawnTree:
     """The tree of a method.
 
     Args:
-        method: that drafted it.
-        shape: of every step; None if it grows.
-        pictures: by sampling setting; none of trees that grow, or are too large.
-        rules: how children are chosen and decided, by sampling setting.
+        method: the method.
+        shape: shape of the tree at every step; None if it grows.
+        pictures: drawings by sampling setting; empty if the tree grows or is too large.
+        rules: how children are drafted and accepted, by sampling setting.
     """
 
     method: Method
@@ -47,7 +47,7 @@ class DrawnTree:
 
 
 def drawn_trees(run: RunRecords, counts: Acceptances) -> list[DrawnTree]:
-    """Every tree that was drafted, drawn once for each sampling setting."""
+    """Draw the tree of every method once per sampling setting."""
     return [_drawn(run, counts, method) for method in run.methods if method.kind == "tree"]
 
 
@@ -69,10 +69,10 @@ def _rule(method: Method, sampling: str) -> str:
 
 
 def acceptance_svg(nodes: NodeAcceptance) -> str:
-    """The tree; on each node the share of steps that accepted it, and below it how many these were.
+    """Draw a tree with the share of steps that accepted each node and, below it, their number.
 
-    Colour and line grow with the share. Pointing at a node shows its interval, and the share of the steps
-    that had accepted its parent.
+    Colour and line width increase with the share. Hovering over a node shows its interval and the share
+    among the steps that accepted its parent.
     """
     looks = [Look(f"{nodes.total}", note="steps", hint=f"root: {nodes.total} steps")]
     looks += [_look(nodes, node) for node in range(1, nodes.shape.size)]
@@ -104,7 +104,7 @@ def _hint(nodes: NodeAcceptance, node: int, share: Interval) -> str:
 
 
 def _percent(share: float) -> str:
-    """Whole percents, but what is rare does not look like never."""
+    """A share in whole percent; small positive shares are shown as `<1 %`, not as 0."""
     return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 

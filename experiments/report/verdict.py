@@ -1,21 +1,22 @@
-"""What the run says about trees, chains and plain decoding, in sentences.
+"""The verdict of a run on trees, chains and plain decoding, in sentences.
 
-The best of many methods looks better than it is on the prompts that it was chosen by. So each side of a
-comparison is chosen on one half of the prompts and measured on the other half, and the other way round
-(two-fold cross-fitting; prompts alternate between the halves, excerpts of one file are in the same). Every
-prompt is used, and none measures a choice that it influenced. The interval is the paired bootstrap of these
-per-prompt measurements; of a run with `until`, the repeated interval of its looks (`report.sequential`).
+The best of many methods looks better than it is on the prompts used to choose it. Therefore each side of a
+comparison is chosen on one half of the prompts and measured on the other half, and vice versa (two-fold
+cross-fitting; prompts alternate between the halves, and excerpts of one file share a half). Every prompt is
+used, and no prompt measures a choice that it influenced. The interval is a paired bootstrap of these
+per-prompt measurements; for a run with `until` it is the repeated interval of its looks
+(`report.sequential`).
 
-A winner is named only if the interval excludes 1. Measured by simulation with 12 prompts, nominal 2.5 %
-for each side (1,500 experiments; prompts differ by 10 %, methods on a prompt by 5 %):
+A winner is named only if the interval excludes 1. How often that happens in a simulation with 12 prompts,
+nominal 2.5 % for each side (1,500 experiments; prompts differ by 10 %, methods on a prompt by 5 %):
 
-    a winner is named, tree / chain        best against best    chosen on the other half
+    winner named, tree / chain             best against best    chosen on the other half
     6 trees and 8 chains, all equal        2.5 % / 2.2 %        3.5 % / 2.9 %
     8 trees and 1 chain, all equal         6.0 % / 0.9 %        3.0 % / 2.9 %
     one tree of six is 8 % faster          24 %  / 0.1 %        38 %  / 0.1 %
 
-The simple way is biased toward the side with more candidates: by
-2 % of speed in the second row, against 0.1 %.
+Comparing best against best is biased toward the side with more candidates: in the second row by 2 % of the
+speed, against 0.1 % with cross-fitting.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 LEAST_PROMPTS = 4
-"""Prompts that two halves of at least two need."""
+"""Fewest prompts for a verdict: two halves of two prompts each."""
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "
@@ -66,26 +67,26 @@ METHOD_NOTE = (
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a family of methods, and those that each half of the prompts chose."""
+    """One side of a comparison: a family of methods, and the method chosen on each half of the prompts."""
 
     family: str
     chosen: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        """The chosen method, or both with "or" if the halves chose differently."""
+        """The chosen method, or two joined by "or" if the halves chose differently."""
         return " or ".join(dict.fromkeys(self.chosen))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides, each chosen on the other half of the prompts.
+    """Two sides, each measured on the half of the prompts that did not choose it.
 
     Args:
         left, right: the sides.
-        ratio: tokens per second (prefill excluded), or per step, of left over right.
-        prompts: how many were compared.
-        samples: independent ones among them: files, where several prompts are excerpts of one.
+        ratio: tokens per second (prefill excluded), or tokens per step, of left over right.
+        prompts: number of compared prompts.
+        samples: number of independent samples among them: files, if several prompts are excerpts of one.
     """
 
     left: Side
@@ -122,7 +123,7 @@ COLUMNS = (
 
 
 def comparison_finding(duels: Mapping[str, Sequence[Comparison]]) -> Finding | None:
-    """Best against best, a table for each sampling setting; None if there is nothing to compare."""
+    """The comparisons as one table per sampling setting; None if there is nothing to compare."""
     tables = [Table(sampling, COLUMNS, rows) for sampling, rows in duels.items() if rows]
     note = "Chosen and measured on different halves of the prompts, with intervals as those of the verdict."
     return Finding("Comparisons", tables, (note,)) if tables else None
@@ -134,17 +135,17 @@ def compare(
     right: tuple[str, Sequence[str]],
     cost: str = "decode_s",
 ) -> Comparison | None:
-    """Compare the best of one family with the best of another.
+    """Compare the best method of one family with the best of another.
 
     Args:
-        data: of one sampling setting.
-        left: what the family is called, and the names of its methods.
-        right: likewise.
-        cost: the column by which tokens are divided: seconds of decoding, or `steps`.
+        data: measurements under one sampling setting.
+        left: label of the family, and the names of its methods.
+        right: label and methods of the other family.
+        cost: column that divides the tokens: `decode_s` or `steps`.
 
     Returns:
-        The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` prompts, or files
-        where prompts are excerpts.
+        The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` independent
+        samples.
     """
     if not left[1] or not right[1] or data.samples < LEAST_PROMPTS:
         return None
@@ -165,9 +166,12 @@ def compare(
 def cross_fit(
     data: Measurements, names: Sequence[str], cost: str = "decode_s"
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """Tokens and cost of the best of `names` per prompt, chosen on the other half of the prompts.
+    """Tokens and cost per prompt of the best of `names`, chosen on the other half of the prompts.
 
-    Excerpts of one file are in the same half.
+    Excerpts of one file share a half.
+
+    Returns:
+        The method chosen for each half, and tokens and cost, `[prompts]` each.
     """
     table = np.stack(
         [[data.values[name, "new_tokens"], data.values[name, cost]] for name in names]
@@ -185,7 +189,7 @@ def cross_fit(
 
 
 def comparisons(data: Measurements) -> list[Comparison]:
-    """Trees against chains (assisted generation among them), and ours against each baseline."""
+    """Trees against chains (with assisted generation), and our methods against each baseline."""
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     ours = "the best of our chains and trees", trees + chains
     pairs = [(("the best tree", trees), ("the best chain", chains + assisted))]
@@ -198,58 +202,59 @@ def comparisons(data: Measurements) -> list[Comparison]:
 
 
 def trees_against_chains(data: Measurements) -> Comparison | None:
-    """The comparison of the verdict; None if the run holds only one of the two, or too few prompts."""
+    """The comparison behind the verdict; None if either family is missing or prompts are too few."""
     chains = data.named("chain", "assisted")
     return compare(data, ("the best tree", data.named("tree")), ("the best chain", chains))
 
 
 def best_against_plain(data: Measurements) -> Comparison | None:
-    """The best speculative method against plain decoding; None without one of the two."""
+    """The best speculative method against plain decoding; None if one is missing or prompts are too few."""
     rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
     return compare(data, rivals, ("plain decoding", data.named("plain")))
 
 
 def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict[str, list[str]]:
-    """The verdict of each sampling setting: trees against chains, and the best against plain decoding.
+    """The verdict under each sampling setting: trees against chains, and the best against plain decoding.
 
-    Cautions follow where the numbers do not carry it; those about the whole run are with the first setting.
+    Cautions follow where the numbers do not support the verdict. Cautions about the whole run are appended
+    to the first setting.
 
     Args:
-        run: that is judged.
-        measurements: of each of its sampling settings.
+        run: the run.
+        measurements: measurements by sampling setting.
     """
     verdicts = {
         sampling: _sentences(run, data) + _warnings(run, data)
         for sampling, data in measurements.items()
     }
     cautions = (drift_caution, load_caution, machine_caution)
-    whole = [line for caution in cautions if (line := caution(run)) is not None]
+    about_run = [line for caution in cautions if (line := caution(run)) is not None]
     if (end := ending(run.manifest)) is not None:
-        whole.insert(0, f"The run {end}. {REPEATED}")
+        about_run.insert(0, f"The run {end}. {REPEATED}")
     if any(data.totals_because == BY_PROMPTS for data in measurements.values()):
-        whole.append(f"Caution: {BY_PROMPTS}.")
+        about_run.append(f"Caution: {BY_PROMPTS}.")
     if verdicts:
-        next(iter(verdicts.values())).extend(whole)
+        next(iter(verdicts.values())).extend(about_run)
     return verdicts
 
 
 def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     if data.totals_because == ONE_METHOD:
         return [f"No verdict: {ONE_METHOD}."]
-    least = resolution_sentence(data)
+    resolution_line = resolution_sentence(data)
     because = None if data.totals_because == BY_PROMPTS else data.totals_because
-    totals = None if because is None else f"Caution: {because}."
-    about_times = [line for line in (least, totals, data.remark) if line is not None]
+    totals_line = None if because is None else f"Caution: {because}."
+    about_times = [line for line in (resolution_line, totals_line, data.remark) if line is not None]
     unit = "prompts" if data.files is None else "files"
     if data.samples < LEAST_PROMPTS:
         count = f"{len(data.prompts)} prompts"
         if data.files is not None:
             count += f" of {data.samples} files"
-        few = (
+        too_few = (
             f"No verdict: {count} were finished by all methods, and choosing and "
             f"measuring on different halves needs at least {LEAST_PROMPTS}."
         )
-        return [few, *about_times]
+        return [too_few, *about_times]
     lines = []
     duel = trees_against_chains(data)
     if duel is None:
@@ -257,29 +262,33 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     else:
         lines.append(_duel(duel, data))
         lines += [ENDED_EARLY] if duel.winner is not None and ended_early(run) else []
-        wide = spread_caution("the best tree and the best chain", duel.ratio, duel.samples, unit)
-        lines += [] if wide is None else [wide]
+        spread_line = spread_caution(
+            "the best tree and the best chain", duel.ratio, duel.samples, unit
+        )
+        lines += [] if spread_line is None else [spread_line]
     gain = best_against_plain(data)
     if gain is not None:
-        wide = spread_caution("speculation and plain decoding", gain.ratio, gain.samples, unit)
-        lines += [_gain(gain, data), *([] if wide is None else [wide])]
+        spread_line = spread_caution(
+            "speculation and plain decoding", gain.ratio, gain.samples, unit
+        )
+        lines += [_gain(gain, data), *([] if spread_line is None else [spread_line])]
     return lines + about_times
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
-    """Methods whose greedy output is wrong, so that no number counts; what passes and turns do."""
-    wrong = {
+    """Cautions about wrong greedy outputs, about passes over few nodes, and about turns."""
+    wrong_prompts = {
         m.name: count
         for m in run.methods
         if m.lossless and (count := len(equality(run, data.sampling, m.name).bugs))
     }
-    about_passes = [few_nodes_caution(run, data), turns_caution(run, data)]
+    about_timing = [few_nodes_caution(run, data), turns_caution(run, data)]
     cautions = [
         f"Caution: {name} departs from plain decoding by more than rounding explains ({count} "
         f"prompt{'s' * (count > 1)}); do not trust its numbers."
-        for name, count in wrong.items()
+        for name, count in wrong_prompts.items()
     ]
-    return cautions + [line for line in about_passes if line is not None]
+    return cautions + [line for line in about_timing if line is not None]
 
 
 def _interval(ratio: Interval, data: Measurements) -> str:

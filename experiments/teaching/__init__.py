@@ -1,5 +1,5 @@
-"""Figures that teach: why drafting helps, what it must not change, what a pass costs, when help ends.
+"""Figures for teaching: why drafting helps, what it must not change, what a pass costs, when it pays.
 
-Each module computes; `figures` and `timeline_figure` draw what they return. Nothing is drawn by hand.
-`python -m treespec.experiments.teaching --out FOLDER` writes all of them for this machine.
+Each module computes data; `figures` and `timeline_figure` draw it. Nothing is drawn by hand.
+`python -m treespec.experiments.teaching --out FOLDER` computes and writes all figures for this machine.
 """

@@ -34,15 +34,15 @@ METHODS = {
     "tree 3 x 2 x 1 x 1": TreeShape.expansion([3, 2, 1, 1]),
 }
 RATES = (0.6, 0.15, 0.08, 0.04)
-"""Of the k-th child, where the figure asks for none of its own: typed in, not measured."""
+"""Assumed acceptance rates of the k-th child for the figure of batch sizes; not measured."""
 
 H200_BYTES = 141e9
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="folder of the figures")] = Path("figures"),
+    out: Annotated[Path, typer.Option(help="folder for the figures")] = Path("figures"),
     enlarge: Annotated[str, typer.Option(help="parameters of the enlarged target")] = "100M",
-    dtype: Annotated[str, typer.Option(help="of both models")] = "float32",
+    dtype: Annotated[str, typer.Option(help="dtype of both models")] = "float32",
 ) -> None:
     """Compute and write all teaching figures for this machine."""
     calm_transformers()
@@ -56,8 +56,8 @@ def main(
     card = peak_of("NVIDIA H200")
     assert card is not None
     for prefix in (256, 32768):
-        most = largest_batch(LLAMA_8B, LLAMA_1B, H200_BYTES, prefix)
-        sizes = [2**i for i in range(11) if 2**i <= most]
+        largest = largest_batch(LLAMA_8B, LLAMA_1B, H200_BYTES, prefix)
+        sizes = [2**i for i in range(11) if 2**i <= largest]
         model = roofline_latency(LLAMA_8B, LLAMA_1B, card, batches=sizes, prefix=prefix)
         batches[f"H200 roofline, texts of {prefix:,}"] = model
     speedups = {

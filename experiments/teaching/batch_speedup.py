@@ -1,8 +1,9 @@
-"""Speculation against the batch size, from the latency model: where it stops to pay, and where it does not.
+"""Predicted speedup of speculation by batch size: where it stops paying, and where it does not.
 
-Texts of a batch share the reading of the weights. With many of them the arithmetic binds, and further
-nodes are no longer free; unless the texts are long: then every text's own cache must be read, and reading
-binds at any batch size (MagicDec, arXiv:2408.11049). Predicted, not measured: our own loop has batch 1.
+The texts of a batch share the cost of reading the weights. In a large batch arithmetic is the bottleneck,
+and further nodes are no longer free. With long texts, however, each text's own cache must be read, and
+reading remains the bottleneck at any batch size (MagicDec, arXiv:2408.11049). Predicted by the latency
+model, not measured: our own loop has batch size 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,24 +31,25 @@ __all__ = [
 ]
 
 LEAST_SPEEDUP = 1.01
-"""Speedups below this count as none."""
+"""Smallest speedup that counts as a gain."""
 
 DRAWS = 40
-"""Resamples: rates and times have no spread here, and this is the least that a ranking takes."""
+"""Number of resamples: the minimum that a ranking accepts, because rates and times have no spread here."""
 
 
 @dataclass(frozen=True)
 class Llama:
-    """What the costs of a pass depend on.
+    """The dimensions of a Llama model that determine the cost of a pass.
 
     Args:
-        name: of the model.
-        matrix: parameters that a pass multiplies with: all but an input embedding that is only looked up.
-        layers: of the model.
-        heads: query heads.
-        kv_heads: key/value heads.
-        dim: of a head.
-        itemsize: bytes of a number.
+        name: name of the model.
+        matrix: number of parameters that a pass multiplies with: all but an input embedding that is only
+            looked up.
+        layers: number of layers.
+        heads: number of query heads.
+        kv_heads: number of key/value heads.
+        dim: dimension of a head.
+        itemsize: bytes per number.
     """
 
     name: str
@@ -60,16 +62,17 @@ class Llama:
 
     @property
     def cache_row(self) -> int:
-        """Bytes of the cache for each committed token of a text."""
+        """Bytes of key/value cache per committed token of a text."""
         return 2 * self.layers * self.kv_heads * self.dim * self.itemsize
 
     def floor_s(self, peak: Peak, batch: int, nodes: int, prefix: int) -> float:
-        """Seconds of a pass on the roofline: the larger one of reading and arithmetic.
+        """Seconds of a pass on the roofline: the maximum of reading and arithmetic.
 
         Args:
-            peak: of the device. No kernel reaches it; where all miss it by the same factor, ratios stay.
-            batch: texts at once.
-            nodes: of the tree of each text.
+            peak: peak rates of the device. No kernel reaches them; if all kernels miss them by the same
+                factor, ratios are unaffected.
+            batch: number of texts.
+            nodes: nodes in the tree of each text.
             prefix: committed tokens of each text.
         """
         keys = prefix + nodes
@@ -81,7 +84,7 @@ class Llama:
 
 LLAMA_8B = Llama("Llama-3.1-8B", 7_504_924_672, 32, 32, 8, 128)
 LLAMA_1B = Llama("Llama-3.2-1B", 1_235_814_400, 16, 32, 8, 64)
-"""From their configurations; the larger one's head is a matrix of its own, the smaller one's is tied."""
+"""From their configurations; the output matrix is separate in the 8B model and tied in the 1B model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +92,11 @@ class BatchSpeedup:
     """Predicted speedups over plain decoding of the same batch.
 
     Args:
-        batches: texts at once, `[B]`.
-        tree: of the best tree for each batch size.
-        chain: of the best chain.
-        fixed: of one tree at all batch sizes; NaN where its time is not known.
-        nodes: of the best tree, the root included.
+        batches: batch sizes, `[B]`.
+        tree: speedup of the best tree for each batch size.
+        chain: speedup of the best chain for each batch size.
+        fixed: speedup of one tree used at all batch sizes; NaN where its time is unknown.
+        nodes: number of nodes of the best tree, root included.
     """
 
     batches: tuple[int, ...]
@@ -104,24 +107,24 @@ class BatchSpeedup:
 
     @property
     def best(self) -> Float[np.ndarray, "B"]:
-        """The faster one of tree and chain."""
+        """Speedup of the faster of the two, the best tree and the best chain."""
         return np.fmax(self.tree, self.chain)
 
     @property
     def stops(self) -> int | None:
-        """The smallest batch at and beyond which no draft gains a hundredth; None if it always pays."""
+        """The batch size from which on no draft reaches `LEAST_SPEEDUP`; None if the largest still does."""
         paying = np.flatnonzero(self.best >= LEAST_SPEEDUP)
-        first = 0 if not len(paying) else int(paying[-1]) + 1
-        return self.batches[first] if first < len(self.batches) else None
+        stop = 0 if not len(paying) else int(paying[-1]) + 1
+        return self.batches[stop] if stop < len(self.batches) else None
 
 
 def largest_batch(target: Llama, draft: Llama, memory: float, prefix: int) -> int:
-    """The most texts whose caches fit beside the weights of both models.
+    """The largest number of texts whose caches fit into memory beside the weights of both models.
 
     Args:
-        target: one model.
-        draft: the other.
-        memory: bytes of the device.
+        target: the target model.
+        draft: the draft model.
+        memory: memory of the device, in bytes.
         prefix: committed tokens of each text.
     """
     weights = sum(model.matrix * model.itemsize for model in (target, draft))
@@ -140,12 +143,12 @@ def roofline_latency(
     """The latency model of a pair on the roofline of a device.
 
     Args:
-        target: its verification of `sizes` nodes of each text.
-        draft: a level that expands so many nodes of each text costs a pass over them.
-        peak: of the device.
-        batches: texts at once.
+        target: the target model, which verifies `sizes` nodes of each text in one pass.
+        draft: the draft model; a level that expands n nodes of each text costs a pass over n nodes.
+        peak: peak rates of the device.
+        batches: batch sizes.
         prefix: committed tokens of each text.
-        sizes: nodes; times between them are interpolated.
+        sizes: numbers of nodes; times between them are interpolated.
     """
 
     def times(model: Llama, batch: int) -> dict[int, float]:
@@ -155,22 +158,22 @@ def roofline_latency(
 
 
 def measured_latency(target: PassCost, draft: PassCost, batches: Sequence[int]) -> LatencyModel:
-    """The latency model of measured passes: b texts of N nodes cost what a pass over b x N tokens costs.
+    """The latency model from measured passes: b texts of N nodes cost as much as a pass over b x N tokens.
 
-    That is right for the weights, and for caches as short as those measured. Each batch has times as far
-    as passes were measured.
+    The assumption holds for the weights, and for caches as short as those measured. For each batch size,
+    times extend as far as passes were measured.
 
     Args:
-        target: its passes, from one token on.
-        draft: its passes, over at least as many tokens.
-        batches: texts at once, none above the largest pass.
+        target: measured passes of the target, from one token on.
+        draft: measured passes of the draft.
+        batches: batch sizes, none above the largest pass.
     """
-    most = min(target.nodes[-1], draft.nodes[-1])
+    most_tokens = min(target.nodes[-1], draft.nodes[-1])
 
     def times(cost: PassCost, batch: int) -> dict[int, float]:
-        sizes = sorted({*(n for n in cost.nodes if n * batch <= most), most // batch})
-        growing = np.maximum.accumulate(cost.median_s)
-        return {n: float(np.interp(n * batch, cost.nodes, growing)) for n in sizes}
+        sizes = sorted({*(n for n in cost.nodes if n * batch <= most_tokens), most_tokens // batch})
+        monotone = np.maximum.accumulate(cost.median_s)
+        return {n: float(np.interp(n * batch, cost.nodes, monotone)) for n in sizes}
 
     return _by_batch(batches, partial(times, target), partial(times, draft))
 
@@ -180,7 +183,7 @@ def _by_batch(
     verify: Callable[[int], dict[int, float]],
     draft: Callable[[int], dict[int, float]],
 ) -> LatencyModel:
-    """The latency model of these times, which are by nodes for each batch."""
+    """The latency model from functions that give the times by number of nodes for a batch size."""
     models = {
         batch: LatencyModel.from_tables(verify=verify(batch), draft=draft(batch), batch=batch)
         for batch in batches
@@ -196,30 +199,31 @@ def speedup_by_batch(
     max_size: int = 64,
     depth: int = 8,
 ) -> BatchSpeedup:
-    """The best tree and the best chain for every batch size that the latency model knows.
+    """Speedups of the best tree, the best chain and a fixed tree for every batch size of the latency model.
 
     Args:
         rates: probability that the k-th child is the accepted one.
-        latency: the times.
-        fixed: a tree tuned for one batch size, say, and used at all.
-        max_size: nodes of the largest tree, the root included.
-        depth: edges of the deepest one.
+        latency: times of steps.
+        fixed: a tree used at all batch sizes, for example one tuned for a single batch size.
+        max_size: maximum number of nodes, root included.
+        depth: maximum depth.
     """
     count = len(latency.batches)
-    tree, chain, other = (np.full(count, np.nan) for _ in range(3))
+    tree, chain, fixed_tree = (np.full(count, np.nan) for _ in range(3))
     nodes = [1] * count
     for i, batch in enumerate(latency.batches):
-        known = latency.largest(batch=batch)
-        most = max_size if known is None else min(max_size, known)
-        if most > 1:
+        largest = latency.largest(batch=batch)
+        size = max_size if largest is None else min(max_size, largest)
+        if size > 1:
             ranking = best_tree(
-                rates, latency, max_size=most, depth=min(depth, most - 1), batch=batch, draws=DRAWS
+                rates, latency, max_size=size, depth=min(depth, size - 1), batch=batch, draws=DRAWS
             )
             if ranking.tree is not None:
                 tree[i], nodes[i] = ranking.tree.speedup.estimate, ranking.tree.size
             if ranking.chain is not None:
                 chain[i] = ranking.chain.speedup.estimate
-        if fixed.size <= most:
+        if fixed.size <= size:
             plain = latency.plain_s(batch=batch)
-            other[i] = expected_tokens(fixed, rates) * plain / latency.step_s(fixed, batch=batch)
-    return BatchSpeedup(tuple(latency.batches), tree, chain, other, tuple(nodes))
+            tokens = expected_tokens(fixed, rates)
+            fixed_tree[i] = tokens * plain / latency.step_s(fixed, batch=batch)
+    return BatchSpeedup(tuple(latency.batches), tree, chain, fixed_tree, tuple(nodes))

@@ -1,4 +1,4 @@
-"""The other figures: what guessing does to the joint law, what a pass costs, and speedup by batch size."""
+"""Figures of parallel guessing, of the cost of a pass, and of the speedup by batch size."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["batch_figure", "guessing_figure", "pair_figure", "wall_figure"]
 
 SHADES = ("#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
-"""From few tokens to many."""
+"""Colours from few to many tokens."""
 
 FLOOR = "#d55e00"
 
 MOST_TICKS = 8
-"""More labels than that would touch."""
+"""Maximum number of tick labels; more would touch."""
 
 
 def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
-    """The joint law of two tokens beside that of two independent guesses, and their difference.
+    """The joint law of two tokens, the law of two independent guesses, and their difference.
 
     Args:
-        law: of a few tokens.
-        names: of the tokens.
+        law: the law, over a vocabulary of a few tokens.
+        names: names of the tokens.
     """
     joint, guessed = law.joint.numpy(), law.independent.numpy()
     panels = (
@@ -66,7 +66,7 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
 
 
 def guessing_figure(swept: Guessing) -> "Figure":
-    """Left: how wrong the law of unverified guesses is. Right: how many of them verification keeps."""
+    """Left: the error of the law of unverified guesses. Right: the number of guesses kept if verified."""
     with panels_beside(2, 9.0, 3.6) as (figure, (left, right)):
         shades = SHADES[-len(swept.tokens) :]
         for row, (count, colour) in enumerate(zip(swept.tokens, shades, strict=True)):
@@ -89,22 +89,22 @@ def guessing_figure(swept: Guessing) -> "Figure":
 
 
 def wall_figure(cost: PassCost) -> "Figure":
-    """Left: the time of a pass over its floor. Right: the same for each token."""
+    """Left: the time of a pass and its floor. Right: both per token."""
     with panels_beside(2, 9.0, 3.8) as (figure, (left, right)):
         nodes, median = np.array(cost.nodes), 1e3 * cost.median_s
         reach = np.abs(1e3 * cost.quartiles_s - median)
         fine = np.geomspace(nodes[0], nodes[-1], 200)
         memory, compute = (1e3 * np.interp(fine, nodes, s) for s in (cost.bytes_s, cost.flops_s))
         floor = np.maximum(memory, compute)
-        for axes, of, of_fine in ((left, 1, 1), (right, nodes, fine)):
-            axes.fill_between(fine, floor / of_fine, color=MUTED, alpha=0.13, linewidth=0)
-            axes.plot(fine, memory / of_fine, color=FLOOR, linestyle=(0, (4, 2)), linewidth=1.4,
+        for axes, divisor, fine_divisor in ((left, 1, 1), (right, nodes, fine)):
+            axes.fill_between(fine, floor / fine_divisor, color=MUTED, alpha=0.13, linewidth=0)
+            axes.plot(fine, memory / fine_divisor, color=FLOOR, linestyle=(0, (4, 2)), linewidth=1.4,
                       label="floor: reading the weights")  # fmt: skip
-            axes.plot(fine, compute / of_fine, color=FLOOR, linestyle=(0, (1, 1.5)), linewidth=1.6,
-                      label="floor: arithmetic")  # fmt: skip
-            axes.errorbar(nodes, median / of, yerr=reach / of, color=STAGE_COLOURS["commit"],
-                          marker="o", markersize=5, linewidth=1.6, elinewidth=1.2,
-                          label="measured")  # fmt: skip
+            axes.plot(fine, compute / fine_divisor, color=FLOOR, linestyle=(0, (1, 1.5)),
+                      linewidth=1.6, label="floor: arithmetic")  # fmt: skip
+            axes.errorbar(nodes, median / divisor, yerr=reach / divisor,
+                          color=STAGE_COLOURS["commit"], marker="o", markersize=5, linewidth=1.6,
+                          elinewidth=1.2, label="measured")  # fmt: skip
             by_powers(axes, cost.nodes, "tokens of the pass")
         left.set(ylabel="milliseconds of a pass", ylim=(0, None))
         right.set(ylabel="milliseconds of a token", yscale="log")
@@ -113,16 +113,16 @@ def wall_figure(cost: PassCost) -> "Figure":
 
 
 def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
-    """Speedup over plain decoding against the batch size, a panel for each situation.
+    """Speedup over plain decoding against the batch size, with one panel per scenario.
 
     Args:
-        speedups: by the panel's title.
-        fixed: what to call the tree that is used at all batch sizes.
+        speedups: speedups by title of the panel.
+        fixed: name of the tree that is used at all batch sizes.
     """
     width = 1.0 + 3.6 * len(speedups)
     with panels_beside(len(speedups), width, 3.9, sharey=True) as (figure, panels):
-        for axes, (title, one) in zip(panels, speedups.items(), strict=True):
-            _draw_batches(axes, one, fixed)
+        for axes, (title, speedup) in zip(panels, speedups.items(), strict=True):
+            _draw_batches(axes, speedup, fixed)
             axes.set_title(title, loc="left", fontsize=10.5)
         panels[0].set_ylabel("predicted speedup over plain decoding")
         panels[0].set_ylim(bottom=0)
@@ -130,21 +130,22 @@ def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
     return figure
 
 
-def _draw_batches(axes: "Axes", one: BatchSpeedup, fixed: str) -> None:
-    """One panel; the numbers are the nodes of the best tree."""
+def _draw_batches(axes: "Axes", speedup: BatchSpeedup, fixed: str) -> None:
+    """Draw one panel; the numbers are the nodes of the best tree."""
     lines = (
-        ("best tree (its nodes)", one.tree, GROUP_COLOURS["tree"], "^", "-"),
-        ("best chain", one.chain, GROUP_COLOURS["chain"], "o", "-"),
-        (fixed, one.fixed, GROUP_COLOURS["tree"], "v", (0, (4, 2))),
+        ("best tree (its nodes)", speedup.tree, GROUP_COLOURS["tree"], "^", "-"),
+        ("best chain", speedup.chain, GROUP_COLOURS["chain"], "o", "-"),
+        (fixed, speedup.fixed, GROUP_COLOURS["tree"], "v", (0, (4, 2))),
     )
     for label, values, colour, marker, style in lines:
-        axes.plot(one.batches, values, color=colour, marker=marker, markersize=4.5, linestyle=style,
-                  fillstyle="none" if style != "-" else "full", label=label)  # fmt: skip
-    for batch, value, nodes in zip(one.batches, one.tree, one.nodes, strict=True):
+        axes.plot(speedup.batches, values, color=colour, marker=marker, markersize=4.5,
+                  linestyle=style, fillstyle="none" if style != "-" else "full", label=label)  # fmt: skip
+    for batch, value, nodes in zip(speedup.batches, speedup.tree, speedup.nodes, strict=True):
         if np.isfinite(value):
             axes.annotate(str(nodes), (batch, value), xytext=(0, 5), textcoords="offset points",
                           ha="center", fontsize=8, color=GROUP_COLOURS["tree"])  # fmt: skip
     axes.axhline(1, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="plain decoding")
-    if one.stops is not None:
-        axes.axvspan(one.stops, one.batches[-1], color=MUTED, alpha=0.13, linewidth=0)
-    by_powers(axes, one.batches[:: 1 + (len(one.batches) > MOST_TICKS)], "texts at once")
+    if speedup.stops is not None:
+        axes.axvspan(speedup.stops, speedup.batches[-1], color=MUTED, alpha=0.13, linewidth=0)
+    every_second = len(speedup.batches) > MOST_TICKS
+    by_powers(axes, speedup.batches[:: 2 if every_second else 1], "texts at once")

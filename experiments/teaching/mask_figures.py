@@ -1,4 +1,4 @@
-"""What `notebooks/masks.ipynb` draws: trees, masks, and the tiles of keys that the kernel reads."""
+"""Drawings of `notebooks/masks.ipynb`: trees, masks, and the tiles of keys that the kernel reads."""
 
 import math
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ class TileMap:
     """Which tiles of keys each block of rows reads, and how.
 
     Attributes:
-        kinds: `SKIPPED`, `UNMASKED` (loaded and used as it is) or `MASKED` (bounds and intervals are
-            asked for each key); a line for each block of rows.
-        split: which split a tile of keys belongs to, -1 for tiles that none begins with.
-        tile: the shape of a program.
+        kinds: `SKIPPED`, `UNMASKED` (loaded without a mask) or `MASKED` (bounds and intervals are checked
+            for each key); one line per block of rows.
+        split: the split of each tile of keys; -1 for tiles before the first split.
+        tile: the tile shape of a program.
     """
 
     kinds: Int[Tensor, "blocks tiles"]
@@ -51,16 +51,16 @@ class TileMap:
 def tile_map(
     tree_pass: TreePass, group: int, tile: Tile, split_count: int, window: int | None = None
 ) -> TileMap:
-    """The loops of `attend_split` (`attention_masks/tree_attention/triton_kernels.py`), written down.
+    """Replicate the loops of `attend_split` (`attention_masks/tree_attention/triton_kernels.py`).
 
-    The kernel does not tell what it reads, so this says its arithmetic a second time. The tests hold it
-    against masks and, with `observed_reads`, against the kernel.
+    The kernel does not report what it reads, so its index arithmetic is repeated here. Tests compare the
+    result with masks and, by `observed_reads`, with the kernel.
 
     Args:
         tree_pass: rows, nodes and prefix.
-        group: query heads that share a key head.
-        tile: what `tiles.tile` gives.
-        split_count: what `tiles.splits` gives.
+        group: number of query heads that share a key head.
+        tile: result of `tiles.tile`.
+        split_count: result of `tiles.splits`.
         window: see `dense_mask`.
     """
     rows, prefix, height, width = tree_pass.rows, tree_pass.prefix_len, tile.block_m, tile.block_n
@@ -87,11 +87,11 @@ def tile_map(
 def observed_reads(
     tree_pass: TreePass, group: int, tile: Tile, split_count: int, window: int | None = None
 ) -> Bool[Tensor, "blocks tiles"]:
-    """Which tiles of values the kernel really reads, observed through Triton's interpreter.
+    """Observe through Triton's interpreter which tiles of values the kernel reads.
 
-    Value dimension t holds NaN in the last key of tile t, and zeros elsewhere. A weight of 0 times NaN is
-    NaN, so output dimension t of a row is NaN if and only if its program read tile t, hidden or not (as
-    long as the row sees some key of that split: stage 2 leaves out splits of which it sees none).
+    Value dimension t holds NaN at the last key of tile t, and zeros elsewhere. A weight of 0 times NaN is
+    NaN, so output dimension t of a row is NaN if and only if its program read tile t, masked or not (as
+    long as the row sees some key of that split: stage 2 skips splits of which it sees none).
 
     Args:
         tree_pass: see `tile_map`; at most 64 tiles of keys.
@@ -108,14 +108,14 @@ def observed_reads(
     for t in range(tiles):
         v[0, 0, min((t + 1) * tile.block_n, keys) - 1, t] = math.nan
     q, k = torch.zeros(1, group, tree_pass.row_count, dim), torch.zeros(1, 1, keys, dim)
-    given = {"tile_choice": tile, "split_count": split_count}
-    out = triton(q, k, v, tree_pass, Options(scale=1.0, window=window), **given)
-    lines = out[0].transpose(0, 1).flatten(0, 1)[:, :tiles].isnan()  # node by node, head by head
+    choices = {"tile_choice": tile, "split_count": split_count}
+    out = triton(q, k, v, tree_pass, Options(scale=1.0, window=window), **choices)
+    lines = out[0].transpose(0, 1).flatten(0, 1)[:, :tiles].isnan()  # by node, then by head
     return torch.stack([block.any(dim=0) for block in lines.split(tile.block_m)])
 
 
 def branches(tree: Topology) -> list[int]:
-    """For each node the child of the root that it stands under, counted from 1; 0 for the root."""
+    """For each node, the child of the root above it, counted from 1; 0 for the root."""
     branch, count = [0], 0
     for parent in tree.parents[1:]:
         count += parent == 0
@@ -124,7 +124,7 @@ def branches(tree: Topology) -> list[int]:
 
 
 def places(tree: Topology) -> list[float]:
-    """Where each node stands sideways: leaves side by side, a parent over the middle of its children."""
+    """Horizontal position of each node: leaves side by side, a parent centred over its children."""
     place = [0.0] * tree.size
     children: list[list[int]] = [[] for _ in tree.parents]
     for node, parent in enumerate(tree.parents[1:], start=1):
@@ -140,7 +140,7 @@ def places(tree: Topology) -> list[float]:
 
 
 def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequence[str]) -> None:
-    """A tree, its root on top; one colour and one label for each node."""
+    """Draw a tree with the root on top, and with one colour and one label per node."""
     place = places(tree)
     for node, parent in enumerate(tree.parents):
         x, y = place[node], -tree.depths[node]
@@ -157,7 +157,7 @@ def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequ
 def draw_cells(
     axis: "Axes", values: Int[Tensor, "lines columns"], colours: Sequence[str], gap: float = 0.8
 ) -> None:
-    """A grid of cells, each in the colour of its number, with white lines of `gap` points between."""
+    """Draw a grid of cells, each in the colour of its number, separated by white lines of `gap` points."""
     from matplotlib.colors import to_rgb
 
     lines, columns = values.shape

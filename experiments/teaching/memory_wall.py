@@ -1,8 +1,8 @@
-"""What a pass of a model over 1 to N tokens costs on this machine, beside the least that it can cost.
+"""The cost of a pass over 1 to N tokens on this machine, and its lower bound.
 
-A pass must read all weights, whatever the number of tokens, and multiply each token with all of them.
-As long as reading takes longer than multiplying, further tokens are nearly free: speculation lives on that.
-Both floors are measured too: the fastest reading and the fastest matrix product that torch does here.
+A pass must read all weights, whatever the number of tokens, and multiply each token by all of them. As long
+as reading takes longer than multiplying, further tokens are nearly free: speculation relies on this. Both
+floors are measured too, as the fastest reading and the fastest matrix product of torch on this machine.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ __all__ = ["PassCost", "measure_passes", "measure_peaks", "pass_flops"]
 
 @dataclass(frozen=True, eq=False)
 class PassCost:
-    """Measured passes and their floor.
+    """Measured times of passes and their floors.
 
     Args:
-        nodes: tokens of a pass, `[N]`.
-        seconds: samples, `[repeats, N]`; those of a line were taken in one round.
-        bytes_s: seconds that reading weights and cache takes at the measured bandwidth, `[N]`.
-        flops_s: seconds that the arithmetic takes at the measured peak, `[N]`.
-        peak: both peaks.
-        prefix: committed tokens.
-        parameters: of the model.
-        dtype: of the model.
+        nodes: number of tokens of each pass, `[N]`.
+        seconds: samples, `[repeats, N]`; each row was taken in one round.
+        bytes_s: seconds to read weights and cache at the measured bandwidth, `[N]`.
+        flops_s: seconds for the arithmetic at the measured peak, `[N]`.
+        peak: measured bandwidth and arithmetic peak.
+        prefix: number of committed tokens.
+        parameters: number of parameters of the model.
+        dtype: dtype of the model.
     """
 
     nodes: tuple[int, ...]
@@ -48,27 +48,27 @@ class PassCost:
 
     @property
     def median_s(self) -> Float[np.ndarray, "N"]:
-        """The middle one of the samples."""
+        """Median of the samples, `[N]`."""
         return np.median(self.seconds, axis=0)
 
     @property
     def quartiles_s(self) -> Float[np.ndarray, "2 N"]:
-        """A quarter of the samples is below, a quarter above."""
+        """Lower and upper quartile of the samples, `[2, N]`."""
         return np.quantile(self.seconds, [0.25, 0.75], axis=0)
 
     @property
     def floor_s(self) -> Float[np.ndarray, "N"]:
-        """The larger one of the two floors."""
+        """The larger of the two floors, `[N]`."""
         return np.maximum(self.bytes_s, self.flops_s)
 
     @property
     def ridge(self) -> float:
-        """Tokens at which arithmetic and reading take equally long, on the floor; inf beyond the last."""
+        """Number of tokens at which both floors are equal; infinite if beyond the last measured pass."""
         ratio = np.log(self.flops_s / self.bytes_s)
         return float(np.exp(np.interp(0.0, ratio, np.log(self.nodes), right=np.inf)))
 
     def relative(self) -> Float[np.ndarray, "N"]:
-        """Time of each pass over that of one token: medians of the ratios of one round."""
+        """Time of each pass over that of a single token: the median ratio over rounds."""
         return np.median(self.seconds / self.seconds[:, :1], axis=0)
 
 
@@ -81,24 +81,25 @@ def measure_passes(
     peak: Peak | None = None,
     seed: int = 0,
 ) -> PassCost:
-    """Time passes over chains of so many nodes behind a prefix; one round more warms up.
+    """Time passes over chains of these numbers of nodes after a prefix, following one warm-up round.
 
-    The order changes from round to round, since machines drift. What a pass computes does not depend on
-    the shape of the tree, so chains stand for all.
+    The order changes from round to round, because machines drift. The amount of computation does not depend
+    on the shape of the tree, so chains stand for all trees.
 
     Args:
-        model: its own cache is not touched.
-        nodes: ascending, the first one 1.
-        prefix: committed tokens.
-        repeats: rounds that count.
-        peak: as `measure_peaks` gives it, for the model's dtype; measured by default.
-        seed: of the order and of the tokens.
+        model: the model; its own cache is not modified.
+        nodes: numbers of nodes, ascending and starting with 1.
+        prefix: number of committed tokens.
+        repeats: number of measured rounds.
+        peak: result of `measure_peaks` for the model's dtype; measured by default.
+        seed: seed of the order and of the tokens.
     """
     weights = next(model.model.parameters())
     peak = peak or measure_peaks(weights.dtype, model.device)
     runner, wait = model.fresh(), synchronizer(model.device)
-    make = torch.Generator().manual_seed(seed)
-    ids = torch.randint(model.vocab_size, (prefix + max(nodes),), generator=make).to(model.device)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(model.vocab_size, (prefix + max(nodes),), generator=generator)
+    ids = ids.to(model.device)
     runner.prefill(ids[:prefix])
 
     def measured(count: int) -> float:
@@ -120,12 +121,12 @@ def measure_passes(
 
 
 def pass_flops(model: Any, nodes: int, prefix: int) -> float:
-    """Operations of a pass: two for each weight of a matrix and token, and those of the attention.
+    """Number of operations of a pass: two per matrix weight and token, plus those of the attention.
 
     Args:
-        model: a causal language model of transformers, of the llama architecture.
-        nodes: tokens of the pass.
-        prefix: committed tokens; every node counts as seeing all nodes.
+        model: a causal language model of transformers with the Llama architecture.
+        nodes: number of tokens of the pass.
+        prefix: number of committed tokens; every node is counted as attending to all nodes.
     """
     config = model.config
     weights = {id(p): p for p in model.parameters() if p.ndim == 2}
@@ -140,15 +141,16 @@ def pass_flops(model: Any, nodes: int, prefix: int) -> float:
 def measure_peaks(
     dtype: torch.dtype, device: torch.device, *, megabytes: int = 256, side: int = 1024
 ) -> Peak:
-    """The fastest reading and the fastest matrix product of a few tries, with as many threads as torch has.
+    """Measure the peak rates of reading and arithmetic in a few attempts, with all threads of torch.
 
-    Reading: the larger rate of a sum, and of a matrix-vector product, over memory that no cache holds.
+    Reading is the faster of a sum and a matrix-vector product over memory larger than any cache. Arithmetic
+    is a product of square matrices.
 
     Args:
-        dtype: of what is read and multiplied.
-        device: where.
-        megabytes: read at once.
-        side: of the square matrices.
+        dtype: dtype of the data.
+        device: device to measure.
+        megabytes: amount of memory to read, in MiB.
+        side: number of rows and columns of the square matrices.
     """
     wait = synchronizer(device)
     columns = 4096

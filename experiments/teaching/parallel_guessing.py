@@ -1,9 +1,9 @@
-"""What guessing several tokens at once, each from its own marginal, does to their joint law; exactly.
+"""Exact effect on the joint law of guessing several tokens at once, each from its own marginal.
 
 Heads that predict the next tokens in parallel (Medusa's, arXiv:2401.10774, and those of masked and
-multi-token models) see the committed text, but not each other's guesses. Sampled as they are, the tokens
-are independent, and a text's are not. As drafts they do no harm: the acceptance rule knows the row that
-each was drawn from, and what comes out follows the target.
+multi-token models) see the committed text, but not each other's guesses. Sampled directly, their tokens are
+independent, while those of a text are not. As drafts they do no harm: the acceptance rule knows the
+distribution that each was drawn from, and the output follows the target.
 """
 
 from collections.abc import Sequence
@@ -37,31 +37,31 @@ __all__ = [
 ]
 
 NEVER = -1e4
-"""A logit whose probability is exactly 0 in float64, and that is finite."""
+"""A finite logit whose probability is exactly 0 in float64."""
 
 CHUNK = 256
-"""First tokens after which second ones are computed in one pass."""
+"""Number of first tokens whose successors are computed in one pass."""
 
 
-def total_variation(one: Float[Tensor, "..."], other: Float[Tensor, "..."]) -> float:
+def total_variation(left: Float[Tensor, "..."], right: Float[Tensor, "..."]) -> float:
     """Half the sum of absolute differences: the largest error in the probability of any event.
 
     Example:
         >>> total_variation(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
         0.5
     """
-    return float((one - other).abs().sum()) / 2
+    return float((left - right).abs().sum()) / 2
 
 
 def sticky_model(marginal: Sequence[float], dependence: float) -> TabularModel:
-    """Tokens that repeat the one before with probability `dependence`, and else are drawn anew.
+    """A model whose tokens repeat the previous one with probability `dependence` and are else drawn anew.
 
-    After a prompt of one token the first token is drawn from `marginal`; so is, by itself, every later
-    one. Two neighbours, guessed independently, are off by dependence x (1 - sum of squared marginals).
+    After a prompt of one token, every single token has the law `marginal`. The joint law of two neighbours,
+    guessed independently, is wrong by dependence x (1 - sum of squared marginals) in total variation.
 
     Args:
         marginal: law of every single token; positive.
-        dependence: 0, independent tokens, to 1, one token over and over.
+        dependence: from 0 (independent tokens) to 1 (one token repeated forever).
     """
     probs = torch.tensor(marginal, dtype=torch.float64)
     probs = probs / probs.sum()
@@ -79,15 +79,15 @@ def sticky_model(marginal: Sequence[float], dependence: float) -> TabularModel:
 def head_rows(
     model: TabularModel, context: tuple[int, ...], depth: int, sampling: Sampling
 ) -> Float[Tensor, "depth V"]:
-    """What perfect parallel heads say: the marginal law of each of the next tokens.
+    """Predictions of perfect parallel heads: the marginal law of each of the next tokens.
 
     No head that sees only the committed text can do better.
 
     Args:
-        model: whose tokens are predicted.
+        model: the model whose tokens are predicted.
         context: committed tokens.
-        depth: how many heads, at least 1.
-        sampling: the settings.
+        depth: number of heads, at least 1.
+        sampling: sampling settings.
     """
     law, axes = target_law(model, context, depth, sampling), range(depth)
     if depth == 1:
@@ -96,21 +96,21 @@ def head_rows(
 
 
 def independent_law(rows: Float[Tensor, "depth V"]) -> Float[Tensor, "..."]:
-    """The joint law of tokens drawn each from its own row, `[V] * depth`."""
+    """The joint law of independent tokens, each drawn from its own row; `[V] * depth`."""
     return reduce(lambda law, row: law[..., None] * row, rows[1:], rows[0])
 
 
 class ParallelDrafter:
-    """Drafts with perfect parallel heads over a table: every depth from its own row, blind to the others.
+    """Drafts with perfect parallel heads: each depth from its own distribution, blind to other guesses.
 
     Args:
-        model: the table; the heads know its law.
-        growth: a static shape; chains, or Medusa-like trees.
-        law: how children are chosen from a head's row.
-        sampling: the settings.
+        model: the tabular model whose law the heads know.
+        growth: a static shape: a chain, or a tree as in Medusa.
+        law: how children are chosen from the distribution of a head.
+        sampling: sampling settings.
 
     Raises:
-        InvalidTree: if the growth is not static: a dynamic one would look at the guesses.
+        InvalidTree: if the growth is not static, because a dynamic growth would depend on the guesses.
     """
 
     max_length = 1_000_000
@@ -121,18 +121,18 @@ class ParallelDrafter:
         if isinstance(growth, StaticGrowth):
             growth = growth.shape
         if not isinstance(growth, TreeShape):
-            raise InvalidTree("parallel heads draft static shapes only: give a TreeShape")
+            raise InvalidTree("parallel heads draft static shapes only: pass a TreeShape")
         self._model, self._shape, self._law, self._sampling = model, growth, law, sampling
         self.max_depth = growth.depth
         self._context: tuple[int, ...] = ()
         self._heads: dict[tuple[int, ...], Tensor] = {}
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """The last token is the root."""
+        """Set the committed tokens; the last one is the root."""
         self._context = tuple(tokens.tolist())
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The shape, its tokens drawn depth by depth from the heads' rows."""
+        """Draft the shape; the tokens of each depth come from the distribution of its head."""
         shape = self._shape
         tokens = [self._context[-1], *([0] * (shape.size - 1))]
         if shape.size == 1:
@@ -148,11 +148,11 @@ class ParallelDrafter:
         return TokenTree(shape, torch.tensor(tokens), rows, self._law)
 
     def commit(self, step: Step) -> None:
-        """The heads see what was kept."""
+        """Append the kept tokens, which the heads see from now on."""
         self._context += step.tokens
 
     def _rows(self) -> Float[Tensor, "depth V"]:
-        """The heads' rows, computed once for each text."""
+        """The distributions of the heads, computed once per context."""
         if self._context not in self._heads:
             self._heads[self._context] = head_rows(
                 self._model, self._context, self._shape.depth, self._sampling
@@ -162,13 +162,13 @@ class ParallelDrafter:
 
 @dataclass(frozen=True, eq=False)
 class Guessing:
-    """Parallel guesses, taken as they are and verified, over how much tokens depend on each other.
+    """Parallel guesses, unverified and verified, by number of guesses and dependence between tokens.
 
     Args:
-        tokens: guessed at once, `[T]`.
-        dependence: of a token on the one before, `[D]`.
-        unverified: total variation between the guesses' joint law and the target's.
-        verified: the same for what a step emits when the guesses are drafts.
+        tokens: numbers of tokens guessed at once, `[T]`.
+        dependence: dependence of a token on the previous one, `[D]`.
+        unverified: total variation between the joint law of the guesses and that of the target.
+        verified: total variation between the output law and that of the target if the guesses are drafts.
         accepted: expected number of guesses that verification keeps.
     """
 
@@ -186,13 +186,13 @@ def guessing(
     marginal: Sequence[float] = (0.5, 0.3, 0.2),
     rule: Verifier = chain,
 ) -> Guessing:
-    """Sweep `sticky_model` by enumeration: every guess, every coin of the rule.
+    """Sweep `sticky_model` by enumerating every guess and every coin of the rule.
 
     Args:
         tokens: numbers of tokens guessed at once.
         dependence: values in [0, 1].
         marginal: law of every single token.
-        rule: verifies a chain of guesses.
+        rule: acceptance rule that verifies a chain of guesses.
     """
     plain, prompt = Sampling(), (0,)
     unverified, verified, accepted = (np.zeros((len(tokens), len(dependence))) for _ in range(3))
@@ -216,50 +216,50 @@ class PairLaw:
     """The law of a model's next two tokens.
 
     Args:
-        joint: `joint[x, y]`, probability of x and then y.
+        joint: `joint[x, y]` is the probability of x followed by y.
     """
 
     joint: Float[Tensor, "V V"]
 
     @property
     def independent(self) -> Float[Tensor, "V V"]:
-        """The law of the same tokens guessed each from its own marginal."""
+        """The law of the two tokens if each is guessed from its own marginal."""
         return self.joint.sum(1)[:, None] * self.joint.sum(0)
 
     @property
     def distance(self) -> float:
-        """Total variation between the two."""
+        """Total variation between the independent and the joint law."""
         return total_variation(self.independent, self.joint)
 
     def inventions(self, count: int) -> list[tuple[int, int, float, float]]:
-        """The pairs that guessing writes too often, worst first.
+        """The pairs that independent guesses produce too often, worst first.
 
         Returns:
-            Both tokens, their probability when guessed, and that of the model.
+            For each pair: both tokens, their probability if guessed, and their probability under the model.
         """
         guessed = self.independent
         excess = (guessed - self.joint).flatten()
-        pairs = [divmod(at, len(self.joint)) for at in excess.topk(count).indices.tolist()]
+        pairs = [divmod(index, len(self.joint)) for index in excess.topk(count).indices.tolist()]
         return [(*pair, float(guessed[pair]), float(self.joint[pair])) for pair in pairs]
 
 
 def next_two_tokens(
     model: TreeModel, prompt: Int[Tensor, "T"], sampling: Sampling | None = None
 ) -> PairLaw:
-    """The exact law of the next two tokens: one row behind every token of the vocabulary.
+    """The exact law of the next two tokens, from one distribution after every token of the vocabulary.
 
     Args:
-        model: a real one, or a table; its own cache is not touched.
-        prompt: token ids, on the model's device.
-        sampling: temperature 1 by default.
+        model: a language model or a tabular model; its own cache is not modified.
+        prompt: token ids, on the device of the model.
+        sampling: sampling settings; temperature 1 by default.
     """
     sampling, model = sampling or Sampling(), model.fresh()
     model.prefill(prompt[:-1])
-    first, seconds = None, []
+    first_probs, second_probs = None, []
     for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK):
         tokens = torch.cat([prompt[-1:], chunk])
         logits = model.run(tokens, (-1, *([0] * len(chunk))))
-        first = sampling(logits[0])
-        seconds.append(sampling(logits[1:]))
-    assert first is not None
-    return PairLaw(first.double()[:, None] * torch.cat(seconds).double())
+        first_probs = sampling(logits[0])
+        second_probs.append(sampling(logits[1:]))
+    assert first_probs is not None
+    return PairLaw(first_probs.double()[:, None] * torch.cat(second_probs).double())

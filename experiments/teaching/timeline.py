@@ -1,4 +1,4 @@
-"""A text in time: when target and draft ran, and when which tokens appeared; live, or from a run."""
+"""The timeline of a text: when target and draft ran, and when tokens appeared; live or from a run."""
 
 import statistics
 import time
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 __all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "recorded", "watch"]
 
 DRAFT_PASS = "draft pass"
-"""Stage of one pass of the draft model; such spans lie inside those of the stage `draft`."""
+"""Stage of one pass of the draft model; its spans lie within those of the stage `draft`."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that ran.
+    """The time span of one stage.
 
     Args:
         stage: `draft`, `draft pass`, `verify`, `accept` or `commit`.
-        start: seconds since decoding began (the prefill is over by then).
-        seconds: how long it took.
+        start: seconds since decoding began, after the prefill.
+        seconds: duration.
     """
 
     stage: str
@@ -48,7 +48,7 @@ class Span:
 
     @property
     def end(self) -> float:
-        """Seconds since decoding began."""
+        """End of the span, in seconds since decoding began."""
         return self.start + self.seconds
 
 
@@ -57,10 +57,10 @@ class Brought:
     """The tokens of a step.
 
     Args:
-        start: when the step began, in seconds since decoding began.
-        end: when it ended: its tokens are there.
-        texts: the tokens kept, as text.
-        guessed: how many of them, the first ones, were drafted; the rest is the target's own.
+        start: start of the step, in seconds since decoding began.
+        end: end of the step, when its tokens are available.
+        texts: the kept tokens as text.
+        guessed: number of leading tokens that were drafted; the rest are the target's own.
     """
 
     start: float
@@ -71,12 +71,12 @@ class Brought:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one method did.
+    """The timeline of one method.
 
     Args:
-        name: of the method.
-        spans: what ran, in order of the start.
-        steps: what each step brought.
+        name: name of the method.
+        spans: spans of all stages, ordered by start.
+        steps: tokens of each step.
     """
 
     name: str
@@ -85,21 +85,21 @@ class Lane:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last token."""
+        """Seconds from the beginning of decoding to the last token."""
         return self.steps[-1].end
 
     @property
     def tokens(self) -> int:
-        """Tokens written."""
+        """Number of kept tokens."""
         return sum(len(step.texts) for step in self.steps)
 
     @property
     def text(self) -> str:
-        """All tokens."""
+        """All tokens as one text."""
         return "".join(text for step in self.steps for text in step.texts)
 
     def total(self, stage: str) -> float:
-        """Seconds of all spans of a stage."""
+        """Total seconds of a stage."""
         return sum(span.seconds for span in self.spans if span.stage == stage)
 
 
@@ -113,19 +113,22 @@ def watch(
     repeats: int = 5,
     seed: int = 0,
 ) -> list[Lane]:
-    """Decode with each method, note what runs when, and keep of each method the repeat of median length.
+    """Decode with each method, record its timeline, and return the repeat of median duration.
 
-    The methods take turns, since machines drift; one round more comes first and does not count.
+    The methods take turns, because machines drift. A first round warms up and does not count.
 
     Args:
         pair: the models.
-        prompt: token ids, on the models' device.
-        methods: the tree of each method, by name; the root alone decodes plainly.
-        tokens: to write.
-        sampling: temperature 0 by default, at which all methods write the same text. Above it children
-            are drawn without replacement.
-        repeats: rounds that count.
-        seed: of the coins, the same in every round.
+        prompt: token ids, on the device of the models.
+        methods: tree of each method, by name; a root without children decodes plainly.
+        tokens: number of tokens to decode.
+        sampling: sampling settings; temperature 0 by default, at which all methods produce the same text.
+            At higher temperatures, children are drawn without replacement.
+        repeats: number of rounds that count.
+        seed: seed of the coins, the same in every round.
+
+    Returns:
+        One lane per method.
     """
     sampling = sampling or Sampling(temperature=0.0)
     lanes_of: dict[str, list[Lane]] = {name: [] for name in methods}
@@ -148,16 +151,16 @@ def recorded(
 ) -> Lane:
     """The lane of one prompt of a run, from the stage times of its steps.
 
-    The stages are laid end to end: what the loop takes between them is not recorded by step, so the lane
-    is a little shorter than the prompt's `decode_s`. Passes of the draft are not recorded either.
+    The stages are laid end to end: the time of the loop between them is not recorded by step, so the lane
+    is slightly shorter than `decode_s` of the prompt. Passes of the draft are not recorded either.
 
     Args:
-        run: what was measured.
-        method: its name; one of our own loop.
+        run: the run.
+        method: name of a method that our own loop decodes.
         sampling: name of the setting.
-        prompt: index.
-        text_of: token ids to text, as `tokenizer.decode`.
-        repeat: which one, if prompts were repeated.
+        prompt: index of the prompt.
+        text_of: converts token ids to text, such as `tokenizer.decode`.
+        repeat: index of the repeat, if prompts were repeated.
 
     Raises:
         RunFolderError: if the run has no steps of this method on this prompt.
@@ -170,39 +173,39 @@ def recorded(
     if not rows:
         raise RunFolderError(
             f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
-            "steps are recorded for plain decoding and trees of our own loop"
+            "steps are recorded only for plain decoding and trees of our own loop"
         )
     ids = run.prompts.filter(*wanted)["tokens"].to_list()[0]
     spans: list[Span] = []
     steps: list[Brought] = []
-    clock, done = 0.0, 0
+    now, token_count = 0.0, 0
     for row in rows:
-        start = clock
+        start = now
         for stage in STAGES:
-            spans.append(Span(stage, clock, row[f"{stage}_s"]))
-            clock += row[f"{stage}_s"]
-        kept = ids[done : done + row["kept"]]
-        done += row["kept"]
+            spans.append(Span(stage, now, row[f"{stage}_s"]))
+            now += row[f"{stage}_s"]
+        kept = ids[token_count : token_count + row["kept"]]
+        token_count += row["kept"]
         texts = tuple(text_of([token]) for token in kept)
-        steps.append(Brought(start, clock, texts, min(row["accepted"], len(texts))))
+        steps.append(Brought(start, now, texts, min(row["accepted"], len(texts))))
     return Lane(method, tuple(spans), tuple(steps))
 
 
 class _Clock:
-    """An observer that notes when each stage began and ended."""
+    """An observer that records when each stage began and ended."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
         self._synchronize = synchronize
         self.spans: list[Span] = []
 
     def now(self) -> float:
-        """Seconds, once queued work of the device is finished."""
+        """Current time in seconds, after queued work of the device has finished."""
         self._synchronize()
         return time.perf_counter()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A context that lasts as long as the stage."""
+        """Context that records its duration as a span of the stage."""
         start = self.now()
         try:
             yield
@@ -211,7 +214,7 @@ class _Clock:
 
 
 class _Watched:
-    """A model whose passes are stages of their own."""
+    """A draft model whose passes are recorded as stages."""
 
     def __init__(self, model: TreeModel, clock: _Clock) -> None:
         self._model, self._clock = model, clock
@@ -220,7 +223,7 @@ class _Watched:
 
     @property
     def length(self) -> int:
-        """Number of committed rows."""
+        """Number of committed tokens in the cache."""
         return self._model.length
 
     def fresh(self) -> "_Watched":
@@ -234,12 +237,12 @@ class _Watched:
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits, and a note of how long they took."""
+        """Compute the logits, and record the pass as a stage."""
         with self._clock.stage(DRAFT_PASS):
             return self._model.run(tokens, parents, first)
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Commit these rows."""
+        """Commit the cache rows of these nodes."""
         self._model.keep(nodes)
 
 
@@ -252,19 +255,19 @@ def _decoded(
     sampling: Sampling,
     seed: int,
 ) -> Lane:
-    """One text."""
+    """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
     rule = verifier_for(usual_rule(law, sampling), pair.target)
     drafter = make_drafter(_Watched(pair.draft, clock), shape, law, sampling)
-    taken: list[tuple[float, tuple[int, ...], int]] = []
+    outcomes: list[tuple[float, tuple[int, ...], int]] = []
     for step in decode(
         make_target(pair.target), drafter, rule, prompt, sampling=sampling,
         coins=TorchCoins(seed), max_new_tokens=tokens, observer=clock,
     ):  # fmt: skip
-        taken.append((clock.now(), step.tokens, step.verdict.accepted))
+        outcomes.append((clock.now(), step.tokens, step.verdict.accepted))
     begin = next(span.end for span in clock.spans if span.stage == "prefill")
     steps: list[Brought] = []
-    for end, ids, accepted in taken:  # only now: this takes time too
+    for end, ids, accepted in outcomes:  # after decoding, because detokenizing takes time too
         texts = tuple(str(pair.tokenizer.decode([token])) for token in ids)
         start = steps[-1].end if steps else 0.0
         steps.append(Brought(start, end - begin, texts, min(accepted, len(texts))))
@@ -277,6 +280,6 @@ def _decoded(
 
 
 def _median(lanes: Sequence[Lane]) -> Lane:
-    """The lane whose length is the median; of an even number, the shorter one in the middle."""
-    middle = statistics.median_low([lane.seconds for lane in lanes])
-    return next(lane for lane in lanes if lane.seconds == middle)
+    """The lane of median duration; of an even number of lanes, the shorter of the middle two."""
+    median = statistics.median_low([lane.seconds for lane in lanes])
+    return next(lane for lane in lanes if lane.seconds == median)

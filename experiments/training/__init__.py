@@ -1,1 +1,1 @@
-"""The recipe that trains the embedded model pair; run it with `python -m treespec.experiments.training`."""
+"""The training recipe of the embedded model pair; run it with `python -m treespec.experiments.training`."""

@@ -1,4 +1,4 @@
-"""`python -m treespec.experiments.training`: make the embedded pair from nothing."""
+"""`python -m treespec.experiments.training`: train the embedded pair from scratch."""
 
 import logging
 import tempfile
@@ -17,7 +17,7 @@ EMBEDDED_FOLDER = Path(str(files("treespec"))) / "embedded"
 
 
 class Size(StrEnum):
-    """Which pair to make."""
+    """The pair to train."""
 
     EMBEDDED = "embedded"
     MINIATURE = "miniature"
@@ -28,15 +28,28 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="where the product goes")] = EMBEDDED_FOLDER,
-    work: Annotated[Path | None, typer.Option(help="checkpoints; give it to resume a run")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="default: this Python's library")] = None,
-    size: Annotated[Size, typer.Option(help="the real pair, or one for tests")] = Size.EMBEDDED,
-    target_tokens: Annotated[int, typer.Option(min=1)] = 4_400_000,
-    draft_tokens: Annotated[int, typer.Option(min=1)] = 2_500_000,
-    seed: Annotated[int, typer.Option()] = 0,
+    out: Annotated[
+        Path, typer.Option(help="folder for the models and their card")
+    ] = EMBEDDED_FOLDER,
+    work: Annotated[
+        Path | None, typer.Option(help="folder for checkpoints; pass it again to resume")
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="folder of Python files (default: the standard library of this Python)"),
+    ] = None,
+    size: Annotated[
+        Size, typer.Option(help="the embedded pair, or a miniature for tests")
+    ] = Size.EMBEDDED,
+    target_tokens: Annotated[
+        int, typer.Option(min=1, help="tokens to train the target on")
+    ] = 4_400_000,
+    draft_tokens: Annotated[
+        int, typer.Option(min=1, help="tokens to train the draft on")
+    ] = 2_500_000,
+    seed: Annotated[int, typer.Option(help="seed of initialisation and data order")] = 0,
 ) -> None:
-    """Train the tokenizer, the target and the draft, measure them, and write the product."""
+    """Train the tokenizer, the target and the draft, evaluate them, and write models and model card."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with tempfile.TemporaryDirectory() as fresh:
         try:

@@ -1,4 +1,4 @@
-"""The model card: only what this run used and measured."""
+"""The model card, written from what a training run used and measured."""
 
 import platform
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Measurement:
-    """Pair statistics on one text at one context length, with the text's name."""
+    """Pair statistics on a named text at one context length."""
 
     text: str
     length: int
@@ -41,7 +41,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything the card reports."""
+    """The data of a training run that the card reports."""
 
     command: str
     corpus: Corpus
@@ -56,7 +56,7 @@ class Run:
 
 
 def write_card(run: Run, path: Path) -> None:
-    """Write the card of `run` as Markdown."""
+    """Write the model card of `run` as Markdown."""
     sections = [_front(), _data(run), _models(run), _recipe(run), _losses(run), _agreement(run)]
     write_whole(path, "\n\n".join(sections) + "\n")
 

@@ -1,7 +1,7 @@
-"""The corpus: Python sources of a folder, split by file into training and held-out text.
+"""The corpus: Python source files of a folder, split by file into training and held-out text.
 
-The default folder is the running interpreter's own standard library, because every machine that
-can run the recipe already has it, its licence allows redistribution, and code drafts well.
+The default folder is the standard library of the running interpreter: every machine that can run the recipe
+has it, its licence allows redistribution, and code is easy to draft.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The files of a corpus folder, split once and for all by a hash of their path."""
+    """The files of a corpus folder, split deterministically by a hash of their path."""
 
     training: tuple[SourceFile, ...]
     held_out: tuple[SourceFile, ...]
 
     @property
     def sha256(self) -> str:
-        """Digest of every path and text, sorted by path: names the data exactly."""
+        """Digest of all paths and texts, sorted by path; identifies the data exactly."""
         digest = hashlib.sha256()
         for file in sorted(self.training + self.held_out, key=lambda file: file.path):
             digest.update(f"{file.path}\0{len(file.text.encode())}\0{file.text}".encode())
@@ -49,7 +49,7 @@ def standard_library() -> Path:
 
 
 def read_corpus(folder: Path) -> Corpus:
-    """Read every UTF-8 Python file below `folder`, without tests and installed packages."""
+    """Read all UTF-8 Python files below `folder`, except tests and installed packages."""
     files = []
     for path in sorted(folder.rglob("*.py")):
         relative = path.relative_to(folder)
@@ -67,7 +67,7 @@ def read_corpus(folder: Path) -> Corpus:
 
 
 def is_held_out(path: str) -> bool:
-    """Whether a file is held out: decided by its path alone, so it can be checked anywhere."""
+    """Whether a file is held out; depends on its path only, so it can be checked anywhere."""
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:4]) % 1000 < HELD_OUT_PER_MILLE
 
 
@@ -77,9 +77,9 @@ MOST_PROMPTS = 24
 
 
 def choose_prompts(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """At most 24 held-out files that begin with code or documentation, in order of a path hash.
+    """Choose at most `MOST_PROMPTS` of these files as prompts, in order of a hash of their path.
 
-    Short files, character tables and files that open with a licence make poor prompts.
+    Short files, character tables and files that begin with a licence make poor prompts and are left out.
     """
     chosen = [
         SourceFile(file.path, shorten(file.text, PROMPT_BYTES))
@@ -92,7 +92,7 @@ def choose_prompts(files: Iterable[SourceFile]) -> list[SourceFile]:
 
 
 def shorten(text: str, most_bytes: int) -> str:
-    """All of `text` if it fits in `most_bytes`, else as many of its first lines as fit."""
+    """The text if it fits in `most_bytes`, else as many of its first lines as fit."""
     if len(text.encode()) <= most_bytes:
         return text
     head = text.encode()[:most_bytes]
@@ -100,6 +100,6 @@ def shorten(text: str, most_bytes: int) -> str:
 
 
 def write_held_out(files: Iterable[SourceFile], path: Path) -> None:
-    """One JSON object per line: the file's relative path and its text."""
+    """Write one JSON object per line with the relative path and the text of a file."""
     lines = [json.dumps({"file": file.path, "text": file.text}) for file in files]
     write_whole(path, "".join(f"{line}\n" for line in lines))

@@ -1,9 +1,9 @@
-"""`python -m treespec.experiments.training.drafts`: drafts of other sizes and training for the embedded
-target.
+"""`python -m treespec.experiments.training.drafts`: train further drafts for the embedded target.
 
-For studies of what the quality of a draft does to trees and chains. Each is distilled from the embedded
-target by the recipe of the embedded draft, on a smaller budget of tokens, whose decay to zero it goes
-through whole: so a shorter run is a finished model, not one that was stopped.
+For studies of how the quality of a draft affects trees and chains. The drafts differ in size and in
+training tokens. Each is distilled from the embedded target by the recipe of the embedded draft with a
+smaller token budget. The learning rate decays to zero within that budget, so a shorter run is a finished
+model and not an interrupted one.
 """
 
 import logging
@@ -26,7 +26,7 @@ SIZES = {
 TOKENS = {"100k": 100_000, "400k": 400_000}
 
 SCHEDULE = replace(EMBEDDED.draft_schedule, batch_tokens=2048, warmup_steps=10)
-"""Smaller batches than the embedded draft's, or the smallest budget would be two dozen steps."""
+"""Smaller batches than for the embedded draft: otherwise the smallest budget would be two dozen steps."""
 
 logger = logging.getLogger(__name__)
 app = typer.Typer(add_completion=False)
@@ -34,13 +34,16 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="where the drafts go, a folder for each")] = Path(
-        "drafts"
-    ),
-    corpus: Annotated[Path | None, typer.Option(help="default: this Python's library")] = None,
-    seed: Annotated[int, typer.Option()] = 1,
+    out: Annotated[
+        Path, typer.Option(help="folder for the drafts, with a subfolder for each")
+    ] = Path("drafts"),
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="folder of Python files (default: the standard library of this Python)"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="seed of initialisation and data order")] = 1,
 ) -> None:
-    """Train the drafts that are not there yet."""
+    """Train the drafts that do not exist yet."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from treespec.experiments.training.__main__ import EMBEDDED_FOLDER
@@ -49,17 +52,17 @@ def main(
     wanted = [(size, tokens) for size in SIZES for tokens in TOKENS]
     missing = [(s, t) for s, t in wanted if not (out / f"{s}-{t}" / "config.json").exists()]
     if not missing:
-        typer.echo(f"all {len(wanted)} drafts are in {out}")
+        typer.echo(f"all {len(wanted)} drafts exist in {out}")
         return
     for size, tokens in missing:
         folder = out / f"{size}-{tokens}"
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise typer.BadParameter(f"{folder} is there, and is no draft: move it away")
+            raise typer.BadParameter(f"{folder} exists and is not a draft: move it away")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(EMBEDDED_FOLDER / "target")
     target = LlamaForCausalLM.from_pretrained(EMBEDDED_FOLDER / "target").float().eval()
     training = read_corpus(corpus or standard_library()).training
     if not training:
-        raise typer.BadParameter(f"{corpus} holds no Python files to train on")
+        raise typer.BadParameter(f"{corpus} contains no Python files to train on")
     files = tokenize(training, tokenizer)
     for size, tokens in missing:
         draft = build_model(SIZES[size], EMBEDDED, tokenizer, seed)
@@ -78,11 +81,11 @@ def main(
 
 
 def save_whole(draft: Any, tokenizer: Any, folder: Path) -> None:
-    """Save a draft whole or not at all: its config is written first, and would count as a draft."""
+    """Save a draft atomically: its config is written first, so a partial folder would count as a draft."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as partial:
-        save_model(draft, tokenizer, Path(partial) / folder.name)
-        (Path(partial) / folder.name).rename(folder)  # which is not there, or empty
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        save_model(draft, tokenizer, Path(temporary) / folder.name)
+        (Path(temporary) / folder.name).rename(folder)  # `folder` is missing or empty
 
 
 if __name__ == "__main__":

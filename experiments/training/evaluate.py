@@ -1,4 +1,4 @@
-"""What is known about a pair after training: losses of both models, and how well they agree."""
+"""Evaluation of a pair after training: losses of both models, and their agreement."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ RANKS = 8
 
 @dataclass(frozen=True)
 class PairStatistics:
-    """Means over every predicted token of some text, at temperature 1.
+    """Means over all predicted tokens of a text, at temperature 1.
 
     `acceptance` is E[sum_v min(target_probs, draft_probs)]; `ranks[k - 1]` is how often the
     target's most probable token is the draft's k-th choice, so `ranks[0]` is top-1 agreement.
@@ -28,7 +28,7 @@ class PairStatistics:
     ranks: tuple[float, ...]
 
     def bits_per_byte(self, nats: float) -> float:
-        """A loss in nats per token as bits per byte of the same text."""
+        """Convert a loss in nats per token into bits per byte of the same text."""
         return nats / math.log(2) * self.tokens / self.bytes
 
 
@@ -40,9 +40,9 @@ def measure_pair(
     text_bytes: int,
     length: int,
 ) -> PairStatistics:
-    """Both models over `files`, packed in the given order and cut into blocks of `length`.
+    """Evaluate both models on `files`, packed in the given order and cut into blocks of `length` tokens.
 
-    Each block starts without context, so every token but the very first is predicted once.
+    Each block starts without context. Every token but the very first is predicted once.
     """
     totals = torch.zeros(3 + RANKS, dtype=torch.float64)
     tokens = 0
@@ -64,6 +64,6 @@ def measure_pair(
 
 
 def blocks(stream: np.ndarray, length: int) -> Iterator[torch.Tensor]:
-    """`[1, <= length + 1]` pieces of `stream`; neighbours share one token."""
+    """Cut `stream` into blocks `[1, <= length + 1]`; consecutive blocks share one token."""
     for start in range(0, len(stream) - 1, length):
         yield torch.from_numpy(stream[None, start : start + length + 1])

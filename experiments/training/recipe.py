@@ -1,4 +1,4 @@
-"""The whole recipe, from a folder of sources to the product and its card."""
+"""The complete recipe, from a folder of source files to the models and their card."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecipeError(ValueError):
-    """What was asked for cannot be trained; the message says why."""
+    """The requested pair cannot be trained; the message says why."""
 
 
 def make_pair(
@@ -42,10 +42,12 @@ def make_pair(
     seed: int,
     command: str,
 ) -> None:
-    """Train target, then draft, and write both to `out`; `work` holds resumable checkpoints."""
+    """Train the target, then the draft, and write both to `out`; `work` holds resumable checkpoints."""
     corpus = read_corpus(folder)
     if not corpus.training or not corpus.held_out:
-        raise RecipeError(f"{folder} must hold Python files on both sides of the split")
+        raise RecipeError(
+            f"{folder} must contain Python files for training and held-out ones: use a larger corpus"
+        )
     claim(work, {"corpus": corpus.sha256, "pair": repr(pair), "seed": seed})
     out.mkdir(parents=True, exist_ok=True)
     write_held_out(choose_prompts(corpus.held_out), out / "held_out.jsonl")
@@ -94,12 +96,14 @@ def make_pair(
 
 
 def claim(work: Path, identity: dict[str, str | int]) -> None:
-    """Refuse to resume in `work` what was begun with other data, sizes or seed."""
+    """Raise RecipeError if `work` holds checkpoints for other data, sizes or seed."""
     work.mkdir(parents=True, exist_ok=True)
     path = work / "recipe.json"
     text = json.dumps(identity, indent=1)
     if path.exists() and path.read_text() != text:
-        raise RecipeError(f"{work} holds checkpoints of another recipe: {path.read_text()}")
+        raise RecipeError(
+            f"{work} holds checkpoints of another recipe (choose another --work): {path.read_text()}"
+        )
     write_whole(path, text)
 
 
@@ -110,9 +114,9 @@ def measure(
     corpus: Corpus,
     pair: PairSize,
 ) -> tuple[Measurement, ...]:
-    """Both models on held-out text in short and long blocks, and on a sample of training text."""
+    """Evaluate both models on held-out text in short and long blocks, and on a sample of training text."""
 
-    def on(text: str, files: Sequence[SourceFile], length: int) -> Measurement:
+    def measured(text: str, files: Sequence[SourceFile], length: int) -> Measurement:
         tokens: list[np.ndarray] = tokenize(files, tokenizer)
         size = sum(len(file.text.encode()) for file in files)
         statistics = measure_pair(target, draft, tokens, size, length)
@@ -121,7 +125,7 @@ def measure(
 
     short, long = pair.target_schedule.length, pair.target_schedule.long_length
     return (
-        on("held out", corpus.held_out, short),
-        on("held out", corpus.held_out, long),
-        on("training sample", corpus.training[::TRAINING_SAMPLE], short),
+        measured("held out", corpus.held_out, short),
+        measured("held out", corpus.held_out, long),
+        measured("training sample", corpus.training[::TRAINING_SAMPLE], short),
     )

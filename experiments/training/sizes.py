@@ -1,4 +1,4 @@
-"""The two models: how large they are, how long and fast they are trained, and how they are saved."""
+"""Sizes and training schedules of the two models, and how models are built and saved."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The dimensions of a llama model with grouped-query heads and tied embeddings."""
+    """The dimensions of a Llama model with grouped-query heads and tied embeddings."""
 
     hidden: int
     layers: int
@@ -21,10 +21,10 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm-up, constant rate, linear decay; short blocks first, long blocks at the end.
+    """Warm-up, constant rate and linear decay; short blocks first, long blocks at the end.
 
-    Shares are of the token budget. Everything before the decay is independent of the budget, so
-    a run may be shortened from a checkpoint without becoming another recipe.
+    Shares refer to the token budget. Nothing before the decay depends on the budget, so a run may be
+    shortened from a checkpoint without becoming another recipe.
     """
 
     muon_lr: float
@@ -60,7 +60,7 @@ EMBEDDED = PairSize(
     draft_schedule=Schedule(muon_lr=6e-3, adamw_lr=4e-3),
 )
 
-# The same recipe for tests: some seconds, same head grouping.
+# The same recipe for tests: takes a few seconds, with the same grouping of heads.
 MINIATURE_SCHEDULE = Schedule(
     muon_lr=4e-3,
     adamw_lr=3e-3,
@@ -82,7 +82,7 @@ MINIATURE = PairSize(
 def build_model(
     size: ModelSize, pair: PairSize, tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> LlamaForCausalLM:
-    """A freshly initialised float32 model whose generation config changes nothing."""
+    """A freshly initialised float32 model with a neutral generation config."""
     torch.manual_seed(seed)
     end = tokenizer.eos_token_id
     config = LlamaConfig(
@@ -108,9 +108,9 @@ def build_model(
 def save_model(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> LlamaForCausalLM:
-    """Write `model` in bfloat16, with the tokenizer, and return what was written in float32.
+    """Save `model` in bfloat16 with the tokenizer, and return the saved weights in float32.
 
-    Whatever is measured or distilled afterwards sees the weights that ship, rounding included.
+    Evaluation and distillation afterwards thus use the published weights, rounding included.
     """
     model = model.bfloat16()
     model.save_pretrained(folder)

@@ -1,7 +1,7 @@
-"""The pair's tokenizer, and what becomes of texts by it: blocks of tokens.
+"""The tokenizer of the pair, and the batches of tokens that training uses.
 
-Byte-level BPE, so that every text round-trips exactly. Files are packed in shuffled order, an end-of-text
-token between them.
+Byte-level BPE, so that every text round-trips exactly. Files are packed in shuffled order, separated by an
+end-of-text token.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,13 @@ from treespec.experiments.training.corpus import SourceFile
 
 END_OF_TEXT = "<|endoftext|>"
 
-# Words with one leading character, single digits, punctuation with the line ends after it, line
-# ends, then runs of spaces: an indentation is one piece, and a line end never hides in a word.
+# Words with one leading character, single digits, punctuation with the line ends after it, line ends, and
+# runs of spaces: an indentation is one piece, and a line end is never part of a word.
 PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, context: int) -> PreTrainedTokenizerFast:
-    """Learn a byte-level BPE of `vocab_size` entries; `context` is the models' longest input."""
+    """Train a byte-level BPE with `vocab_size` entries; `context` is the longest input of the models."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -49,18 +49,18 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, context: int) -> PreT
 
 
 def tokenize(files: Sequence[SourceFile], tokenizer: PreTrainedTokenizerFast) -> list[np.ndarray]:
-    """Token ids of each file, opened by the end-of-text token that separates files."""
+    """Token ids of each file, preceded by the end-of-text token that separates files."""
     encoded = tokenizer.backend_tokenizer.encode_batch([file.text for file in files])
     opening = [tokenizer.eos_token_id]
     return [np.array(opening + encoding.ids, dtype=np.int64) for encoding in encoded]
 
 
 class Batches:
-    """`batches[step]` is a `[rows, length + 1]` tensor: inputs and, shifted by one, their targets.
+    """`batches[step]` is a `[rows, length + 1]` tensor of inputs and, shifted by one, their targets.
 
-    An epoch concatenates the files in an order of its own, cuts them into blocks and shuffles the
-    blocks. A batch depends on its step and the seed alone, so an interrupted run resumes exactly,
-    and a longer run begins like a shorter one.
+    Each epoch concatenates the files in a new random order, cuts them into blocks and shuffles the
+    blocks. A batch depends only on its step and the seed, so an interrupted run resumes exactly, and a
+    longer run begins like a shorter one.
     """
 
     def __init__(self, files: Sequence[np.ndarray], rows: int, length: int, seed: int) -> None:
@@ -78,9 +78,9 @@ class Batches:
         return torch.from_numpy(np.stack(rows))
 
     def _block(self, index: int) -> np.ndarray:
-        epoch, place = divmod(index, self.blocks)
+        epoch, position = divmod(index, self.blocks)
         stream, order = self._epoch(epoch)
-        start = order[place] * self.length
+        start = order[position] * self.length
         return stream[start : start + self.length + 1]
 
     def _shuffled_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""The training loop of both models: one token budget, checkpoints, exact resumption.
+"""The training loop of both models, with a token budget, checkpoints and exact resumption.
 
-Muon for the matrices between layers, AdamW for embeddings and norms. The target learns the next tokens of
-the corpus, the draft the target's distribution.
+Muon trains the matrices inside the layers, AdamW the embeddings and norms. The target learns the next
+tokens of the corpus, the draft learns the distribution of the target.
 """
 
 import io
@@ -22,51 +22,53 @@ from treespec.whole_file import write_whole
 
 
 class Optimizers:
-    """The two optimizers under one schedule.
+    """Both optimizers under one schedule.
 
-    Muon (Jordan et al. 2024) orthogonalises each matrix update; at this size it needs about half
-    the tokens of AdamW. `match_rms_adamw` puts both learning rates on one scale.
+    Muon (Jordan et al. 2024) orthogonalises the update of each matrix; at this size it needs about half as
+    many tokens as AdamW. `match_rms_adamw` puts both learning rates on one scale.
     """
 
     def __init__(self, model: nn.Module, schedule: Schedule, total_tokens: int) -> None:
         named = dict(model.named_parameters())
         matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
+        other_parameters = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
         muon = torch.optim.Muon(
             matrices,
             lr=schedule.muon_lr,
             weight_decay=schedule.weight_decay,
             adjust_lr_fn="match_rms_adamw",
         )
-        adamw = torch.optim.AdamW(others, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0)
+        adamw = torch.optim.AdamW(
+            other_parameters, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0
+        )
         self.parts = {"muon": muon, "adamw": adamw}
         self.rates = {"muon": schedule.muon_lr, "adamw": schedule.adamw_lr}
         self.schedule = schedule
         self.total_tokens = total_tokens
 
     def factor(self, step: int, tokens: int) -> float:
-        """Share of the peak rate at `step`, with `tokens` seen: warm-up, constant, decay."""
-        warm = min(1.0, (step + 1) / self.schedule.warmup_steps)
-        left = 1.0 - tokens / self.total_tokens
-        return min(warm, left / self.schedule.decay_share, 1.0)
+        """Share of the peak learning rate at `step` after `tokens` tokens: warm-up, constant, decay."""
+        warmup = min(1.0, (step + 1) / self.schedule.warmup_steps)
+        remaining = 1.0 - tokens / self.total_tokens
+        return min(warmup, remaining / self.schedule.decay_share, 1.0)
 
     def step(self, step: int, tokens: int) -> None:
         """Update the parameters from their gradients and clear them."""
         factor = self.factor(step, tokens)
-        for name, part in self.parts.items():
-            for group in part.param_groups:
+        for name, optimizer in self.parts.items():
+            for group in optimizer.param_groups:
                 group["lr"] = self.rates[name] * factor
-            part.step()
-            part.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, dict]:
         """State of both optimizers."""
-        return {name: part.state_dict() for name, part in self.parts.items()}
+        return {name: optimizer.state_dict() for name, optimizer in self.parts.items()}
 
     def load_state_dict(self, state: dict[str, dict]) -> None:
-        """Restore what `state_dict` gave."""
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+        """Restore both optimizers from the result of `state_dict`."""
+        for name, optimizer in self.parts.items():
+            optimizer.load_state_dict(state[name])
 
 
 CHECKPOINT_SECONDS = 180.0
@@ -79,7 +81,7 @@ Loss = Callable[[LlamaForCausalLM, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class Progress:
-    """How far a run is; `seconds` adds up over resumptions."""
+    """The progress of a run; `seconds` accumulates over resumptions."""
 
     step: int = 0
     long_steps: int = 0
@@ -105,9 +107,9 @@ def train(
     seed: int,
     checkpoint: Path,
 ) -> Progress:
-    """Train `model` in place on `total_tokens` tokens, or finish the run in `checkpoint`.
+    """Train `model` in place on `total_tokens` tokens, resuming from `checkpoint` if it exists.
 
-    Weights stay float32; forward and backward run under bfloat16 autocast.
+    Weights stay in float32; forward and backward passes run under bfloat16 autocast.
     """
     optimizers = Optimizers(model, schedule, total_tokens)
     progress = load_checkpoint(checkpoint, model, optimizers)
@@ -145,7 +147,7 @@ def update(
     batch: torch.Tensor,
     progress: Progress,
 ) -> float:
-    """One optimizer step on one batch; the loss before it, in nats per token."""
+    """Take one optimizer step on a batch; return the loss before the step, in nats per token."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = loss(model, batch[:, :-1], batch[:, 1:])
     value.backward()
@@ -157,7 +159,7 @@ def update(
 def save_checkpoint(
     path: Path, model: LlamaForCausalLM, optimizers: Optimizers, progress: Progress
 ) -> None:
-    """Write everything a resumption needs; a kill while writing leaves the previous file."""
+    """Write everything needed to resume; if killed while writing, the previous file remains."""
     state = {
         "model": model.state_dict(),
         "optimizers": optimizers.state_dict(),
@@ -169,7 +171,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers) -> Progress:
-    """Restore a run from `path`; a fresh start when there is none."""
+    """Restore a run from `path`, or start afresh if there is no such file."""
     if not path.exists():
         return Progress()
     state = torch.load(path)
@@ -179,10 +181,10 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers)
 
 
 def distillation_loss(target: LlamaForCausalLM) -> Loss:
-    """Forward KL divergence from `target`: full vocabulary, temperature 1, on corpus text.
+    """Forward KL divergence from `target` over the full vocabulary, at temperature 1, on corpus text.
 
-    Forward, because it makes the draft cover what the target may say: the second and third
-    choices of the draft are what trees live on.
+    Forward, because it makes the draft cover everything that the target may say: trees rely on the second
+    and third choices of the draft.
     """
 
     def loss(draft: LlamaForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

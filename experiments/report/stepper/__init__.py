@@ -1,1 +1,1 @@
-"""Steps of decoding, one at a time: in the report of a run and in notebooks."""
+"""The stepper: shows decoding steps one at a time, in the report of a run and in notebooks."""

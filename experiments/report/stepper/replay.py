@@ -1,4 +1,4 @@
-"""The data that the stepper's JavaScript replays, and the section of the report that does so."""
+"""The data that the stepper's JavaScript replays, and the section of the report that contains it."""
 
 import json
 from collections.abc import Sequence
@@ -23,21 +23,21 @@ __all__ = [
 ]
 
 MOST_BYTES = 1_500_000
-"""Bytes of the data of a page: the rest is left out, and the page says so."""
+"""Maximum size of the data of a page in bytes; the rest is left out, and the page says so."""
 
 MOST_STEPS = 64
-"""Steps of each text, so that one long text does not use up the budget."""
+"""Maximum number of steps per text, so that one long text does not use up the budget."""
 
 
 class Replay:
-    """The data of a stepper, as far as it fits.
+    """The data of a stepper, as far as it fits into a budget.
 
-    Drawings are shared: a picture depends on the tree and on where the accepted path ends, not on tokens,
-    so that a text of a static tree needs few of them. So are the texts of tokens.
+    Steps share drawings: a drawing depends on the tree and on the end of the accepted path, not on tokens,
+    so a static tree needs only a few. Steps also share the texts of tokens.
 
     Args:
-        budget: bytes of JSON.
-        most: steps of each text.
+        budget: maximum size of the JSON data in bytes.
+        most: maximum number of steps per text.
     """
 
     def __init__(self, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> None:
@@ -47,10 +47,10 @@ class Replay:
         self._trails: list[dict[str, Any]] = []
         self._prompts: dict[str, str] = {}
         self.steps, self.total = 0, 0
-        """Steps that are in the data, and those that were given."""
+        """Number of steps in the data, and number of steps given."""
 
     def add(self, trail: Trail) -> None:
-        """Add the steps of a text, up to the first that does not fit."""
+        """Add the steps of a text up to the first one that does not fit."""
         self.total += len(trail.steps)
         letters, steps = trail.letters, []
         for snapshot in trail.steps[: self._most]:
@@ -76,7 +76,7 @@ class Replay:
             )
 
     def data(self, first: int = 0) -> dict[str, Any]:
-        """What `stepper.js` reads; `first` is the text shown at the beginning."""
+        """The data for `stepper.js`; `first` is the index of the text shown initially."""
         return {
             "texts": [list(text) for text in self._texts],
             "trees": list(self._trees),
@@ -86,25 +86,28 @@ class Replay:
         }
 
     def _step(self, snapshot: Snapshot, letters: int) -> list[Any] | None:
-        """A step: its picture, the text of each node, the path, the bonus, how many are kept, in words."""
+        """A step for `stepper.js`: drawing, texts of the nodes, path, bonus, kept tokens and summary.
+
+        None if it does not fit into the budget.
+        """
         shape, path = snapshot.shape, snapshot.path
         blank = [""] * shape.size
         svg = draw_step(shape.children, blank, path, "", letters=letters)
-        given = [(piece, visible(piece)) for piece in (*snapshot.pieces, snapshot.bonus)]
-        new = {text for text in given if text not in self._texts}
+        texts = [(piece, visible(piece)) for piece in (*snapshot.pieces, snapshot.bonus)]
+        new_texts = {text for text in texts if text not in self._texts}
         cost = 8 * (shape.size + len(path) + 3) + _bytes(snapshot.said)
-        cost += sum(_bytes(text) + 1 for text in new)
+        cost += sum(_bytes(text) + 1 for text in new_texts)
         cost += 0 if svg in self._trees else _bytes(svg)
         if cost > self._left:
             return None
         self._left -= cost
-        places = [self._texts.setdefault(text, len(self._texts)) for text in given]
+        *nodes, bonus = [self._texts.setdefault(text, len(self._texts)) for text in texts]
         tree = self._trees.setdefault(svg, len(self._trees))
-        return [tree, places[:-1], list(path), places[-1], snapshot.kept, snapshot.said]
+        return [tree, nodes, list(path), bonus, snapshot.kept, snapshot.said]
 
 
 def replay(trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS) -> Replay:
-    """The data of these texts, those that come first in full."""
+    """Collect the data of these texts in order, until the budget is used up."""
     data = Replay(budget, most)
     for trail in trails:
         data.add(trail)
@@ -112,7 +115,7 @@ def replay(trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_S
 
 
 def script_json(data: Any) -> str:
-    """JSON that can stand in a script element: no text in it can end the element or begin a comment."""
+    """JSON that is safe in a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -124,27 +127,30 @@ def _bytes(data: Any) -> int:
 
 
 def asset(name: str) -> str:
-    """A file of the stepper: `stepper.js` or `stepper.css`."""
+    """Read a file of the stepper: `stepper.js` or `stepper.css`."""
     return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
 
 
 STEPS_WITHOUT_SCRIPT = 4
-"""Steps shown as pictures to readers without JavaScript."""
+"""Number of steps shown as pictures to readers without JavaScript."""
 
 NOTE = (
-    "Real steps of this run. The tree holds what was drafted, as text; · is a space and ⏎ a new line. The "
-    "accepted path is green, and the token that the target added at its end is yellow with a dashed line; "
-    "what was rejected is grey. Below it is the text so far, the prompt in pale letters."
+    "Real steps of this run. The tree shows the drafted tokens as text; · is a space and ⏎ a new line. The "
+    "accepted path is green, the token that the target added at its end is yellow with a dashed line, and "
+    "rejected tokens are grey. Below the tree is the text so far, with the prompt in pale letters."
 )
 
 
 def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> str:
-    """The stepper, its data and its script; without JavaScript, the first steps of one text as pictures.
+    """The stepper with its data and script; without JavaScript, the first steps of one text as pictures.
 
     Args:
-        run: whose steps; empty if it kept none.
-        budget: bytes of the data.
-        most: steps of each text.
+        run: the run.
+        budget: maximum size of the data in bytes.
+        most: maximum number of steps per text.
+
+    Returns:
+        HTML; empty if the run kept no steps.
 
     Raises:
         RunFolderError: if the kept trees are damaged.
@@ -162,8 +168,8 @@ def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_
     left_out = ""
     if kept.steps < kept.total:
         left_out = (
-            f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} of "
-            "each text, and only as many as keep the page light."
+            f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} per "
+            "text, and only as many as keep the page small."
         )
     return render(
         "stepper.html",

@@ -1,8 +1,10 @@
 // Replays the steps of speculative decoding, one at a time: in the report of a run and as a notebook widget.
 //
-// data: {texts: [[text, label]], trees: [svg], first, prompts: {prompt: its text, where known}, trails: [{prompt, sampling, method, group, separator,
-// total, steps: [[tree, texts of the nodes, path, text of the bonus, kept, in words]]}]}. Trees are drawn by
-// treespec.drawing and hold no text: what models and users wrote is set as text only, never as HTML.
+// data: {texts: [[text, label]], trees: [svg], first, prompts: {prompt: text of the prompt, if known},
+// trails: [{prompt, sampling, method, group, separator, total,
+// steps: [[tree, texts of the nodes, path, text of the bonus, kept, summary]]}]}. `tree`, the texts of nodes
+// and bonus are indices into `trees` and `texts`. Trees are drawn by treespec.drawing and contain no text:
+// text written by models and users is inserted as text only, never as HTML.
 
 const KEYS = ["prompt", "sampling", "method"];
 
@@ -57,12 +59,12 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
 
   function choose(key, value) {
     const wanted = { ...trail, [key]: value };
-    const right = (t, keys) => keys.every((k) => t[k] === wanted[k]);
-    // not every combination was kept: what was just chosen counts most, then the method
+    const matches = (t, keys) => keys.every((k) => t[k] === wanted[k]);
+    // not every combination was kept: the choice just made has priority, then the method
     const orders = [KEYS, [key, "method"], [key, "sampling"], [key]];
     for (const keys of orders) {
-      const found = data.trails.find((t) => right(t, keys));
-      if (found) { trail = found; break; }
+      const match = data.trails.find((t) => matches(t, keys));
+      if (match) { trail = match; break; }
     }
     stage.style.minHeight = "";
     go(0);
@@ -80,7 +82,7 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
 
   function draw() {
     const step = trail.steps[at];
-    const [tree, nodes, path, bonus, kept, words] = step;
+    const [tree, nodes, path, bonus, kept, summary] = step;
     for (const key of KEYS) if (choices[key]) choices[key].value = trail[key];
     slider.max = String(trail.steps.length - 1);
     slider.value = String(at);
@@ -88,31 +90,32 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
     buttons.next.disabled = buttons.last.disabled = at === trail.steps.length - 1;
     const more = trail.total > trail.steps.length ? ` (the text took ${trail.total})` : "";
     counter.textContent = `step ${at + 1} of ${trail.steps.length}${more}`;
-    said.textContent = words;
+    said.textContent = summary;
 
     stage.innerHTML = data.trees[tree];
     const labels = stage.querySelectorAll("text"), boxes = stage.querySelectorAll("rect");
-    [...nodes, bonus].forEach((place, i) => {
-      const [whole, label] = data.texts[place];
+    [...nodes, bonus].forEach((index, i) => {
+      const [fullText, label] = data.texts[index];
       labels[i].textContent = label;
       const hint = document.createElementNS(labels[i].namespaceURI, "title");
       const role = i === nodes.length ? "bonus" : i === 0 ? "root" : path.includes(i) ? "accepted" : "rejected";
-      hint.textContent = `${role}: ${JSON.stringify(whole)}`;
+      hint.textContent = `${role}: ${JSON.stringify(fullText)}`;
       boxes[i].append(hint);
       if (role === "rejected") { labels[i].classList.add("faint"); boxes[i].classList.add("faint"); }
     });
-    // the page does not jump from step to step
+    // keep the largest height so far, so that the page does not jump from step to step
     stage.style.minHeight = `${Math.max(parseFloat(stage.style.minHeight) || 0, stage.offsetHeight)}px`;
 
-    // the root of the first step is the end of the prompt
+    // the root of the first step is the last token of the prompt
     const prompt = (data.prompts || {})[trail.prompt] || `… ${piece(trail.steps[0][1][0])}`;
     const before = trail.steps.slice(0, at).flatMap(emitted);
-    const seen = (s) => s.replaceAll("\n", "⏎\n");
+    const visibleBreaks = (s) => s.replaceAll("\n", "⏎\n");
     text.replaceChildren(make("span", { class: "prompt" }, prompt));
     before.forEach((added) => text.append(trail.separator, added));
     emitted(step).forEach((added, i) => {
       text.append(trail.separator);
-      text.append(make("mark", { class: i < path.length - 1 ? "accepted" : "bonus" }, seen(added)));
+      const kind = i < path.length - 1 ? "accepted" : "bonus";
+      text.append(make("mark", { class: kind }, visibleBreaks(added)));
     });
     if (kept < path.length) text.append(make("span", { class: "faint" }, " (end)"));
     text.scrollTop = text.scrollHeight;
@@ -125,10 +128,10 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
   };
   host.classList.add("stepper");
   host.onkeydown = (event) => {
-    const own = ["SELECT", "INPUT"].includes(event.target.tagName);
-    if (own || event.altKey || event.ctrlKey || event.metaKey || !moves[event.key]) return;
+    const inControl = ["SELECT", "INPUT"].includes(event.target.tagName); // these use arrow keys themselves
+    if (inControl || event.altKey || event.ctrlKey || event.metaKey || !moves[event.key]) return;
     event.preventDefault();
-    event.stopPropagation(); // notebooks have arrow keys of their own
+    event.stopPropagation(); // notebooks bind arrow keys, too
     moves[event.key]();
   };
   host.replaceChildren(chosen, bar, said, stage, legend, text);
@@ -137,12 +140,12 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
   return { go, get at() { return at; } };
 }
 
-// What anywidget calls.
+// The entry point of anywidget.
 export default {
   render({ model, el }) {
     const host = document.createElement("div");
     el.append(host);
-    const pictures = document.getElementById(model.get("pictures"));  // for where this does not run
+    const pictures = document.getElementById(model.get("pictures")); // shown where the widget does not run
     if (pictures) pictures.hidden = true;
     const view = mount(host, model.get("data"), {
       at: model.get("index"),

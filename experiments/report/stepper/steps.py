@@ -1,4 +1,4 @@
-"""Steps as text: what was drafted, what was accepted, and the text that grows from it."""
+"""Steps as text: drafted tokens, accepted tokens, and the text that results."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 MOST_LETTERS = 10
-"""Characters of a label in a drawn tree."""
+"""Maximum number of characters of a label in a drawn tree."""
 
 
 class Tokenizer(Protocol):
-    """What turns ids into text: any tokenizer of transformers."""
+    """Anything that turns ids into text, such as a tokenizer of transformers."""
 
     def decode(self, token_ids: Any, /) -> Any:
         """The text of these ids."""
@@ -40,20 +40,20 @@ class Tokenizer(Protocol):
 
 
 UNIT = ("prompt", "sampling", "method", "repeat")
-"""What tells one decoded text from another."""
+"""Columns that identify a decoded text."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One step, its tokens as text.
+    """One step with its tokens as text.
 
     Args:
-        shape: of the drafted tree.
-        pieces: the text of each node's token; the root's is the last of the text so far.
+        shape: shape of the drafted tree.
+        pieces: text of the token of each node; the root is the last token of the text so far.
         path: accepted nodes, from the root.
-        bonus: the text of the token that the target added.
-        kept: how many of the accepted tokens and the bonus went into the text; fewer than all in a last,
-            cut step.
+        bonus: text of the token that the target added.
+        kept: number of accepted tokens, bonus included, that were kept; fewer than all if the budget cut
+            the last step.
     """
 
     shape: TreeShape
@@ -64,19 +64,19 @@ class Snapshot:
 
     @property
     def emitted(self) -> tuple[str, ...]:
-        """The texts of the accepted tokens and of the bonus."""
+        """Texts of the accepted tokens and of the bonus."""
         return (*(self.pieces[node] for node in self.path[1:]), self.bonus)
 
     @property
     def said(self) -> str:
-        """What happened, in words."""
+        """A summary of the step in words."""
         drafted, accepted = self.shape.size - 1, len(self.path) - 1
         cut = "" if self.kept == accepted + 1 else f", {self.kept} kept: the text ends here"
         tokens = "1 token" if accepted == 0 else f"{accepted + 1} tokens"
         return f"{drafted} drafted, {accepted} accepted, 1 bonus: {tokens}{cut}"
 
     def svg(self, letters: int = 0) -> str:
-        """The tree with its tokens, the accepted path in colour and the bonus at its end."""
+        """Draw the tree with its tokens, the accepted path in colour and the bonus at its end."""
         labels = [visible(piece) for piece in self.pieces]
         return draw_step(
             self.shape.children, labels, self.path, visible(self.bonus), letters=letters
@@ -88,13 +88,13 @@ class Trail:
     """The steps of one text, in order.
 
     Args:
-        prompt: what was continued.
+        prompt: name of the prompt.
         sampling: name of the setting.
         method: name of the method.
         group: `plain`, `chain` or `tree`.
-        steps: in order, from the first.
-        separator: what stands between two pieces; a blank where they are ids.
-        before: the text of the prompt; empty where it is not known.
+        steps: the steps, from the first one on.
+        separator: text between two pieces: a space if pieces are ids, else empty.
+        before: text of the prompt; empty if unknown.
     """
 
     prompt: str
@@ -118,7 +118,7 @@ class Shown:
 
     Args:
         trail: the steps.
-        most: how many are drawn.
+        most: maximum number of drawn steps.
     """
 
     trail: Trail
@@ -134,7 +134,7 @@ class Shown:
 
 
 def visible(piece: str) -> str:
-    """A token's text as the label of a node: white space can be seen, and long texts are cut.
+    """The text of a token as a node label, with visible white space; long texts are truncated.
 
     Example:
         >>> visible(" for"), visible(chr(10)), visible("internationalise")
@@ -150,11 +150,11 @@ def visible(piece: str) -> str:
 
 
 def show(steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None) -> Shown:
-    """Steps of `treespec.decode` as pictures in a notebook, with tokens as text.
+    """Show steps of `treespec.decode` as pictures in a notebook, with tokens as text.
 
     Args:
-        steps: one, or those of one text in order.
-        tokenizer: of the models; without it, nodes show ids.
+        steps: one step, or the steps of one text in order.
+        tokenizer: tokenizer of the models; without it, nodes show ids.
     """
     return Shown(trail_of(steps, tokenizer))
 
@@ -162,12 +162,12 @@ def show(steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None) -> 
 def trail_of(
     steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None, method: str = ""
 ) -> Trail:
-    """The steps of `treespec.decode` as text.
+    """Convert steps of `treespec.decode` to text.
 
     Args:
-        steps: one, or those of one text in order.
-        tokenizer: of the models; without it, pieces are ids.
-        method: what to call the method.
+        steps: one step, or the steps of one text in order.
+        tokenizer: tokenizer of the models; without it, pieces are ids.
+        method: name of the method.
     """
     from treespec.step import Step
 
@@ -193,10 +193,12 @@ def trail_of(
 
 
 def trails_of_run(run: RunRecords) -> list[Trail]:
-    """The texts of a run whose steps were kept, by prompt, then sampling setting, then method.
+    """The texts of a run whose steps were kept, ordered by prompt, repeat, sampling setting and method.
 
     Raises:
-        RunFolderError: if a row is no step: its parents are no tree, or its path is none of the tree's.
+        RunFolderError: if a row is not a valid step: its parents are not a tree, its path is not a path of
+            the tree, its pieces do not match the nodes, or the manifest does not name its method or
+            setting.
     """
     if not len(run.trees):
         return []
@@ -210,11 +212,11 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
         if row["sampling"] not in samplings or row["method"] not in methods:
             raise RunFolderError(
                 f"{run.folder}: trees of {row['method']!r} under {row['sampling']!r}, which the manifest "
-                "does not name"
+                "does not list"
             )
         texts.setdefault(tuple(row[key] for key in UNIT), []).append(row)
     order = list(methods)
-    places = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
+    ranks = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
     return [
         Trail(
             _prompt(texts[key][0]),
@@ -224,14 +226,14 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
             tuple(_snapshots(run, texts[key])),
             before=run.prompt_text(key[0]),
         )
-        for key in sorted(texts, key=places.__getitem__)
+        for key in sorted(texts, key=ranks.__getitem__)
     ]
 
 
 def _prompt(row: dict[str, Any]) -> str:
-    """The name of a prompt, with its number because names may repeat."""
-    again = f", repeat {row['repeat'] + 1}" if row["repeat"] else ""
-    return f"{row['prompt'] + 1}: {row['prompt_id']}{again}"
+    """The name of a prompt, preceded by its number because names may repeat."""
+    repeat = f", repeat {row['repeat'] + 1}" if row["repeat"] else ""
+    return f"{row['prompt'] + 1}: {row['prompt_id']}{repeat}"
 
 
 def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
@@ -242,10 +244,12 @@ def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snap
         except InvalidTree as error:
             raise RunFolderError(f"{where}: {error}") from None
         path, pieces = tuple(row["path"]), tuple(row["pieces"])
-        walked = path and all(0 <= node < shape.size for node in path) and path[0] == 0
-        if not walked or shape.path(path[-1]) != path:
-            raise RunFolderError(f"{where}: {list(path)} is no path of its tree")
+        has_nodes = path and all(0 <= node < shape.size for node in path) and path[0] == 0
+        if not has_nodes or shape.path(path[-1]) != path:
+            raise RunFolderError(f"{where}: {list(path)} is not a path of its tree")
         if len(pieces) != shape.size:
-            raise RunFolderError(f"{where}: {len(pieces)} pieces for {shape.size} nodes")
+            raise RunFolderError(
+                f"{where}: expected {shape.size} pieces of text, got {len(pieces)}"
+            )
         kept = len(path) if row["kept"] is None else row["kept"]
         yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)

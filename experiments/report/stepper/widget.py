@@ -1,4 +1,4 @@
-"""The stepper in notebooks: a widget where anywidget is installed, pictures where it is not."""
+"""The stepper in notebooks: a widget if anywidget is installed, pictures otherwise."""
 
 import uuid
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ __all__ = ["MissingWidget", "Stepper"]
 
 
 STEPS_WITHOUT_WIDGET = 4
-"""Steps shown as pictures where nothing can be clicked."""
+"""Number of steps shown as pictures where the widget does not run."""
 
 
 class MissingWidget(TreespecError, ImportError):
@@ -34,18 +34,17 @@ class MissingWidget(TreespecError, ImportError):
 
 
 class Stepper:
-    """Steps through what was drafted and accepted: buttons, arrow keys, a slider.
+    """Navigate through drafted and accepted tokens step by step, with buttons, arrow keys or a slider.
 
-    As the last expression of a cell it shows itself, above the first steps as pictures, which the widget
-    hides where it runs. A notebook that is exported, or opened where there is no kernel or no anywidget,
-    shows the pictures.
+    As the last expression of a cell it displays itself, and the first steps as pictures, which a running
+    widget hides. The pictures remain in an exported notebook, or without a kernel or without anywidget.
 
     Args:
         source: the steps of one text (`list(decode(...))`), or a run whose steps were kept.
         tokenizer: turns the ids of steps into text; not needed for a run.
 
     Raises:
-        ValueError: if there is no step to show.
+        ValueError: if there are no steps to show.
         RunFolderError: if the kept trees of a run are damaged.
 
     Example:
@@ -60,16 +59,17 @@ class Stepper:
             self.trails: list[Trail] = trails_of_run(source)
             if not self.trails:
                 raise ValueError(
-                    f"{source.folder} kept no steps; `trees: 2` in its config keeps those of two prompts"
+                    f"{source.folder} kept no steps: set `trees: 2` in its config to keep the steps of two "
+                    "prompts"
                 )
         else:
             self.trails = [trail_of(source, tokenizer)]
             if not self.trails[0].steps:
-                raise ValueError("there is no step to show")
+                raise ValueError("there are no steps to show")
 
     @cached_property
     def widget(self) -> Any:
-        """The widget itself, with the traits `data` and `index`; `index` is the step that is shown.
+        """The widget, with the traits `data` and `index`; `index` is the step shown.
 
         Raises:
             MissingWidget: if anywidget is not installed.
@@ -78,11 +78,11 @@ class Stepper:
 
     @cached_property
     def _pictures(self) -> str:
-        """The id of the element that holds the pictures."""
+        """The id of the HTML element that holds the pictures."""
         return f"stepper-{uuid.uuid4().hex}"
 
     def _ipython_display_(self) -> None:
-        # Two outputs: of one with both forms, an exported page takes the widget, which may never run there.
+        # Two outputs: from one with both forms, an exported page takes the widget, which may not run there.
         display = import_module("IPython.display").display
         shown = Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_()
         try:
@@ -108,7 +108,7 @@ def _widget_class() -> type[Any]:
         ) from None
 
     class StepperWidget(anywidget.AnyWidget):
-        """The same script and style as the report's."""
+        """The stepper with the script and style of the report."""
 
         _esm = asset("stepper.js")
         _css = asset("stepper.css")

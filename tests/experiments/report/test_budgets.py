@@ -48,8 +48,8 @@ def test_tokens_per_step_do_not_depend_on_time(tmp_path, run):
         for m in METHODS
     ]
     again = load_run(write_run(tmp_path / "run", slower, prompts=16, temperatures=(0.0,)))
-    for one, other in zip(run.budgets[:2], again.budgets[:2], strict=True):
-        assert one.duel.ratio == other.duel.ratio
+    for budget, slower_budget in zip(run.budgets[:2], again.budgets[:2], strict=True):
+        assert budget.duel.ratio == slower_budget.duel.ratio
 
 
 def test_shown_in_terminal_and_report(run, capsys):

@@ -22,7 +22,7 @@ METHODS = [
 
 
 def written(folder, **changed):
-    """A run one of whose methods has two sources."""
+    """A run in which one method has two sources."""
     write_run(folder, METHODS, prompts=4, finished=False)
     more = {"parents": list(SHAPE.parents), "origins": ORIGINS} | changed
     rows = [

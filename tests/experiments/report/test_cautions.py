@@ -1,4 +1,4 @@
-"""When a comparison means nothing, and when the machine drifted."""
+"""Cautions about intervals, drift, load, resumed runs, passes over few nodes, and turns."""
 
 import re
 from types import SimpleNamespace
@@ -51,15 +51,15 @@ def test_wide_intervals_say_how_many_prompts_would_do(ratio, needed):
 
 
 def drifting(tmp_path, change, prompts=12, jitter=0.02, longer=False):
-    """A run whose machine takes `change` more time at its end than at its beginning."""
+    """A run on a machine that is slower by `change` at the end than at the beginning."""
     run = load_run(
         write_run(tmp_path / "run", [PLAIN, CHAIN, TREE], prompts=prompts, jitter=jitter)
     )
-    place = pl.col("prompt") * 2 + (pl.col("sampling") == "T=1").cast(pl.Int64)
-    slower = (place / (2 * prompts - 1) * np.log(1 + change)).exp()
+    position = pl.col("prompt") * 2 + (pl.col("sampling") == "T=1").cast(pl.Int64)
+    slower = (position / (2 * prompts - 1) * np.log(1 + change)).exp()
     frame = run.prompts.with_columns(pl.col("decode_s") * slower)
     if longer:
-        frame = frame.with_columns(prompt_tokens=64 + 10 * place)
+        frame = frame.with_columns(prompt_tokens=64 + 10 * position)
     return Run(run.folder, run.manifest, frame, run.steps)
 
 
@@ -85,7 +85,7 @@ def test_no_drift_is_no_caution(tmp_path):
 
 
 def test_prompts_that_get_longer_are_no_drift(tmp_path):
-    """Time grows with the length of the prompt, and that with the place: nobody can tell which it is."""
+    """Time and prompt length both grow over the run, so the cause cannot be identified."""
     run = drifting(tmp_path, 0.3, longer=True)
     assert drift(run) is None or not drift(run).matters
 
@@ -157,16 +157,16 @@ def test_a_run_beside_other_work_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verify_ms", "jitter", "said"),
+    ("verify_ms", "jitter", "expected"),
     [(24.0, 0.02, False), (25.0, 0.02, False), (36.0, 0.02, True), (36.0, 0.6, False)],
 )
-def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, jitter, said):
-    """Unless it may be chance: with much noise it takes 1.2 times as long, and the interval holds 1."""
+def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, jitter, expected):
+    """Reported unless it may be chance: with much noise the ratio is 1.2, and its interval contains 1."""
     short = SyntheticMethod("short", "tree", TreeShape.chain(2), (0.7,), (4.0, verify_ms, 1.0, 1.0))
     run = load_run(write_run(tmp_path / "run", [PLAIN, short, CHAIN, TREE], jitter=jitter))
     text = few_nodes_caution(run, measure(run, "T=0"))
-    assert (text is not None) == said
-    assert any("verifying 3 nodes (short)" in line for line in run.verdicts["T=0"]) == said
+    assert (text is not None) == expected
+    assert any("verifying 3 nodes (short)" in line for line in run.verdicts["T=0"]) == expected
     if text is not None:
         assert re.search(
             r"takes 1\.[45]\d times as long as (4 \(chain|15 \(tree)\), 95 % interval 1\.", text
@@ -184,13 +184,13 @@ KINDS = {"plain": "plain", "chain 4": "tree", "2-ary 2": "tree"}
 
 
 def in_turns(by_place, order, sampling="T=0"):
-    """A run whose plain steps take so long behind so many others of their kind."""
-    steps, before = [], 0
+    """A run whose plain steps take `by_place[k]` if they are the k-th plain step in a row."""
+    steps, in_a_row = [], 0
     random = np.random.default_rng(0)
     for i, name in enumerate(order):
-        before = before + 1 if name.startswith("plain") else 0
-        took = by_place[min(before, len(by_place)) - 1] if before else 3.4
-        steps.append((name, sampling, 1 + i, float(i), took * random.lognormal(0, 0.03)))
+        in_a_row = in_a_row + 1 if name.startswith("plain") else 0
+        seconds = by_place[min(in_a_row, len(by_place)) - 1] if in_a_row else 3.4
+        steps.append((name, sampling, 1 + i, float(i), seconds * random.lognormal(0, 0.03)))
     rows = pl.DataFrame(steps, ["method", "sampling", "step", "at_s", "step_s"], orient="row")
     methods = [SimpleNamespace(name=name, kind=kind) for name, kind in KINDS.items()]
     run = SimpleNamespace(
@@ -205,8 +205,8 @@ IN_A_ROW = ["plain", "plain (twin)", "plain", "chain 4", "2-ary 2"] * 40
 
 
 def test_plain_steps_that_are_quicker_behind_their_own_kind():
-    said = turns_caution(*in_turns([1.5, 1.4, 1.1], IN_A_ROW))
-    assert "took 0.73 of the time" in said or "took 0.74 of the time" in said
+    caution = turns_caution(*in_turns([1.5, 1.4, 1.1], IN_A_ROW))
+    assert "took 0.73 of the time" in caution or "took 0.74 of the time" in caution
 
 
 @pytest.mark.parametrize(

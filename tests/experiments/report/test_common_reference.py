@@ -1,4 +1,4 @@
-"""Methods of different groups are compared through the copy of one method that each group holds."""
+"""Methods of different groups are compared through a copy of the same method in each group."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ REFERENCE, COPY, CHAINS = 0, 3, (2, 4)
 
 
 def two_groups(slower, seed=0, prompts=12):
-    """Steps of both groups, by prompts one after the other, on a machine that is slower in the second."""
+    """Steps of both groups, one after the other per prompt, on a machine slower in the second group."""
     runs = [
         simulate(world, MACHINES["quiet"], np.random.default_rng([seed, number]), prompts)
         for number, world in enumerate(GROUPS)
@@ -39,7 +39,7 @@ def two_groups(slower, seed=0, prompts=12):
 
 
 def ratio(seconds, true):
-    """The chain of the second group over that of the first, against the truth, with its interval."""
+    """The cost of the chain in the second group over that in the first, divided by the true ratio."""
     first, second = CHAINS
     return paired_bootstrap(true[first], seconds[first], true[second], seconds[second])
 
@@ -47,7 +47,7 @@ def ratio(seconds, true):
 @pytest.mark.parametrize("slower", [1.0, 1.2])
 def test_a_machine_that_is_slower_in_one_group_changes_no_ratio(slower):
     links = dict.fromkeys((4, 5), (REFERENCE, COPY))
-    found = []
+    estimates = []
     for seed in range(4):
         steps, true = two_groups(slower, seed)
         adjusted = adjust(steps)
@@ -56,16 +56,16 @@ def test_a_machine_that_is_slower_in_one_group_changes_no_ratio(slower):
         across = ratio(linked.seconds, true)
         assert across.estimate == pytest.approx(1, abs=0.01)
         assert across.low < 1 < across.high
-        found.append(across.estimate)
+        estimates.append(across.estimate)
         assert (linked.seconds[:4] == adjusted.seconds[:4]).all()
         # within a group nothing changes: both methods were slowed down alike
         within = [paired_bootstrap(*a.seconds[[4, 4, 5, 5]]) for a in (adjusted, linked)]
         assert within[0] == within[1]
-    assert np.mean(found) == pytest.approx(1, abs=5e-3)
+    assert np.mean(estimates) == pytest.approx(1, abs=5e-3)
 
 
 def test_the_interval_holds_what_the_copies_differ_by():
-    """A copy that is slowed down in some prompts tells less of its group."""
+    """A copy that is slowed down on some prompts is a less reliable reference for its group."""
     steps, true = two_groups(1.0)
     adjusted = adjust(steps)
     seconds = adjusted.seconds.copy()

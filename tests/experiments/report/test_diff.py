@@ -23,7 +23,7 @@ KARY = SyntheticMethod("kary", "tree", TreeShape.kary(2, 2), (1.0,))
 
 
 def make(folder, methods, hash_="a" * 64, **settings):
-    """A run, with what `differences` looks at changed by hand."""
+    """Write a run, and overwrite the manifest entries that `differences` compares."""
     manifest_changes = settings.pop("manifest", {})
     write_run(folder, methods, **{"temperatures": [0.0]} | settings)
     path = folder / "manifest.json"
@@ -249,20 +249,20 @@ def test_a_method_that_failed_everywhere_in_one_run_is_told(tmp_path):
     failing = SyntheticMethod("chain 3", "tree", CHAIN.shape, (1.0,), errors=frozenset(range(12)))
     a = make(tmp_path / "a", [PLAIN, failing])
     b = make(tmp_path / "b", [PLAIN, CHAIN])
-    told = "T=0: chain 3: no prompt that both finished (in A 12 of 12 rows hold an error)"
+    reason = "T=0: chain 3: no prompt that both finished (in A 12 of 12 rows hold an error)"
     diff = compare_runs(load_run(a), load_run(b))
     assert [entry.method for entry in diff.methods] == ["plain"]
-    assert (diff.not_compared, diff.only_a, diff.only_b) == ((told,), (), ())
-    assert f"Not compared:\n  {told}" in printed(a, b)
+    assert (diff.not_compared, diff.only_a, diff.only_b) == ((reason,), (), ())
+    assert f"Not compared:\n  {reason}" in printed(a, b)
     found = CliRunner().invoke(app, ["diff", str(a), str(b), "--json"])
-    assert json.loads(found.output)["not_compared"] == [told]
+    assert json.loads(found.output)["not_compared"] == [reason]
 
 
 def test_a_method_without_a_common_prompt_is_told(tmp_path):
     a = make(tmp_path / "a", [PLAIN, CHAIN])
     b = make(tmp_path / "b", [PLAIN, CHAIN], hash_="b" * 64)
-    other = pl.when(method="chain 3").then(pl.col("prompt_id") + "x").otherwise("prompt_id")
-    change_rows(b, lambda rows: rows.with_columns(other.alias("prompt_id")))
+    renamed = pl.when(method="chain 3").then(pl.col("prompt_id") + "x").otherwise("prompt_id")
+    change_rows(b, lambda rows: rows.with_columns(renamed.alias("prompt_id")))
     diff = compare_runs(load_run(a), load_run(b))
     assert [entry.method for entry in diff.methods] == ["plain"]
     assert diff.not_compared == (
@@ -276,7 +276,7 @@ def test_what_an_unfinished_run_has_not_reached_is_no_difference_of_methods(tmp_
     change_rows(b, lambda rows: rows.filter(sampling="T=0"))
     diff = compare_runs(load_run(a), load_run(b))
     assert (diff.only_a, diff.only_b) == ((), ())
-    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no row of it)",)
+    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no rows for it)",)
 
 
 def test_nothing_that_both_finished_says_why(tmp_path):
@@ -288,7 +288,7 @@ def test_nothing_that_both_finished_says_why(tmp_path):
 
 
 def test_repeats_that_one_run_lacks_count_in_neither(tmp_path):
-    """Prompts must weigh the same on both sides, and a failure in a repeat of one run alone is none."""
+    """Prompts weigh the same on both sides, and a failure in a repeat that only one run has is ignored."""
     a = make(tmp_path / "a", [PLAIN], jitter=0.5)
     b = make(tmp_path / "b", [PLAIN], jitter=0.5)
 
@@ -305,7 +305,7 @@ def test_repeats_that_one_run_lacks_count_in_neither(tmp_path):
 
 
 def describe(folder, **changes):
-    """The run with its last method described otherwise."""
+    """The run with changes to the manifest entry of its last method."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["methods"][-1] |= changes

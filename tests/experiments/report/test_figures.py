@@ -90,7 +90,7 @@ def test_methods_stand_by_group(demo):
 
 @pytest.fixture(scope="module")
 def long_names(tmp_path_factory):
-    """A run whose methods have names of sixty letters, one of them without a place to break."""
+    """A run whose methods have names of sixty characters, one of them without a place to break."""
     long = [replace(m, name=f"{m.name} {'as one names a method' * 3}"[:60]) for m in demo_methods()]
     long[4] = replace(long[4], name="W" * 60)
     return load_run(write_run(tmp_path_factory.mktemp("long") / "run", long, jitter=0.03))
@@ -151,6 +151,6 @@ def test_three_settings_get_a_panel_each(tmp_path):
 
 
 def test_a_run_folder_knows_all_figures_and_no_other():
-    """Files of others with these names are refused before a run, not after it."""
+    """Files with these names that are not ours are refused before a run, not after it."""
     assert sorted(FIGURES) == sorted(DRAWINGS)
     assert all(drawing.caption.endswith(".") for drawing in DRAWINGS.values())

@@ -105,7 +105,7 @@ class Browser:
             self.devtools("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     def picture(self, path):
-        """A picture of the whole page."""
+        """A screenshot of the whole page."""
         found = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
@@ -284,7 +284,7 @@ def test_the_widget_follows_its_model(browser, page, tmp_path):
 
 
 def edge(browser, path, scheme, scrolled):
-    """The mean brightness of columns at the right of the first table that goes on outside."""
+    """The mean brightness of pixel columns at the right edge of the first table that overflows."""
     browser.open(path, 390, scheme)
     box = browser.run(f"""
       const parts = [...document.querySelectorAll(".scroll")];
@@ -307,7 +307,7 @@ def test_a_table_that_goes_on_outside_says_so_until_its_end(browser, page, schem
 
 @pytest.fixture(scope="module")
 def long_page(tmp_path_factory):
-    """A report whose methods have names of sixty letters, one without a place to break."""
+    """A report whose methods have names of sixty characters, one without a place to break."""
     methods = [replace(m, name=f"{m.name} {'as one names it ' * 4}"[:60]) for m in demo_methods()]
     methods[4] = replace(methods[4], name="W" * 60)
     folder = tmp_path_factory.mktemp("long") / "run"

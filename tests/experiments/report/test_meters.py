@@ -19,7 +19,7 @@ PLAIN, OTHER = SyntheticMethod("plain", "plain"), SyntheticMethod("other", "plai
 
 
 def with_meters(folder, about, **columns):
-    """A run of two methods and three prompts whose meters read this."""
+    """A run of two methods and three prompts with these meter readings."""
     write_run(folder, [PLAIN, OTHER], prompts=3, temperatures=[0.0])
     frame = pl.read_parquet(folder / "prompts.parquet")
     frame = frame.with_columns(

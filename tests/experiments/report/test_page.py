@@ -15,7 +15,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Structure(HTMLParser):
-    """Follows tags, and complains of those that are not closed in order."""
+    """Tracks open tags, and fails on tags that are not closed in order."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ def test_divergences_errors_and_environment_are_told(parsed):
     assert "max_new_tokens: 64" in text
     assert "length 4, confidence threshold 0 (tuned on 2 prompts)" in text
     assert "tokens per second prompts" in text
-    assert "generate pays one pass of the target more than it would alone" in text
+    assert "generate pays for one more pass of the target than it would" in text
     assert "preferred the token of generate" in text
 
 
@@ -143,7 +143,7 @@ def test_an_unfinished_run_with_one_method(tmp_path):
         write_report(load_run(folder)).read_text(encoding="utf-8") == text
     )  # nothing in it is left to chance
     assert "The run is not finished" in text
-    assert "No verdict: the run holds one method" in text
+    assert "No verdict: the run has a single method" in text
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""What a search chose beside the fastest method of its run, picked fairly."""
+"""The choice of a search compared with the fastest method of the run, chosen without bias."""
 
 from run_folders.folders import SyntheticMethod, write_run
 
@@ -9,7 +9,7 @@ from treespec.tree import TreeShape
 
 
 def test_the_fastest_is_also_picked_on_other_prompts_than_it_is_measured_on(tmp_path):
-    """Of many equal methods one is the fastest by luck, and the choice looks slow beside it."""
+    """Among many equal methods one is the fastest by luck, and makes the choice look slow."""
     names = ["best for T=0", *(f"equal {i}" for i in range(12))]
     same = [SyntheticMethod(name, "tree", TreeShape.chain(3), (0.7,)) for name in names]
     lucky, fair = [], []

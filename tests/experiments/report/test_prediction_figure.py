@@ -16,7 +16,7 @@ def around(value):
 
 
 def predictions(count, settings=("T=0", "T=1")):
-    """Trees of nearly the same speed, as real ones are."""
+    """Trees of nearly the same speed, like real ones."""
     rng = random.Random(0)
     return [
         Prediction(

@@ -1,4 +1,4 @@
-"""What a folder says about methods and prompts, and what is said of one that is not in order."""
+"""Loading a run: its methods and prompts, and the errors for folders that are not in order."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ SEARCHED = SyntheticMethod("best for T=0: plain decoding", "plain", stage_ms=(0.
 
 
 def edited(folder, **changes):
-    """The manifest with other values."""
+    """Overwrite values of the manifest."""
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 

@@ -1,4 +1,4 @@
-"""Boundaries of looks against published ones, and what repeated intervals hold."""
+"""Boundaries of looks against published values, and properties of repeated intervals."""
 
 from math import inf, isinf
 
@@ -22,7 +22,7 @@ FIVE = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def test_five_equal_looks_have_the_published_boundaries():
-    """Reboussin, DeMets, Kim and Lan 2000, see the head of the file."""
+    """Reboussin, DeMets, Kim and Lan 2000; see the docstring of the module."""
     assert boundaries(FIVE) == pytest.approx((4.877, 3.357, 2.680, 2.290, 2.031), abs=5e-4)
 
 
@@ -54,12 +54,12 @@ def test_student_has_the_tail_of_the_normal_boundary():
 
 @pytest.mark.parametrize("shares", [(), (0.0, 1.0), (0.5, 0.5), (0.6, 0.4), (0.5, 1.2)])
 def test_shares_must_grow(shares):
-    with pytest.raises(ValueError, match="shares of looks must grow"):
+    with pytest.raises(ValueError, match="shares of looks must increase"):
         boundaries(shares)
 
 
 def test_boundary_of_a_look_spends_the_rest_at_the_end():
-    """Failed prompts make a look smaller than planned, and the last one too."""
+    """Failed prompts make looks smaller than planned, including the last one."""
     full = boundary_at(60, 60, [8, 12, 18, 27, 40], last=True)
     assert full == pytest.approx(student(boundaries(tuple(n / 60 for n in looks(60)))[-1], 60))
     fewer = boundary_at(55, 60, [8, 12, 18, 27, 40], last=True)
@@ -71,7 +71,7 @@ def test_boundary_of_a_look_spends_the_rest_at_the_end():
 
 
 def test_the_standard_error_is_that_of_the_bootstrap():
-    """At one look a repeated interval is the bootstrap's, but for its skew."""
+    """At a single look a repeated interval equals that of the bootstrap, except for its skew."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(20, 65, 40).astype(float)
     hard = tokens * np.exp(rng.normal(0, 0.2, 40))
@@ -93,29 +93,29 @@ def test_an_interval_without_a_boundary_excludes_nothing():
 def hall(statistic, skewness, n):
     """Hall 1992, equation 2.5: Student's statistic without its skew."""
     root = np.sqrt(n)
-    found = statistic + skewness * statistic**2 / (3 * root)
-    return found + skewness**2 * statistic**3 / (27 * n) + skewness / (6 * root)
+    transformed = statistic + skewness * statistic**2 / (3 * root)
+    return transformed + skewness**2 * statistic**3 / (27 * n) + skewness / (6 * root)
 
 
 @pytest.mark.parametrize("boundary", [2.0, 6.0])
 @pytest.mark.parametrize("dear", ["tree", "chain"])
 def test_bounds_are_those_of_halls_statistic_where_these_are_farther(boundary, dear):
-    """Few prompts are dear for one side: it may be slower than it seems by more than it may be faster."""
+    """If a few prompts are expensive for one side, its interval extends further toward slower speeds."""
     rng = np.random.default_rng(0)
-    ones, even, few = np.ones(20), np.ones(20), 1 + rng.exponential(0.2, 20)
-    mine, theirs = (few, even) if dear == "tree" else (even, few)
-    _, error = log_ratio(ones, mine, ones, theirs)
-    below, above = (side / error for side in reach(ones, mine, ones, theirs, boundary))
-    skewness = skew(theirs / theirs.sum() - mine / mine.sum(), bias=False)
-    farther, other = (below, above) if dear == "tree" else (above, below)
-    assert other == pytest.approx(boundary)
+    ones, even, skewed = np.ones(20), np.ones(20), 1 + rng.exponential(0.2, 20)
+    tree, chain = (skewed, even) if dear == "tree" else (even, skewed)
+    _, error = log_ratio(ones, tree, ones, chain)
+    below, above = (side / error for side in reach(ones, tree, ones, chain, boundary))
+    skewness = skew(chain / chain.sum() - tree / tree.sum(), bias=False)
+    farther, nearer = (below, above) if dear == "tree" else (above, below)
+    assert nearer == pytest.approx(boundary)
     assert farther > boundary
     statistic = farther if dear == "tree" else -farther
     assert abs(hall(statistic, skewness, 20)) == pytest.approx(boundary)
 
 
 def test_without_a_skew_bounds_are_equally_far():
-    ones, mine = np.ones(4), np.array([1.0, 1.2, 0.8, 1.0])
-    _, error = log_ratio(ones, mine, ones, ones)
-    for side in reach(ones, mine, ones, ones, 3.0):
+    ones, seconds = np.ones(4), np.array([1.0, 1.2, 0.8, 1.0])
+    _, error = log_ratio(ones, seconds, ones, ones)
+    for side in reach(ones, seconds, ones, ones, 3.0):
         assert side == pytest.approx(3 * error, rel=0.01)

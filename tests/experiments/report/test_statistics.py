@@ -71,7 +71,7 @@ def test_small_samples_widen_the_interval():
 
 @pytest.mark.parametrize("early_stops", [False, True])
 def test_coverage_at_twelve_prompts(early_stops):
-    """1,000 experiments: the standard error of a coverage of 94 % is 0.75 %."""
+    """With 1,000 experiments the standard error of a coverage of 94 % is 0.75 %."""
     experiments, resamples, prompts = 1000, 1000, 12
     rng = np.random.default_rng(0)
 
@@ -100,7 +100,7 @@ def test_coverage_at_twelve_prompts(early_stops):
 
 
 def test_excerpts_of_a_file_are_resampled_together():
-    """Four excerpts each of eight files that are exactly alike hold what eight prompts hold."""
+    """Four identical excerpts of each of eight files carry as much information as eight prompts."""
     rng = np.random.default_rng(0)
     mine, theirs = np.exp(rng.normal(0, 0.2, (2, 8)))
     ones = np.ones(8)

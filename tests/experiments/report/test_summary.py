@@ -131,7 +131,7 @@ def test_without_generate_texts_are_compared_with_plain_decoding(tmp_path):
 
 
 def test_every_method_counts_kept_tokens_only(tmp_path):
-    """The same walk by our loop, which records what it emits past the budget, and by transformers."""
+    """The same decoding by our loop, which records tokens past the budget, and by transformers."""
     ours = SyntheticMethod("ours", "tree", TreeShape.chain(4), (1.0,))
     theirs = SyntheticMethod("theirs", "assisted", TreeShape.chain(4), (1.0,))
     run = load_run(write_run(tmp_path / "run", [ours, theirs], temperatures=[0.0]))
@@ -220,12 +220,14 @@ def test_step_time_and_waste_have_intervals(tmp_path):
 
 
 def test_repeats_of_a_prompt_are_no_new_sample(tmp_path):
-    """Every prompt four times over: the same ratios, and intervals that are no narrower."""
+    """Repeating every prompt four times yields the same ratios and intervals that are not narrower."""
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0], jitter=0.1))
     fourfold = pl.concat([run.prompts.with_columns(repeat=pl.lit(i)) for i in range(4)])
     once, again = (
         Run(run.folder, run.manifest, f, run.steps).summaries[0] for f in (run.prompts, fourfold)
     )
     assert again.prompts == once.prompts == 12
-    one, four = once.row("chain 3").speedup, again.row("chain 3").speedup
-    assert (four.estimate, four.low, four.high) == pytest.approx((one.estimate, one.low, one.high))
+    single, repeated = once.row("chain 3").speedup, again.row("chain 3").speedup
+    assert (repeated.estimate, repeated.low, repeated.high) == pytest.approx(
+        (single.estimate, single.low, single.high)
+    )

@@ -75,7 +75,7 @@ def test_it_says_what_numbers_mean(demo_text):
     assert "chosen on one half of the prompts and measured on the other" in text
     assert "target 94 M, draft 1.1 M parameters (embedded), bfloat16, on Synthetic CPU" in text
     assert "kept tokens over target passes" in text
-    assert "those past the end of a text not included" in text
+    assert "without tokens past the end of a text" in text
     assert "assisted: tuned on 2 other prompts to T=0: length 4, threshold 0; T=1:" in text
     assert "The methods of transformers are timed as a whole" in text
 
@@ -123,7 +123,7 @@ def test_divergences_and_errors_are_told(tmp_path):
     assert re.search(r"bad \(1.* failed\)", text)
     assert re.search(r"guess .*\(lossy\)", text)
     assert (
-        "failed: prompts on which the method raised an error; they are in none of the numbers"
+        "failed: number of prompts on which the method raised an error; they enter no other number"
         in text
     )
 

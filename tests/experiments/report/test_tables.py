@@ -109,5 +109,5 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").write_text("mine")
     found = CliRunner().invoke(app, ["report", str(folder), "--tables", str(tmp_path / "mine")])
     assert found.exit_code == 2
-    assert "is no folder" in found.output
+    assert "is not a folder" in found.output
     assert (tmp_path / "mine").read_text() == "mine"

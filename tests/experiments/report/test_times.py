@@ -1,4 +1,4 @@
-"""Times of interleaved runs: adjusted, totals beside them, and what the machine could tell apart."""
+"""Times of interleaved runs: adjusted times, totals, and the smallest difference that a run resolves."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def finished(settings, loaded_pair, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grouped(settings, loaded_pair, tmp_path_factory):
-    """The same methods with room for three at once, in two groups, under random sampling."""
+    """A run of two groups under random sampling, with memory for three methods at once."""
     trees = [{"kind": "tree", "shape": shape} for shape in (*SHAPES, {"kind": "chain", "depth": 3})]
     changes = {
         "methods": [{"kind": "plain"}, *trees],
@@ -51,9 +51,9 @@ def grouped(settings, loaded_pair, tmp_path_factory):
 
 
 def slowed(finished, folder, factor, during=()):
-    """The same steps at known costs, on a machine that is slower while some of them are taken.
+    """The same steps at known costs, on a machine that is slower during some of them.
 
-    Those of the methods `during`; without, those of every other stretch of 40.
+    It is slower during steps of the methods `during`; by default, during every other stretch of 40 steps.
     """
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(finished.manifest))
@@ -139,7 +139,7 @@ def test_the_twin_tells_what_the_machine_could_tell_apart(finished, tmp_path):
 
 @pytest.mark.parametrize("copied", [True, False], ids=["copy", "no copy"])
 def test_groups_are_compared_through_their_copies_of_one_method(grouped, tmp_path, copied):
-    """On a machine that is slower whenever the second group runs."""
+    """The machine is slower whenever the second group runs."""
     first, second = grouped.manifest["groups"]
     assert first == ["plain", "plain (twin)", "chain 2"]
     assert second == ["plain (twin 2)", "expansion 2x2", "chain 3"]
@@ -155,13 +155,13 @@ def test_groups_are_compared_through_their_copies_of_one_method(grouped, tmp_pat
     assert data.totals_because is None
     for name in ("chain 3", "expansion 2x2"):
         ratios = [
-            one.measurements["T=1"].rate(name) / one.measurements["T=1"].rate("plain")
-            for one in (loaded, even)
+            each.measurements["T=1"].rate(name) / each.measurements["T=1"].rate("plain")
+            for each in (loaded, even)
         ]
         assert ratios[0] / ratios[1] == pytest.approx(1.0 if copied else 1 / 1.2, rel=0.02)
-    said = "compared through plain, which ran in each" if copied else "met one group more"
-    assert said in data.remark
-    assert any(said in line for line in loaded.verdicts["T=1"])
+    remark = "compared through plain, which ran in each" if copied else "hit one group more"
+    assert remark in data.remark
+    assert any(remark in line for line in loaded.verdicts["T=1"])
 
 
 ASSISTED = {"kind": "assisted", "lengths": [2], "thresholds": [0.0]}
@@ -202,8 +202,8 @@ def test_a_twin_that_failed_on_a_prompt_is_not_compared_but_missed(finished):
     rows = finished.all_prompts.with_columns(error.alias("error"))
     data = measure(replace(finished, all_prompts=rows), "T=0")
     assert data.prompts == (0, 1)
-    said = resolution_sentence(data)
-    assert said.startswith("The twin of generate did not finish every prompt that is compared")
+    sentence = resolution_sentence(data)
+    assert sentence.startswith("The twin of generate did not finish every prompt that is compared")
 
 
 def test_the_report_shows_both_and_the_time_alone(finished):
@@ -240,7 +240,7 @@ def test_one_method_has_totals_and_nothing_to_compare(start, method, together):
         loaded = load_run(done.folder)
         verdict, busy = loaded.verdicts["T=0"]
         assert verdict.startswith(
-            "No verdict: the run holds one method: there is nothing to compare"
+            "No verdict: the run has a single method: there is nothing to compare"
         )
         assert "its times are not reliable" in busy
         assert loaded.findings["times"] is None
@@ -256,8 +256,10 @@ def test_a_run_by_prompts_has_totals_and_says_so(start, settings):
     )
     assert loaded.findings["times"] is None
     assert resolution_sentence(loaded.measurements["T=0"]) is None
-    assert "one method after the other" in loaded.measurements["T=0"].totals_because
-    assert sum("one method after the other" in line for line in loaded.verdicts["T=0"]) == 1
+    assert "decoded each prompt one after another" in loaded.measurements["T=0"].totals_because
+    assert (
+        sum("decoded each prompt one after another" in line for line in loaded.verdicts["T=0"]) == 1
+    )
     for method in ("plain", "chain 2"):
         values = loaded.measurements["T=0"].values
         assert (values[method, "decode_s"] == values[method, CLOCK]).all()

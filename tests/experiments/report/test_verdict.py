@@ -16,7 +16,7 @@ CHAIN, TREE = (-1, 0, 1), (-1, 0, 0)
 
 
 def measurements(seconds):
-    """64 tokens a prompt; `seconds` by name: t... are trees, c... chains, a assisted, g generate."""
+    """64 tokens per prompt; `seconds` by name: t... is a tree, c... a chain, a assisted, g generate."""
     kinds = {
         "t": ("tree", TREE),
         "c": ("tree", CHAIN),
@@ -102,7 +102,7 @@ def test_choosing_does_not_flatter():
 
 
 def test_equal_methods_rarely_win():
-    """Nominal 2.5 % a side; 100 experiments with 4 methods a side."""
+    """Nominal 2.5 % per side; 100 experiments with 4 methods per side."""
     rng = np.random.default_rng(1)
     winners = []
     for _ in range(100):

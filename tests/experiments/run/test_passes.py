@@ -260,7 +260,7 @@ def test_parts_are_told_in_the_report(with_parts, pair):
     told = details._drafting(model_data_of(pair, parts))
     assert told == {
         "part of the target 1": f"{NAMES[0]}, compiled passes (compiled in 12 s, not measured; no "
-        "copies of weights besides)",
+        "additional copies of weights)",
         "part of the target 2": f"{NAMES[1]}, eager passes",
     }
 

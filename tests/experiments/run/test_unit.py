@@ -186,4 +186,4 @@ def test_a_method_that_fails_by_itself_says_why(start, monkeypatch):
     assert other["alone_s"].null_count() == other["rss_bytes"].null_count() == 0
     table = details.errors(found).tables[0]
     assert [row[0].text for row in table.rows] == ["chain 2"] * 2
-    assert table.rows[0][-1].text.startswith("by itself, under the meters: ")
+    assert table.rows[0][-1].text.startswith("decoding alone, with meters: ")

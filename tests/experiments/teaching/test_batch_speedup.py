@@ -49,10 +49,10 @@ def test_the_floor_by_hand():
 
 
 def test_what_fits():
-    one, two = Llama("one", 1000, 1, 1, 1, 4), Llama("two", 100, 1, 1, 1, 1)
-    assert largest_batch(one, two, 2200 + 3 * 10 * (16 + 4), 10) == 3
-    assert largest_batch(one, two, 2200 + 3 * 10 * (16 + 4) - 1, 10) == 2
-    assert largest_batch(one, two, 100, 10) == 0
+    target, draft = Llama("target", 1000, 1, 1, 1, 4), Llama("draft", 100, 1, 1, 1, 1)
+    assert largest_batch(target, draft, 2200 + 3 * 10 * (16 + 4), 10) == 3
+    assert largest_batch(target, draft, 2200 + 3 * 10 * (16 + 4) - 1, 10) == 2
+    assert largest_batch(target, draft, 100, 10) == 0
 
 
 def test_the_best_by_brute_force():

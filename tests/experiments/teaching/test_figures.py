@@ -56,16 +56,16 @@ def test_the_other_figures_are_drawn(tmp_path):
     cost = PassCost(
         (1, 2), lines, np.ones(2), np.array([0.1, 0.2]), Peak(1, 1, ""), 8, 1, "float32"
     )
-    some = np.array([2.0, 0.9])
-    batches = BatchSpeedup((1, 2), some, some, np.array([1.5, np.nan]), (8, 4))
+    speedups = np.array([2.0, 0.9])
+    batches = BatchSpeedup((1, 2), speedups, speedups, np.array([1.5, np.nan]), (8, 4))
     figures = {
         "pair": (pair_figure(law, ["x", "y"]), 3, {"+0.20", "0.50", "guesses − target"}),
         "guessing": (guessing_figure(swept), 2, {"the same guesses, verified: at most 1e-16"}),
         "wall": (wall_figure(cost), 2, {"measured", "floor: arithmetic"}),
         "batch": (batch_figure({"here": batches}, "my tree"), 1, {"here", "my tree", "8", "4"}),
     }
-    for name, (figure, panels, said) in figures.items():
+    for name, (figure, panels, labels) in figures.items():
         assert len(figure.axes) == panels
-        assert said <= words(figure)
+        assert labels <= words(figure)
         with drawing():
             assert save(figure, tmp_path, name).stat().st_size > 1000

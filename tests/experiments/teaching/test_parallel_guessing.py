@@ -1,4 +1,4 @@
-"""Against brute force: every law here is small enough to write down."""
+"""Parallel guessing against brute force: every law here is small enough to enumerate."""
 
 from itertools import product
 

@@ -59,11 +59,11 @@ def test_steps_follow_each_other_and_say_who_guessed(lanes):
 def test_above_temperature_0_the_coins_decide(loaded_pair):
     prompt = torch.tensor(loaded_pair.tokenizer.encode("def walk(tree):"))
     settings = {"tokens": 6, "repeats": 1, "sampling": Sampling(1.0)}
-    one, two, other = (
+    text, same_seed, other_seed = (
         watch(loaded_pair, prompt, {"tree": METHODS["tree"]}, seed=seed, **settings)[0].text
         for seed in (1, 1, 2)
     )
-    assert one == two != other
+    assert text == same_seed != other_seed
 
 
 def test_the_lane_of_median_length_is_kept_and_the_first_round_is_not(loaded_pair, monkeypatch):

@@ -1,4 +1,4 @@
-"""The training recipe in miniature, its parts, and the pair that ships."""
+"""The training recipe in miniature, its parts, and the pair that is shipped."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ CODE = st.lists(
 
 
 class OneToken:
-    """Stands for a tokenizer where only the end-of-text id matters."""
+    """Stands in for a tokenizer if only the end-of-text id matters."""
 
     eos_token_id = 0
 
@@ -63,7 +63,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(sources: Path, out: Path, *more: str) -> list[str]:
-    """Arguments of the recipe's one command, for a miniature."""
+    """Arguments of the training command for a miniature."""
     given = ["--size", "miniature", "--target-tokens", "3000", "--draft-tokens", "2000"]
     return [*given, "--corpus", str(sources), "--out", str(out), *more]
 
@@ -75,7 +75,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(sources: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The miniature product."""
+    """The folder of the miniature pair."""
     out = tmp_path_factory.mktemp("product")
     command = [sys.executable, "-m", "treespec.experiments.training"]
     command += arguments(sources, out, "--work", str(work))
@@ -86,7 +86,7 @@ def made(sources: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(params=["miniature", "shipped"])
 def pair_folder(request: pytest.FixtureRequest) -> Path:
-    """What the recipe wrote just now, and what it wrote for the package."""
+    """The folder that the recipe has just written, and the one in the package."""
     if request.param == "shipped":
         return EMBEDDED_FOLDER
     return request.getfixturevalue("made")
@@ -169,8 +169,10 @@ def test_a_finished_target_is_not_trained_again(
     again = CliRunner().invoke(app, arguments(sources, tmp_path, "--work", str(work)))
     assert again.exit_code == 0, again.output
     for name in ("target", "draft"):
-        one, other = (folder / name / "model.safetensors" for folder in (tmp_path, made))
-        assert one.read_bytes() == other.read_bytes()
+        again_weights, weights = (
+            folder / name / "model.safetensors" for folder in (tmp_path, made)
+        )
+        assert again_weights.read_bytes() == weights.read_bytes()
 
 
 def test_another_recipe_in_the_same_work_folder_is_refused(
@@ -186,8 +188,8 @@ def test_another_recipe_in_the_same_work_folder_is_refused(
 def test_folder_without_sources_is_refused(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, arguments(tmp_path, tmp_path / "out"))
     assert refused.exit_code == 2
-    words = refused.output.replace("│", " ").split()  # the message is broken into lines in a box
-    assert "must hold Python files" in " ".join(words)
+    words = refused.output.replace("│", " ").split()  # the message is wrapped inside a box
+    assert "must contain Python files" in " ".join(words)
 
 
 def random_files(count: int = 5) -> list[np.ndarray]:
@@ -228,8 +230,8 @@ def test_an_interrupted_run_equals_an_unbroken_one(
     with pytest.raises(InterruptedError):
         run("broken.pt", 5)
     resumed = run("broken.pt", 1000)
-    for one, other in zip(unbroken.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, parameter in zip(unbroken.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, parameter)
 
 
 def test_an_epoch_shows_every_token_once_in_an_order_of_its_own() -> None:
@@ -360,7 +362,7 @@ def test_a_draft_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: Any) 
 
 
 def test_no_folder_beside_a_draft_is_touched(tmp_path: Path, monkeypatch: Any) -> None:
-    """A draft that is being saved has a name that nobody has."""
+    """A draft that is being saved has a temporary name that collides with nothing."""
     mine = tmp_path / ".wide-100k.partial" / "thesis.tex"
     mine.parent.mkdir()
     mine.write_text("years")
@@ -376,5 +378,5 @@ def test_a_folder_of_others_is_not_taken_for_a_draft(tmp_path: Path) -> None:
     (folder / "thesis.tex").write_text("years")
     done = CliRunner().invoke(drafts.app, ["--out", str(tmp_path)])
     assert done.exit_code == 2
-    assert "is no draft" in done.output
+    assert "exists and is not a draft" in " ".join(done.output.replace("│", " ").split())
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]

@@ -43,7 +43,7 @@ def step():
 
 
 class Letters:
-    """A tokenizer of ten letters."""
+    """A tokenizer with a vocabulary of ten letters."""
 
     def decode(self, token_ids, /):
         return "".join("abcde <\n&"[token] if token < 9 else "!" for token in token_ids)
@@ -89,10 +89,10 @@ def test_an_unfinished_run_reads_its_log(tmp_path):
     ("column", "value", "problem"),
     [
         ("parents", [-1, 0, 7], "must be in 0..1"),
-        ("path", [0, 4], "no path of its tree"),
-        ("path", [], "no path of its tree"),
+        ("path", [0, 4], "not a path of its tree"),
+        ("path", [], "not a path of its tree"),
         ("path", [0, -1], "which is below 0"),
-        ("pieces", ["x"], "1 pieces for"),
+        ("pieces", ["x"], "pieces of text, got 1"),
         ("method", "other", "none of the methods"),
     ],
 )
@@ -182,7 +182,7 @@ def test_steps_of_decode_become_pictures(step):
     ids = show(step)._repr_html_()
     assert ">9</text>" in ids
     assert "2 4 9</pre>" in ids
-    assert show([])._repr_html_() == "<p>No step was kept.</p>"
+    assert show([])._repr_html_() == "<p>No steps were kept.</p>"
 
 
 def test_trees_and_steps_draw_themselves(step):

@@ -20,7 +20,7 @@ def steps():
 
 @pytest.fixture
 def outputs(monkeypatch):
-    """What a cell would show: plain bundles, and widgets."""
+    """The outputs of a cell: plain MIME bundles, and widgets."""
     found = []
     monkeypatch.setattr("IPython.display.display", lambda value, raw=False: found.append(value))
     return found
@@ -64,5 +64,5 @@ def test_a_run_that_kept_steps(tmp_path):
 
 
 def test_nothing_to_show():
-    with pytest.raises(ValueError, match="no step to show"):
+    with pytest.raises(ValueError, match="no steps to show"):
         Stepper([])
