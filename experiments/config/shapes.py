@@ -214,7 +214,7 @@ class Eagle2Growth(Strict):
 
 
 class OptTreeGrowth(Strict):
-    """OPT-Tree: levels are added as long as each raises the sum of the largest path probabilities by `delta`."""
+    """OPT-Tree: adds levels as long as each raises the sum of the largest path probabilities by `delta`."""
 
     kind: Literal["opt_tree"]
     size: Size

@@ -39,7 +39,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class LookupDraft(Settings):
-    """Prompt lookup: drafts what followed earlier occurrences of the last tokens in the text; no model runs."""
+    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
 
     source: Literal["lookup"] = "lookup"
     """The text itself drafts: chains and trees within a `budget`."""
@@ -93,7 +93,7 @@ class SuffixTreeDraft(Settings):
 
 
 class SuffixAutomatonDraft(Settings):
-    """Suffix automaton: drafts what followed the first occurrence of the longest repeated suffix of the text."""
+    """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
 
     source: Literal["suffix_automaton"] = "suffix_automaton"
     """A suffix automaton drafts: chains within a `budget`."""
@@ -102,7 +102,7 @@ class SuffixAutomatonDraft(Settings):
 
 
 class RetrievalDraft(Settings):
-    """Retrieval: drafts what followed the longest matching suffix of the text in a datastore of other texts."""
+    """Retrieval: drafts what followed the longest matching suffix in a datastore of other texts."""
 
     source: Literal["retrieval"] = "retrieval"
     """A datastore drafts: chains and trees within a `budget`."""
@@ -123,7 +123,7 @@ class RetrievalDraft(Settings):
 
 
 class TokenRecyclingDraft(Settings):
-    """Token recycling: a template filled with the best successors of each token in the target's last logits."""
+    """Token recycling: each token's best successors in the target's latest logits fill a template."""
 
     source: Literal["token_recycling"] = "token_recycling"
     """Earlier logits draft: the part of the template of 80 draft nodes that fits in a `budget`."""
@@ -157,7 +157,7 @@ class JacobiDraft(Settings):
 
 @plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
-    """Prompt lookup: searches the text itself for what followed its last tokens; no model runs."""
+    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
     return PromptLookup(**_limits(wanted), ngram=settings.ngram, places=settings.places)
 
 
@@ -199,7 +199,7 @@ def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
     "suffix_automaton", settings=SuffixAutomatonDraft, laws={Law.DETERMINISTIC}, trees="chain"
 )
 def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
-    """Suffix automaton: drafts what followed the first occurrence of the longest repeated suffix."""
+    """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
     return SuffixAutomaton(_budget(wanted).depth, shortest=settings.shortest)
 
 
@@ -224,7 +224,7 @@ def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
     "token_recycling", settings=TokenRecyclingDraft, laws={Law.DETERMINISTIC}, trees="budget"
 )
 def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
-    """Token recycling: the best successors of each token in the target's last logits after it."""
+    """Token recycling: each token's best successors in the target's latest logits fill a template."""
     vocab_size = wanted.pair.target.vocab_size
     table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
     shape = template(Limits(**_limits(wanted)))
@@ -254,7 +254,7 @@ def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
 
 
 def _of_target(wanted: Wanted) -> dict[str, Any]:
-    """What a saved state of the target's passes must match. An outline has no weights, so no fingerprint."""
+    """What a file learned from the target's passes must match; an outline has no weights to match."""
     target = wanted.pair.target
     return {
         "vocab_size": target.vocab_size,
