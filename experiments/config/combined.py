@@ -218,7 +218,7 @@ class MergeDraft(Combined):
         if self.budgets is None:
             if self.rates is None:
                 raise ValueError(
-                    "a merge needs rates, by which its sources share a tree, or budgets, the nodes of each: "
+                    "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
                     f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
                 )
             return self
