@@ -1,4 +1,4 @@
-"""Build an experiment from a config: the only place that turns names into objects. Nothing is loaded here."""
+"""Build an experiment from a config: the only place that turns names into objects. It loads no models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -84,7 +84,7 @@ def require_there(path: str | Path, option: str, command: str) -> None:
     """
     if not is_there(str(path)):
         raise ConfigError(
-            f"{option}{' ' * bool(option)}{brief(str(path))}: no such file; `{command}` writes one"
+            f"{option}{' ' * bool(option)}{brief(str(path))}: there is no such file; `{command}` writes one"
         )
 
 

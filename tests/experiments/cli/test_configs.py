@@ -78,9 +78,9 @@ def test_init_leaves_what_is_there(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("kept")
     (tmp_path / "link.yaml").symlink_to("nowhere")
     for name, part in {
-        "mine.yaml": "mine.yaml is there already",
-        "link.yaml": "link.yaml is there already",
-        ".": "is there already",
+        "mine.yaml": "mine.yaml already exists",
+        "link.yaml": "link.yaml already exists",
+        ".": "already exists",
         "missing/mine.yaml": "there is no folder missing",
         "mine.yaml/x": "there is no folder mine.yaml",
         "two\nlines.yaml": "without control characters",

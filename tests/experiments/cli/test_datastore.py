@@ -76,7 +76,7 @@ def test_bad_input(texts, tmp_path):
         file.truncate(2**24 + 1)
     (tmp_path / "heapq.py").write_text(held_out()["heapq.py"])
     for said, arguments in {
-        "is there already": ["build", tmp_path / "there", texts],
+        "already exists": ["build", tmp_path / "there", texts],
         "No such file": ["build", tmp_path / "x", tmp_path / "none"],
         "none: No such file": ["build", tmp_path / "x", texts, tmp_path / "none"],
         "more than the 16777216 bytes": ["build", tmp_path / "x", texts, tmp_path / "large.py"],

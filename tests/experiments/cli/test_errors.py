@@ -44,7 +44,7 @@ WRONG = {
     f"run {'x' * 3000}": ["xxx"],
     "run exp.yaml seed": ["write key=value"],
     "run exp.yaml =1": ["write key=value"],
-    "run exp.yaml methods.9.kind=plain": ["no index in 0..4"],
+    "run exp.yaml methods.9.kind=plain": ["not an index in 0..4"],
     # run: prompts
     "run exp.yaml prompts.path=folder": ["folder: Is a directory"],
     "run exp.yaml prompts.path=empty": ["empty: the file is empty"],
@@ -85,7 +85,7 @@ WRONG = {
     "search 0.5 --to nobody --json": ["nobody"],
     # profile and trace
     f"profile exp.yaml --out {NO_OUT}": ["there is no folder folder/missing"],
-    "profile exp.yaml --out empty": ["empty is there already"],
+    "profile exp.yaml --out empty": ["empty already exists"],
     "profile missing --out new.json": ["no config file 'missing'"],
     f"trace exp.yaml --out {NO_OUT}": ["there is no folder folder/missing"],
     "trace exp.yaml --sampling T=0 --out t.npz --width 0": ["width = 0"],

@@ -121,18 +121,18 @@ REFUSED = {
         tree(BUDGET, draft={"source": "retrieval", "datastore": "x", "shortest": 3, "longest": 2}), {}
     ),
     "methods[0].draft.files is missing": (tree(BUDGET, draft={"source": "documents"}), {}),
-    "methods[0].law: the draft source 'lookup' does not draw children iid, but deterministic": (
+    "methods[0].law: the draft source 'lookup' does not support iid; it supports deterministic": (
         tree(BUDGET, law="iid", **LOOKUP), {}
     ),
-    "a budget needs a size": (tree(BUDGET | {"branching": 2}, **LOOKUP), {}),
+    "needs a size: its nodes": (tree(BUDGET | {"branching": 2}, **LOOKUP), {}),
     "needs a draft model, but models.draft is 'none'": (tree(CHAIN), {"models": {"draft": "none"}}),
     "assisted generation needs a draft model": (
         {"kind": "assisted"}, {"models": {"draft": "none"}}
     ),
-    "search measures models.draft, but that is 'none'": (
+    "search measures models.draft, which is 'none'": (
         tree(BUDGET, **LOOKUP), {"models": {"draft": "none"}, "search": {}}
     ),
-    "that is measured of models.draft": (
+    "these are measured for models.draft": (
         tree({"kind": "optimal", "rates": "measured", "size": 4}, draft={"source": "model", "model": "x"}),
         {"search": {}},
     ),

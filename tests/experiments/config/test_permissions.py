@@ -80,5 +80,5 @@ def test_models_that_may_not_be_read(closed):
 
 def test_a_folder_that_takes_no_files_is_told_before_work(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match=r"--out .*: no file may be made in the folder"):
+    with pytest.raises(ConfigError, match=r"--out .*: no permission to create files in the folder"):
         require_new(tmp_path / "trace.npz")

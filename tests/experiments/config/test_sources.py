@@ -100,7 +100,8 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
     assert len(latest) == 3
     assert len(made(outline, "suffix_tree", warm=two)[1].past.texts) == 2
     with pytest.raises(
-        ConfigError, match="most_tokens = 4 is of past texts: name their file by warm"
+        ConfigError,
+        match="most_tokens = 4 limits past texts, but there are none: name their file as warm",
     ):
         experiment("suffix_tree", most_tokens=4)
     size = outline.target.vocab_size
