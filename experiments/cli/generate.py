@@ -76,10 +76,10 @@ def generate_command(
         int | None, typer.Option("--top-k", help="Keep the k most probable tokens.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Keep the top tokens of this total probability.")
+        float | None, typer.Option("--top-p", help="Keep the top tokens up to this probability.")
     ] = None,
     min_p: Annotated[
-        float | None, typer.Option("--min-p", help="Keep tokens above this share of the top one's.")
+        float | None, typer.Option("--min-p", help="Minimum probability relative to the top token.")
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all randomness.")] = 0,
