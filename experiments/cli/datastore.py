@@ -72,8 +72,8 @@ def build_command(
 ) -> None:
     """Encode texts, sort all their suffixes, and write both to one file.
 
-    Without TEXTS, takes the packages that are installed beside treespec, but not the standard library, which
-    contains the embedded pair's held-out files. Copies of these files are left out everywhere.
+    Without TEXTS, takes the packages installed beside treespec, but not the standard library, which contains
+    the embedded pair's held-out files. Copies of these files are left out everywhere.
     """
     with friendly(debug):
         from treespec.draft import Datastore

@@ -29,7 +29,7 @@ def doctor_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report what this machine can do, and test it in half a minute.
+    """Check what this machine can do, in half a minute.
 
     Reports on Python, torch, GPUs, kernels, energy meters and SLURM. Then runs an exact proof, compares a
     text with `generate`, measures how small a difference between two methods shows here, compares all

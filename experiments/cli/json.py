@@ -1,7 +1,7 @@
 """What commands print with `--json`: one object each, with stable keys.
 
-Every object has a `version`, which changes if a key is removed or changes its meaning; new keys may be added
-without a new version. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
+Every object has a `version`, which changes if a key is removed or changes its meaning; new keys may be
+added without a new version. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
 
     report, run   folder, name, finished, report, samplings: [{sampling, baseline, prompts, attempted,
                   failed, verdict, comparisons: [{left, right, ratio, prompts, winner}],

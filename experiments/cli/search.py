@@ -25,7 +25,7 @@ LatencyFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--latency",
-        help="Times (`treespec profile`), to rank by predicted speed: one file for all sources, or one each.",
+        help="Times (`treespec profile`) to rank by predicted speed: one file, or one per source.",
     ),
 ]
 
@@ -46,7 +46,7 @@ def search_command(
         typer.Argument(
             metavar="SOURCE...",
             help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or acceptance "
-            "rates: an estimate (`treespec estimate --out`), or the rates of the first, second, ... child: "
+            "rates: an estimate (`treespec estimate --out`), or those of the first, second, ... child: "
             "0.6,0.2,0.1, with levels separated by ;.",
         ),
     ],

@@ -73,8 +73,8 @@ def search_command(
 ) -> None:
     """Search for the attention and feed-forward sublayers that a target can skip when it drafts.
 
-    Each set is scored by the acceptance rate of its draft along the texts, in one pass per set. Sublayers are
-    added one by one, then exchanged as long as that helps.
+    Each set is scored by the acceptance rate of its draft along the texts, in one pass. Sublayers are added
+    one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
         from treespec.distributions import Sampling

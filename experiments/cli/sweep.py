@@ -102,7 +102,7 @@ def sweep_command(
 ) -> None:
     """Run every experiment of a config's grid (`sweep:`).
 
-    The same command resumes a killed sweep where it stopped: it keeps finished jobs and retries failed ones.
+    The same command resumes a killed sweep: it keeps finished jobs and retries failed ones.
 
     Exit code 0: everything was measured. 1: a job failed (the error is recorded). 2: the input is wrong.
     130: interrupted.

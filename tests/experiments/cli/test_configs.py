@@ -53,8 +53,8 @@ def test_the_schema():
     ("line", "part"),
     [
         (["configs", "smok"], "did you mean 'smoke'?"),
-        (["configs", "smoke", "--schema"], "give it alone"),
-        (["configs", "--schema", "--json"], "give it alone"),
+        (["configs", "smoke", "--schema"], "give no NAME and no --json"),
+        (["configs", "--schema", "--json"], "give no NAME and no --json"),
     ],
 )
 def test_wrong_calls(line, part):

@@ -174,7 +174,7 @@ def failing(monkeypatch, error):
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; the same command goes on where it stopped"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command resumes where it stopped"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
@@ -187,7 +187,7 @@ def failing(monkeypatch, error):
             "error: a/b: Permission denied",
         ),
         (OSError("odd"), 2, "error: odd"),
-        (ZeroDivisionError("x"), 1, "a defect of treespec, whatever the input. Please report it"),
+        (ZeroDivisionError("x"), 1, "a bug in treespec, whatever the input. Please report it"),
         (MemoryError(), 1, "error: out of memory"),
     ],
 )

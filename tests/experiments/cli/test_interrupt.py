@@ -153,6 +153,6 @@ def test_interrupted(tmp_path, decoding):
         finally:
             process.kill()
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    assert said.splitlines()[-1] == "interrupted; the same command resumes where it stopped"
     assert "Traceback" not in said
     assert bool(rows(folder)) == decoding

@@ -43,7 +43,7 @@ def test_run_and_report(call, tmp_path):
     assert (folder / "report.html").exists()
     again = call("run", "exp.yaml", "max_new_tokens=4")
     assert again.exit_code == 0
-    assert "finished already" in again.stderr
+    assert "already finished" in again.stderr
     shown = call("report", folder)
     assert shown.exit_code == 0
     assert "generate" in shown.output

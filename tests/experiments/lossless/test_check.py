@@ -336,7 +336,7 @@ def test_wrong_input(call, arguments, parts):
 
 def test_help_says_what_a_false_alarm_is(call):
     words = [word for word in call("--help").output.split() if word not in "│|"]
-    assert "Probability that anything fails by chance" in " ".join(words)
+    assert "Probability that any comparison fails by chance" in " ".join(words)
 
 
 def test_the_shipped_config_is_valid():

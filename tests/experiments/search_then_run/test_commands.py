@@ -92,7 +92,7 @@ def test_a_found_tree_is_written_for_export(tmp_path):
 def test_options_about_times_need_times():
     done = call("search", "0.6", "--law", "iid")
     assert done.exit_code == 2
-    assert "--law says which times hold" in done.output
+    assert "--law selects among times" in done.output
 
 
 def test_a_tree_longer_than_the_name_of_a_file_is_read():

@@ -44,7 +44,7 @@ def test_a_sweep_its_table_and_its_json(call, grid_file, tmp_path):
     assert again.exit_code == 0
     data = json.loads(again.stdout)
     assert [job["state"] for job in data["jobs"]] == ["finished"] * 2
-    assert "finished already" in again.stderr
+    assert "already finished" in again.stderr
     refused(call(grid_file()), "belongs to another sweep", "sweep.seed")
 
 
