@@ -72,7 +72,7 @@ def build_command(
 ) -> None:
     """Encode texts, sort all their suffixes, and write both to one file.
 
-    Without TEXTS, takes the packages installed beside treespec, but not the standard library, which contains
+    Without TEXTS, takes the packages installed beside treespec, but not the standard library, which holds
     the embedded pair's held-out files. Copies of these files are left out everywhere.
     """
     with friendly(debug):

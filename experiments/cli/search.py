@@ -45,8 +45,8 @@ def search_command(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or acceptance "
-            "rates: an estimate (`treespec estimate --out`), or those of the first, second, ... child: "
+            help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
+            "acceptance rates: an estimate (`treespec estimate --out`), or by rank of the child: "
             "0.6,0.2,0.1, with levels separated by ;.",
         ),
     ],

@@ -178,9 +178,9 @@ def failing(monkeypatch, error):
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
-            "error: No space left on device; what was",
+            "error: No space left on device; finished results",
         ),
-        (OSError(errno.EFBIG, "File too large", "a/b"), 1, "error: a/b: File too large; what was"),
+        (OSError(errno.EFBIG, "File too large", "a/b"), 1, "error: a/b: File too large; finished results"),
         (
             PermissionError(errno.EACCES, "Permission denied", "a/b"),
             2,

@@ -71,7 +71,7 @@ def test_a_draft_model_of_a_method_is_looked_at_before_any_job_starts(
     (own / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
     refused(call(asked(own)), "context is 16", "in the job seed=0")
     assert nothing_left()
-    refused(call(asked(own), "--out", own), "methods[1].draft.model", "is read")
+    refused(call(asked(own), "--out", own), "methods[1].draft.model", "is an input")
     (own / "config.json").write_text(json.dumps(config))
     result = call(asked(own))
     assert result.exit_code == 0, result.stderr
