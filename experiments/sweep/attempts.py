@@ -152,7 +152,7 @@ def outcome_of(job: Path) -> JobOutcome:
     if not ran or errors:
         error = attempts[-1].error if attempts else None
         if errors and error is None:
-            error = f"{errors} of its rows record an error"
+            error = f"{errors} of its rows hold an error"
     return JobOutcome(job.name, ran, errors, error, attempts)
 
 

@@ -1,4 +1,4 @@
-"""Collect the result of a sweep: the rows of all jobs, and a summary by job, sampling setting and method."""
+"""Collect the result of a sweep: the rows of all jobs, and a summary by job, setting and method."""
 
 import io
 import json

@@ -112,7 +112,7 @@ def _run(
         return None
     row = result.failures[0]
     return (
-        f"{len(result.failures)} of its rows record an error, the first for prompt {row.prompt}, "
+        f"{len(result.failures)} of its rows hold an error, the first for prompt {row.prompt}, "
         f"{row.sampling}, {row.method}: {row.error}"
     )
 

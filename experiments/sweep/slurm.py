@@ -1,8 +1,8 @@
 """Run the jobs of a sweep on SLURM, through submitit.
 
-A submission is a call of `run_job` with the path of a job's folder, so every node must see the folder. How a
-job ended is recorded in its folder; SLURM is only asked which jobs still wait or run (by squeue: sacct needs
-an accounting database, which many small clusters lack).
+A submission is a call of `run_job` with the path of a job's folder, so every node must see the folder. How
+a job ended is recorded in its folder; SLURM is only asked which jobs still wait or run (by squeue: sacct
+needs an accounting database, which many small clusters lack).
 """
 
 import getpass
@@ -35,8 +35,8 @@ DEFAULT_MINUTES = 240
 
 ASK_EVERY_S = 2.0
 PATIENCE_S = 90.0
-"""Seconds that a job may be missing from SLURM before it counts as ended: network file systems can show what
-another node wrote up to a minute late."""
+"""Seconds that a job may be missing from SLURM before it counts as ended: network file systems can show
+what another node wrote up to a minute late."""
 
 SILENCE_S = 120.0
 """Seconds without an answer from SLURM before that is an error."""
@@ -86,8 +86,8 @@ class Slurm(Executor):
         missing = [tool for tool in TOOLS if shutil.which(tool) is None]
         if missing:
             raise SweepError(
-                f"SLURM is not available: {', '.join(missing)} not found on the PATH; use --executor local, "
-                "or log in to a node of the cluster"
+                f"SLURM is not available: {', '.join(missing)} not found on the PATH; use --executor "
+                "local, or log in to a node of the cluster"
             )
         import submitit
 
@@ -207,8 +207,8 @@ class Slurm(Executor):
                 subprocess.run(["scancel", job], capture_output=True, check=False)
             return f"{len(self._running)} SLURM jobs were cancelled"
         return (
-            f"{len(self._running)} SLURM jobs keep running ({', '.join(jobs)}): the same command picks them "
-            f"up, `scancel {' '.join(jobs)}` ends them"
+            f"{len(self._running)} SLURM jobs keep running ({', '.join(jobs)}): the same command picks "
+            f"them up, `scancel {' '.join(jobs)}` ends them"
         )
 
     def _ask(self, at_once: bool = False) -> bool:
@@ -258,7 +258,7 @@ def _submitted(task: Task) -> str | None:
 
 
 def _same_code() -> list[str]:
-    """Lines of the batch script with which the job imports the same code as this process, from any folder."""
+    """Lines of the batch script that let the job import the same code as this process, from any folder."""
     root = os.fspath(Path(treespec.__path__[0]).parent)
     return [
         "export PYTHONSAFEPATH=1",

@@ -1,4 +1,4 @@
-"""Run the missing jobs of a sweep by an executor, into its folder. A killed sweep resumes where it stopped."""
+"""Run the missing jobs of a sweep by an executor. A killed sweep resumes where it stopped."""
 
 import time
 from collections import deque

@@ -104,7 +104,7 @@ def test_wrong_input(call, grid_file, tmp_path, monkeypatch):
     refused(call(path, "--executor", "slurm", "--slurm", "time=1:00:00"), "time=60 for an hour")
     refused(call(path, "prompts.path=nowhere.jsonl"), "nowhere.jsonl")
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    refused(call(path, "--executor", "slurm"), "no SLURM here")
+    refused(call(path, "--executor", "slurm"), "SLURM is not available")
     assert not (tmp_path / "sweeps").exists() or not any((tmp_path / "sweeps").rglob("*.parquet"))
 
 

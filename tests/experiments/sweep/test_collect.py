@@ -85,7 +85,7 @@ def test_columns_without_times(collected):
 
 
 def test_jobs_side_by_side_are_said_to_be(collected):
-    assert any("up to 2 jobs ran side by side" in note for note in collected.notes)
+    assert any("up to 2 jobs ran in parallel" in note for note in collected.notes)
 
 
 def test_nothing_finished(planned):

@@ -169,7 +169,7 @@ def test_a_slurm_that_refuses_is_quoted(tmp_path, state, tasks):
 
 def test_no_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    with pytest.raises(SweepError, match=r"no SLURM here: sbatch.* --executor local"):
+    with pytest.raises(SweepError, match=r"SLURM is not available: sbatch.* --executor local"):
         slurm(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_interrupts_cancel_only_if_told(tmp_path, state, tasks):
     executor = slurm(tmp_path)
     executor.start(tasks)
     text = executor.stop()
-    assert "3 SLURM jobs go on" in text
+    assert "3 SLURM jobs keep running" in text
     assert "scancel 1" in text
     assert not (state / "cancelled").exists()
     executor = slurm(tmp_path, cancel=True)
