@@ -152,4 +152,4 @@ def test_search_prints_the_ranking(tmp_path):
 def test_configs_are_listed():
     found = {row["name"]: row for row in printed("configs", "--json")["configs"]}
     assert found["smoke"]["path"].endswith("smoke.yaml")
-    assert found["smoke"]["about"].startswith("Seconds long")
+    assert found["smoke"]["about"].startswith("Every kind of method")
