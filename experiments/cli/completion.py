@@ -80,10 +80,14 @@ def _keys(
 ) -> Iterator[str]:
     """The path of a value and, recursively, the paths of all keys inside."""
     alternatives = _alternatives(schema, value)
-    mappings = [each for each in alternatives if "properties" in each]
-    tag = next((key for key in TAGS if all(key in each["properties"] for each in mappings)), "kind")
+    mappings = [mapping for mapping in alternatives if "properties" in mapping]
+    tag = next(
+        (key for key in TAGS if all(key in mapping["properties"] for mapping in mappings)), "kind"
+    )
     kind = data.get(tag) if isinstance(data, dict) else None
-    of_kind = [each for each in mappings if each["properties"].get(tag, {}).get("const") == kind]
+    of_kind = [
+        mapping for mapping in mappings if mapping["properties"].get(tag, {}).get("const") == kind
+    ]
     if path:
         yield path
     if len(mappings) > 1 and kind is None:

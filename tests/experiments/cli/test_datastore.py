@@ -1,4 +1,4 @@
-"""`treespec datastore`: texts become a file, which says what it is; bad input ends with exit code 2."""
+"""`treespec datastore`: builds a file from texts, describes it, and rejects bad input with exit code 2."""
 
 import json
 from importlib.resources import files
@@ -50,7 +50,7 @@ def held_out():
 
 
 def test_copies_of_held_out_files_are_left_out(tmp_path):
-    """Under their names or others, whole or a part: no 16 tokens in a row of them can be found."""
+    """Under any name, whole or in part: no 16 consecutive tokens of them are found."""
     own = "\n".join(f"value_{i} = {i} * offset_{i}" for i in range(400))
     texts, given = tmp_path / "texts", held_out()
     texts.mkdir()

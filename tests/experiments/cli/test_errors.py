@@ -1,4 +1,4 @@
-"""Nonsense on the command line: one line that says what is wrong, exit code 2, never a traceback."""
+"""Nonsense on the command line: one line says what is wrong, exit code 2, never a traceback."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from treespec.experiments.cli.main import app
 
 @pytest.fixture
 def call(settings, tmp_path, monkeypatch):
-    """Call `treespec` in a folder full of files that are not what a command wants."""
+    """Call `treespec` in a folder of files that no command accepts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / "folder").mkdir()
@@ -180,7 +180,11 @@ def failing(monkeypatch, error):
             1,
             "error: No space left on device; finished results",
         ),
-        (OSError(errno.EFBIG, "File too large", "a/b"), 1, "error: a/b: File too large; finished results"),
+        (
+            OSError(errno.EFBIG, "File too large", "a/b"),
+            1,
+            "error: a/b: File too large; finished results",
+        ),
         (
             PermissionError(errno.EACCES, "Permission denied", "a/b"),
             2,
@@ -200,7 +204,7 @@ def test_what_happens_while_it_runs(call, monkeypatch, error, code, says):
 
 
 def test_nobody_reads_the_output(call, monkeypatch):
-    """As in `treespec report ... | head`: the end, and not a word about it."""
+    """As in `treespec report ... | head`: the command ends without a message."""
     failing(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
     done = call("run", "exp.yaml", "-q")
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""`treespec generate`: one text, streamed; numbers beside it, bad input refused."""
+"""`treespec generate`: streams one text, prints numbers to stderr, and rejects bad input."""
 
 import json
 import os
@@ -210,7 +210,7 @@ def test_a_draft_model_of_its_own(call, tiny_pair):
 
 
 def test_parts_of_a_plug_in(call, loaded_pair, tmp_path, monkeypatch):
-    """Its drafter, rule and growth decode the same text; they are proved before."""
+    """A plug-in's drafter, rule and growth decode the same text, after they were proved."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
     source = ("--source", "{source: repeat, n: 2}", "--rule", "mine")

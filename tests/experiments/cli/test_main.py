@@ -26,7 +26,7 @@ def call(settings, tmp_path, monkeypatch):
 
 
 def refused(result, *parts):
-    """Exit code 2 and one message that holds these parts."""
+    """Assert exit code 2 and one message that contains these parts."""
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

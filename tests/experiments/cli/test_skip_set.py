@@ -1,4 +1,4 @@
-"""`treespec skip-set search`: a file that a config can name; bad input ends with exit code 2."""
+"""`treespec skip-set search`: writes a file that a config can name; rejects bad input with exit code 2."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Hostile or absurd configs, overrides and sweeps: exit code 2, one message, before work is done."""
+"""Hostile or absurd configs, overrides and sweeps: exit code 2 and one message, before any work is done."""
 
 import pytest
 import yaml
@@ -138,7 +138,7 @@ SWEEPS = {
 
 
 def cases():
-    """What it is -> command line, files, words of the message."""
+    """Cases by description: command line, files, words of the message."""
     for name, (text, words) in CONFIGS.items():
         yield f"config: {name}", "run bad.yaml", {"bad.yaml": text}, ["bad.yaml", *words]
     for name in ("a bomb", "deep brackets", "digits"):

@@ -1,4 +1,4 @@
-"""Merges and cascades in configs: what is built of them, and what is refused before a model is loaded."""
+"""Merges and cascades in configs: how they are built, and what is rejected before a model is loaded."""
 
 from types import SimpleNamespace
 
@@ -123,7 +123,7 @@ def test_rates_lay_out_the_tree_of_a_model_that_has_a_budget():
 
 
 def test_a_budget_that_is_too_small_for_its_source_is_named():
-    """Of the whole tree, in which there is room, nothing need be changed."""
+    """The whole tree has room, so nothing in it needs to change."""
     sources = [{"source": "lookahead"}, {"source": "lookup"}]
     draft = {"source": "merge", "sources": sources, "budgets": {"lookahead": 20, "lookup": 2}}
     room = {"kind": "budget", "depth": 9, "size": 60, "branching": 11}
@@ -252,7 +252,7 @@ def test_one_folder_by_two_names_is_one_model(tmp_path, monkeypatch):
 
 
 def test_ddtree_is_refused_by_sources_that_give_no_distributions():
-    """A chain of a draft model gives one for each position; what a text says is none."""
+    """A draft model's chain gives a distribution per position; a text gives none."""
     ddtree = {"kind": "ddtree", "size": 8, "depth": 3}
     built = method({"source": "model"}, ddtree)
     assert choice(built) == (Law.DETERMINISTIC, "onehot")

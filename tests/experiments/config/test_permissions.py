@@ -1,4 +1,4 @@
-"""Files that may not be read, and folders that may not be entered: told by name, with exit code 2."""
+"""Files that may not be read, and folders that may not be entered: named in the message, exit code 2."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ LINES = {
 
 @pytest.fixture
 def closed(folder, monkeypatch):
-    """A folder in which `secret` files may not be read, and `hidden` not be entered, not even by root."""
+    """A folder with unreadable `secret` files and an inaccessible folder `hidden`, even for root."""
     (folder / "hidden").mkdir(exist_ok=True)
     for name in ("secret.yaml", "secret.json", "secret.jsonl", "secret.npz", "hidden/x.json"):
         (folder / name).write_text(BASE)

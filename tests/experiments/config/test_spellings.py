@@ -1,4 +1,4 @@
-"""Shapes as they are typed on the command line mean the same in configs and overrides."""
+"""Spelled shapes mean the same on the command line, in configs and in overrides."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""What is known of methods that wait for a measurement, and what becomes of them."""
+"""Stand-ins for methods that wait for a measurement, and the methods that replace them."""
 
 from dataclasses import replace
 

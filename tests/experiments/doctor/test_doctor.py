@@ -1,4 +1,4 @@
-"""`treespec doctor`: what it finds, what it tests, and that its tests can fail."""
+"""`treespec doctor`: its findings, its tests, and that its tests can fail."""
 
 import importlib
 import json
@@ -197,7 +197,7 @@ def test_the_better_dtype_is_named():
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Puts a shell script on the path, before everything else."""
+    """Put a shell script first on the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(name, script):

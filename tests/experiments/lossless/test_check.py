@@ -32,7 +32,7 @@ CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
 TREE = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 1]}, "rule": "rrsw"}
 SMALL = ("--samples", "60", "--tokens", "2", "--prompts", "1")
 WARM = [{"temperature": 3.0}]
-"""The tiny models are sure of themselves; this spreads their laws."""
+"""The tiny models are confident; a high temperature flattens their laws."""
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_split_measures_the_targets_own_decision(loaded_pair):
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("temperature", [3.0, 1.0])
 def test_remembered_passes_change_no_token(loaded_pair, temperature):
-    """Drafters whose trees come again and drafters whose trees differ; a memory that forgets at once."""
+    """Drafters whose trees repeat, drafters whose trees differ, and a memory that forgets at once."""
     sampling, prompts = Sampling(temperature), ([5, 6, 7, 8], [9])
     for law, verifier in ((Law.WITHOUT_REPLACEMENT, rrsw), (Law.DETERMINISTIC, naive)):
         texts = []

@@ -1,4 +1,4 @@
-"""The command, in this process and with real workers."""
+"""`treespec sweep`, in this process and with real workers."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from treespec.experiments.run import models
 
 @pytest.fixture
 def call(tmp_path, loaded_pair, monkeypatch):
-    """Call `treespec sweep` in an empty folder; the pair is loaded already."""
+    """Call `treespec sweep` in an empty folder, with a pair that is already loaded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
 

@@ -13,7 +13,7 @@ from treespec.experiments.sweep.folder import read_manifest
 
 @pytest.fixture
 def collected(planned, grid, pretend):
-    """Three jobs have run, one of them with an error on one prompt; the fourth failed."""
+    """Three jobs have run, one of them with an error on a prompt; the fourth failed."""
     for i, job in enumerate(grid.jobs[:3]):
         pretend(job.name, seed=i, errors=frozenset({1}) if i == 2 else frozenset())
         write_attempt(planned / "jobs" / job.name, Attempt(1, None, {"workers": 2, "threads": 1}))
