@@ -44,11 +44,11 @@ def print_check(check: Check, console: Console) -> None:
         title = f"{sampling}: texts equal to those of plain greedy decoding, id by id"
         print_table(Table(sampling, GREEDY_COLUMNS, rows, title=title, tone=_tone), console, width)
         splits = [(row, s) for row in rows for s in row.splits]
-        for row, place in splits[:MOST_SPLITS]:
-            tell(f"{row.method}: {_split_text(place, text_of)}")
+        for row, split in splits[:MOST_SPLITS]:
+            tell(f"{row.method}: {_split_text(split, text_of)}")
         if len(splits) > MOST_SPLITS:
             tell(f"... and {len(splits) - MOST_SPLITS} more")
-        tell(_near_tie_note(check, [place for _, place in splits]), "dim")
+        tell(_near_tie_note(check, [split for _, split in splits]), "dim")
     for sampling in dict.fromkeys(row.sampling for row in check.laws):
         laws = [row for row in check.laws if row.sampling == sampling]
         print_table(_law_table(check, sampling, laws), console, width)
@@ -186,15 +186,15 @@ GREEDY_COLUMNS = (
 )
 
 
-def _split_text(place: Split, text_of: Decode) -> str:
+def _split_text(split: Split, text_of: Decode) -> str:
     def shown(token: int | None) -> str:
         return "the end" if token is None else repr(text_of([token]))
 
-    what = "near-tie" if place.near_tie else "NOT a near-tie"
+    what = "near-tie" if split.near_tie else "NOT a near-tie"
     return (
-        f"prompt {place.prompt}, token {place.position + 1}: {shown(place.token)} instead of "
-        f"{shown(place.reference_token)}; top-2 margin {place.top_two:.3g} logits "
-        f"({place.units:.3g} units of the last place): {what}"
+        f"prompt {split.prompt}, token {split.position + 1}: {shown(split.token)} instead of "
+        f"{shown(split.reference_token)}; top-2 margin {split.top_two:.3g} logits "
+        f"({split.units:.3g} units of the last split): {what}"
     )
 
 

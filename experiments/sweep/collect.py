@@ -179,8 +179,8 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
         most = parallel[-1]
         jobs = f"up to {most} jobs ran in parallel" if most else "SLURM runs jobs in parallel"
         notes.append(
-            f"Times: {jobs}, sharing caches and memory, so times are not comparable with those of jobs that "
-            "ran alone. Ratios within a job (speedups) suffer less; tokens per step do not suffer."
+            f"Times: {jobs}, sharing caches and memory, so times are not comparable with those of jobs "
+            "that ran alone. Ratios within a job (speedups) suffer less; tokens per step do not suffer."
         )
     for key, what in (("threads", "threads"), ("host", "machines")):
         values = sorted({str(about[key]) for about in attempts if about.get(key) is not None})

@@ -120,7 +120,7 @@ def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsy
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interrupt_at_the_end_of_python_is_not_told():
-    """The exit code of the finished command stands; a thread that ends late leaves time for the interrupt."""
+    """The finished command's exit code stands; a thread that ends late leaves time for the interrupt."""
     late = (
         "import os, signal, threading, time\n"
         "from treespec.experiments.cli.main import main\n"
