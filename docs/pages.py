@@ -1,7 +1,7 @@
-"""Write the public API, the pages and the notebooks as HTML. `make docs` runs it.
+"""Write the public API, the Markdown pages and the notebooks as HTML. `make docs` runs it.
 
-pdoc renders the modules that `PUBLIC` names, so that a page holds what may be imported from there and
-nothing else; nbconvert renders the notebooks with the outputs that they are committed with.
+pdoc renders the modules in `PUBLIC`; a page shows exactly the names that may be imported from its module.
+nbconvert renders the notebooks with their committed outputs.
 """
 
 import ast
@@ -32,75 +32,74 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = {
     "treespec": "Trees, sampling, the loop, and generation",
     "treespec.step": "A step, and the glossary",
-    "treespec.protocols": "What a drafter, target, rule, growth and coins have",
+    "treespec.protocols": "Interfaces of drafters, targets, rules, growths and coins",
     "treespec.verify": "Acceptance rules",
     "treespec.draft": "Draft sources",
     "treespec.target": "Targets",
     "treespec.distributions": "Sampling settings and residuals",
     "treespec.testing": "Tables, exact laws, and the proof that a rule is lossless",
-    "treespec.plugins": "Registering parts of one's own",
-    "treespec.errors": "What can go wrong",
-    "treespec.search": "What a tree is worth, and the best tree",
-    "treespec.search.growth": "Trees that grow by the draft's confidence",
-    "treespec.search.formats": "Trees in other tools' words",
+    "treespec.plugins": "Registering your own parts",
+    "treespec.errors": "Exceptions and warnings",
+    "treespec.search": "The value of a tree, and the best tree",
+    "treespec.search.growth": "Trees grown by the draft's confidence",
+    "treespec.search.formats": "Trees in the formats of other tools",
     "treespec.search.rates.calibration": "The draft's probabilities against acceptance",
-    "treespec.search.rates.replay": "Any tree, on a recorded trace",
-    "treespec.experiments.search_then_run.run": "A run, from Python",
-    "treespec.experiments.report.run": "A finished run, loaded",
-    "treespec.experiments.report.stepper.widget": "Real steps, in a notebook",
-    "attention_masks": "Masks and attention for token trees, on torch alone",
-    "attention_masks.testing": "What an attention of one's own is held against",
+    "treespec.search.rates.replay": "Replaying any tree on a recorded trace",
+    "treespec.experiments.search_then_run.run": "Running an experiment from Python",
+    "treespec.experiments.report.run": "Loading a finished run",
+    "treespec.experiments.report.stepper.widget": "Real steps in a notebook",
+    "attention_masks": "Masks and attention for token trees; needs only torch",
+    "attention_masks.testing": "Checking an attention implementation of your own",
 }
-"""The modules that have a page, in the order of the first page's list, and what each is about."""
+"""The modules that have a page, in the order of the index, with a description of each."""
 
 PAGES = {
     "README.md": "Front page",
     "docs/guide.md": "Guide",
     "docs/configs.md": "Every key of a config",
-    "docs/plugins.md": "Plug-ins: parts of one's own, by name",
-    "experiments/RESULTS.md": "What has been measured",
-    "experiments/SCHEMA.md": "What a run leaves in its folder",
-    "experiments/SWEEPS.md": "What a sweep leaves in its folder",
+    "docs/plugins.md": "Plug-ins: your own parts, by name",
+    "experiments/RESULTS.md": "Measured results",
+    "experiments/SCHEMA.md": "Files in the folder of a run",
+    "experiments/SWEEPS.md": "Files in the folder of a sweep",
     "treespec/embedded/MODEL_CARD.md": "The embedded pair",
     "CONTRIBUTING.md": "Contributing",
     "CHANGELOG.md": "Changes",
 }
-"""Markdown pages that are rendered, and their titles."""
+"""The Markdown pages to render, with their titles."""
 
 DARK_CODE = "github-dark"
-"""Style of code where the reader prefers a dark page."""
+"""Pygments style of code for readers who prefer dark pages."""
 
 _ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})\b(?![^<]*</a>)")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 class PublicModule(pdoc.doc.Module):
-    """A module as it looks from outside.
+    """A module as its users see it: the names in `__all__`.
 
-    Names that load at first use are there. A rule of `treespec.verify`, an object that wraps a function, is
-    shown as that function. A type or constant from another file keeps the docstring that it has there.
+    Names that load at first use are included. A rule of `treespec.verify`, an object that wraps a function,
+    is shown as that function. A type or constant from another file keeps its docstring from there.
     """
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
-        found = {name: getattr(self.obj, name) for name in self.obj.__all__}
-        return {name: _function(value) for name, value in found.items()}
+        return {name: _function(getattr(self.obj, name)) for name in self.obj.__all__}
 
     @cached_property
     def _var_docstrings(self) -> dict[str, str]:
-        found = dict(super()._var_docstrings)
+        docstrings = dict(super()._var_docstrings)
         for node in ast.walk(ast.parse(inspect.getsource(self.obj))):
             if not isinstance(node, ast.ImportFrom) or node.module in (None, self.modulename):
                 continue
             names = [a.name for a in node.names if self._is_value(a.name)]
             if names:
-                there = PublicModule(import_module(str(node.module)))._var_docstrings
-                found = {name: there[name] for name in names if name in there} | found
-        return found
+                origin = PublicModule(import_module(str(node.module)))._var_docstrings
+                docstrings = {name: origin[name] for name in names if name in origin} | docstrings
+        return docstrings
 
     @cached_property
     def submodules(self) -> list[pdoc.doc.Module]:
-        """Those that have a page."""
+        """The submodules that have a page."""
         return [
             PublicModule(import_module(n))
             for n in PUBLIC
@@ -108,10 +107,10 @@ class PublicModule(pdoc.doc.Module):
         ]
 
     def _is_value(self, name: str) -> bool:
-        """Whether a public name is a constant or the name of a type: no class, function or module."""
+        """Whether a public name is a constant or a type alias, not a class, function or module."""
         value = self._member_objects.get(name)
-        no_value = isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value)
-        return name in self._member_objects and not no_value
+        documented = isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value)
+        return name in self._member_objects and not documented
 
 
 def public_modules() -> dict[str, PublicModule]:
@@ -123,7 +122,7 @@ def build(folder: Path) -> None:
     """Write all pages.
 
     Args:
-        folder: is made; what stands there already is replaced file by file.
+        folder: created if missing; existing files in it are replaced one by one.
     """
     render.configure(docformat="google", template_directory=Path(__file__).parent / "templates")
     code = HtmlFormatter(style=DARK_CODE).get_style_defs(".pdoc-code")
@@ -158,20 +157,20 @@ def build(folder: Path) -> None:
 
 
 def _function(value: Any) -> Any:
-    """The function that an object wraps; the value itself if it is no such object."""
+    """The function that an object wraps; the value itself if it wraps none."""
     if isinstance(value, type) or inspect.isroutine(value) or not hasattr(value, "__wrapped__"):
         return value
     return inspect.unwrap(value)
 
 
 def _page(name: str) -> PurePosixPath:
-    """Where the page of a module or of a Markdown file stands, from the first page."""
+    """Path of the page of a module or a Markdown file, relative to the index."""
     path = PurePosixPath(name) if name.endswith(".md") else PurePosixPath(name.replace(".", "/"))
     return path.with_suffix(".html")
 
 
 def _relinked(text: str, source: str, folder: Path) -> str:
-    """A Markdown page whose links lead to rendered pages; what else it names is copied into the folder."""
+    """A Markdown page with links to rendered pages; other linked files are copied into the folder."""
 
     def to_page(match: re.Match[str]) -> str:
         path = os.path.normpath(PurePosixPath(source).parent / match[1])
@@ -188,7 +187,7 @@ def _relinked(text: str, source: str, folder: Path) -> str:
 
 
 def _with_papers(html: str) -> str:
-    """A page whose arXiv ids are links."""
+    """A page with its arXiv ids turned into links."""
     return _ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', html)
 
 
@@ -198,10 +197,9 @@ def _write(path: Path, html: str) -> None:
 
 
 def main() -> None:
-    """Write the pages into the folder that the command line names."""
-    logging.getLogger("traitlets").setLevel(
-        logging.ERROR
-    )  # pictures of notebooks have no alternative text
+    """Write the pages to the folder given on the command line."""
+    # Without this, nbconvert warns that pictures in notebooks have no alternative text.
+    logging.getLogger("traitlets").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "Cannot determine where|Error parsing type", UserWarning)
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "docs")
     build(folder)

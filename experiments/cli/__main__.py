@@ -1,7 +1,7 @@
-"""The console script, and `python -m treespec.experiments.cli`: ready for Ctrl-C before commands are there.
+"""The console script, and `python -m treespec.experiments.cli`: handles Ctrl-C while commands are imported.
 
-What comes before (the start of Python, and a millisecond of imports) is Python's own: an interrupt there
-prints a traceback.
+Python itself handles an interrupt before that (its start-up, and a millisecond of imports): it prints a
+traceback.
 """
 
 import os
@@ -15,19 +15,19 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line. Ctrl-C while its modules are imported ends the process with exit code 130."""
     try:
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:  # else interrupts are ignored: so they stay
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler:  # if interrupts are ignored, they stay ignored
             signal.signal(signal.SIGINT, _end)
         from treespec.experiments.cli.main import main as run_command
 
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
         run_command()
     except KeyboardInterrupt:
         _end(signal.SIGINT, None)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End at once: nothing has begun, and an exception may be lost in the callbacks of imports."""
+    """End at once: no work has begun, and import callbacks might swallow an exception."""
     os.write(sys.stderr.fileno(), b"interrupted\n")
     os._exit(INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, messages instead of tracebacks, consoles."""
+"""Shared by all commands: exit codes, arguments, consoles, and messages in place of tracebacks."""
 
 import os
 import sys
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 PIPED_WIDTH = 120
-"""Columns of a table that goes to a file or a pipe."""
+"""Width in columns of tables written to a file or a pipe."""
 
 DEFECT = (
-    "treespec stopped at something that it should have caught: a defect of treespec, whatever the input. "
-    "Please report it as an issue of its repository, with this command"
+    "treespec stopped at an error that it should have handled: a bug in treespec, whatever the input. "
+    "Please report it as an issue in its repository, with this command"
 )
-"""Message for an error that no code expects."""
+"""Message for an unexpected error."""
 
-FULL = "what was finished before is kept: make room, then run the same command again"
-"""Added to the message where the disk is full."""
+FULL = "finished results are kept: free some space, then run the same command again"
+"""Added to the message if the disk is full."""
 
 USER_ERROR = 2
 FAILED = 1
@@ -58,7 +58,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def complete_config(incomplete: str) -> list[str]:
-    """Shipped configs and YAML files whose names begin like this, for the completion of the shell."""
+    """Shipped configs and YAML files whose names begin with this text, for shell completion."""
     shipped = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     files = sorted(path for end in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{end}"))
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
@@ -76,7 +76,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Such as models.dtype=float32 methods.3.shape=kary:2x3.",
+        help="Override keys: models.dtype=float32 methods.3.shape=kary:2x3.",
         autocompletion=complete_override,
     ),
 ]
@@ -85,16 +85,16 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="A Python file that registers parts which the config names (docs/plugins.md); repeatable.",
+        help="A Python file that registers parts named in the config (docs/plugins.md); repeatable.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress and no table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object and nothing else; progress goes to stderr. Null: not available.",
+        help="Print only one JSON object; progress goes to stderr. null means not available.",
     ),
 ]
 
@@ -105,13 +105,13 @@ def load(
     plugins: list[Path] | None = None,
     manifest: Path | None = None,
 ) -> "Config":
-    """The config of a command that runs models, which are kept from printing.
+    """Load the config and plug-ins of a command that runs models, and silence transformers.
 
     Args:
-        config: its file or name.
-        overrides: of it.
-        plugins: whose parts it may name.
-        manifest: of a run that may go on, whose plug-ins are taken if none is given.
+        config: path or name of the config.
+        overrides: `key=value` texts that change it.
+        plugins: Python files whose parts the config may name.
+        manifest: of a run that may be resumed; its plug-ins are loaded if no file is given.
     """
     from treespec.experiments.config.file import load_config
     from treespec.experiments.config.plugged import plug_in
@@ -123,20 +123,20 @@ def load(
 
 
 def progress(quiet: bool) -> "Console | None":
-    """Where progress is shown."""
+    """The console for progress (stderr); None if `quiet`."""
     from rich.console import Console
 
     return None if quiet else Console(stderr=True)
 
 
 def working(text: str) -> AbstractContextManager[object]:
-    """Says on a terminal that something of some seconds goes on; a file or a pipe has no use for it."""
+    """Show a spinner with this text while a step of some seconds runs, on terminals only."""
     console = progress(quiet=False)
     return console.status(f"{text} ...") if console and console.is_terminal else nullcontext()
 
 
 def output() -> "Console":
-    """Where tables are printed."""
+    """The console for tables (stdout)."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -145,15 +145,15 @@ def output() -> "Console":
 
 @contextmanager
 def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
-    """One clear message instead of a traceback; `--debug` shows the traceback too.
+    """Turn exceptions into one clear message and an exit code.
 
     Args:
-        debug: whether to show it.
+        debug: whether to print the traceback too.
         interrupted: the message after Ctrl-C.
     """
     try:
         yield
-    except (typer.Exit, BrokenPipeError):  # the reader of our output has closed it
+    except (typer.Exit, BrokenPipeError):  # BrokenPipeError: the reader closed our output
         raise
     except KeyboardInterrupt:
         complain(interrupted)
@@ -161,22 +161,22 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        said, code = _of_error(error, debug)
-        complain(f"error: {said}")
+        message, code = _message_and_code(error, debug)
+        complain(f"error: {message}")
         raise typer.Exit(code) from None
 
 
 def option_of(name: str) -> str:
-    """The option that sets an argument of this name."""
+    """The command-line option that sets the argument with this name."""
     return f"--{name.replace('_', '-')}"
 
 
 def complain(text: str) -> None:
-    """Print what is wrong to stderr."""
+    """Print a message to stderr."""
     print(text, file=sys.stderr)
 
 
-def _of_error(error: Exception, debug: bool) -> tuple[str, int]:
+def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
     """The message for an error, and the exit code."""
     from treespec.errors import TreespecError
     from treespec.experiments.errors import DISK_FULL
@@ -185,10 +185,10 @@ def _of_error(error: Exception, debug: bool) -> tuple[str, int]:
         return str(error), USER_ERROR
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        said = f"{where}{error.strerror or error}"
+        message = f"{where}{error.strerror or error}"
         if error.errno in DISK_FULL:
-            return f"{said}; {FULL}", FAILED
-        return said, USER_ERROR
+            return f"{message}; {FULL}", FAILED
+        return message, USER_ERROR
     if isinstance(error, MemoryError):
-        return "out of memory: take smaller models, trees or files", FAILED
+        return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

@@ -1,6 +1,6 @@
-"""Completion of overrides in the shell: keys of a config and their values.
+"""Shell completion of overrides: the keys of a config and their values.
 
-It reads the JSON schema as a file, so that nothing heavy is imported while somebody waits for a word.
+It reads the JSON schema from a file, so that completion imports nothing heavy and is fast.
 """
 
 import json
@@ -17,57 +17,60 @@ SCHEMA = EXPERIMENTS / "config" / "config.schema.json"
 LARGEST_CONFIG = 2**18
 
 SHAPES = ("chain:4", "kary:2x3", "chains:2x4", "expansion:3x2x1", "optimal:16")
-"""Offered for a shape, besides its kinds."""
+"""Spellings offered as the value of a shape, besides its kinds."""
 
 TAGS = ("kind", "source")
-"""Keys that say which of several mappings one is."""
+"""Keys whose value tells which of several kinds a mapping is."""
 
 MOST_ITEMS = 50
-"""Items of a list whose keys are offered."""
+"""Number of list items whose keys are offered."""
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """`models.dt` becomes `models.dtype=`, and `models.dtype=f` the names that begin like this.
+    """Complete `models.dt` to `models.dtype=`, and `models.dtype=f` to the dtypes that begin with `f`.
 
-    Shells that split words at the equals sign (bash) give the key as a word before.
+    Shells that split words at the equals sign (bash) pass the key as the previous word.
     """
-    given = [str(word) for word in ctx.params.get("overrides") or ()]
-    given = given[:-1] if given[-1:] == ["="] else given
+    words = [str(word) for word in ctx.params.get("overrides") or ()]
+    words = words[:-1] if words[-1:] == ["="] else words
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     data = _config(str(ctx.params.get("config") or ""))
-    if given and "=" not in given[-1] and "=" not in incomplete:
-        return [text for text in values_of(schema, data, given[-1]) if text.startswith(incomplete)]
-    key, equals, value = incomplete.partition("=")
+    if words and "=" not in words[-1] and "=" not in incomplete:
+        values = values_of(schema, words[-1])
+        return [value for value in values if value.startswith(incomplete)]
+    start, equals, value_start = incomplete.partition("=")
     if equals:
-        texts = values_of(schema, data, key)
-        return [f"{key}={text}" for text in texts if text.startswith(value)]
-    return [f"{text}=" for text in keys_of(schema, data) if text.startswith(key)]
+        values = values_of(schema, start)
+        return [f"{start}={value}" for value in values if value.startswith(value_start)]
+    return [f"{key}=" for key in keys_of(schema, data) if key.startswith(start)]
 
 
 def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
-    """All keys of a config with dots; those of lists for the items that the config has.
+    """All dotted keys of a config; in lists, those of the items that the config has.
 
     Args:
         schema: the JSON schema of configs.
-        data: the config as it was read; None if it could not be.
+        data: the parsed config; None if it could not be read.
     """
     keys = list(_keys(schema, schema, data, ""))
     return [key for key in keys if not key.startswith("sweep")]
 
 
-def values_of(schema: Mapping[str, Any], data: Any, key: str) -> list[str]:
-    """What may stand at a key, as far as it can be listed: names, kinds, true and false, null."""
-    here: list[Mapping[str, Any]] = [schema]
+def values_of(schema: Mapping[str, Any], key: str) -> list[str]:
+    """The values that a key accepts, as far as they can be listed: names, kinds, true and false, null."""
+    schemas: list[Mapping[str, Any]] = [schema]
     for part in key.replace("[", ".").replace("]", "").split("."):
-        data = _at(data, part)
-        here = [
-            inner for value in here for one in _plain(schema, value) for inner in _inside(one, part)
+        schemas = [
+            inner
+            for outer in schemas
+            for alternative in _alternatives(schema, outer)
+            for inner in _inside(alternative, part)
         ]
     values: list[str] = []
-    for value in here:
-        for one in _plain(schema, value):
-            values += _listed(one)
-            if one.get("properties", {}).get("depth") and key.endswith("shape"):
+    for of_value in schemas:
+        for alternative in _alternatives(schema, of_value):
+            values += _listed(alternative)
+            if alternative.get("properties", {}).get("depth") and key.endswith("shape"):
                 values += SHAPES
     return list(dict.fromkeys(values))
 
@@ -75,43 +78,49 @@ def values_of(schema: Mapping[str, Any], data: Any, key: str) -> list[str]:
 def _keys(
     schema: Mapping[str, Any], value: Mapping[str, Any], data: Any, path: str
 ) -> Iterator[str]:
-    """The keys within a value, each with its path, the value's own included."""
-    ways = _plain(schema, value)
-    mappings = [one for one in ways if "properties" in one]
-    tag = next((key for key in TAGS if all(key in one["properties"] for one in mappings)), "kind")
+    """The path of a value and, recursively, the paths of all keys inside."""
+    alternatives = _alternatives(schema, value)
+    mappings = [mapping for mapping in alternatives if "properties" in mapping]
+    tag = next(
+        (key for key in TAGS if all(key in mapping["properties"] for mapping in mappings)), "kind"
+    )
     kind = data.get(tag) if isinstance(data, dict) else None
-    of_kind = [one for one in mappings if one["properties"].get(tag, {}).get("const") == kind]
+    of_kind = [
+        mapping for mapping in mappings if mapping["properties"].get(tag, {}).get("const") == kind
+    ]
     if path:
         yield path
     if len(mappings) > 1 and kind is None:
         yield f"{path}.{tag}"
     seen: set[str] = set()
-    for one in (of_kind or mappings) if kind is not None or len(mappings) == 1 else ():
-        for name, inner in one["properties"].items():
+    for mapping in (of_kind or mappings) if kind is not None or len(mappings) == 1 else ():
+        for name, inner in mapping["properties"].items():
             if name not in seen:
                 seen.add(name)
                 below = f"{path}.{name}" if path else name
                 yield from _keys(schema, inner, _at(data, name), below)
-    for one in ways:
-        if one.get("type") == "array" and "items" in one and isinstance(data, list):
+    for alternative in alternatives:
+        if alternative.get("type") == "array" and "items" in alternative and isinstance(data, list):
             if data and isinstance(data[0], dict):
                 for i, item in enumerate(data[:MOST_ITEMS]):
-                    yield from _keys(schema, one["items"], item, f"{path}.{i}")
+                    yield from _keys(schema, alternative["items"], item, f"{path}.{i}")
             break
 
 
-def _plain(schema: Mapping[str, Any], value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The alternatives that a value has, references followed."""
+def _alternatives(schema: Mapping[str, Any], value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The alternatives that the schema of a value allows, with references resolved."""
     if "$ref" in value:
-        return _plain(schema, schema["$defs"][value["$ref"].rpartition("/")[2]])
+        return _alternatives(schema, schema["$defs"][value["$ref"].rpartition("/")[2]])
     for word in ("anyOf", "oneOf"):
         if word in value:
-            return [one for inner in value[word] for one in _plain(schema, inner)]
+            return [
+                alternative for inner in value[word] for alternative in _alternatives(schema, inner)
+            ]
     return [value]
 
 
 def _inside(value: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
-    """What stands in a value at a key or an index."""
+    """The schema at a key or an index inside a value; empty if there is none."""
     if part.isdigit():
         return [value["items"]] if "items" in value else []
     return [value["properties"][part]] if part in value.get("properties", {}) else []
@@ -129,12 +138,12 @@ def _listed(value: Mapping[str, Any]) -> Sequence[str]:
     if "const" in value:
         return [str(value["const"])]
     if "enum" in value:
-        return [str(one) for one in value["enum"]]
+        return [str(name) for name in value["enum"]]
     return {"boolean": ["true", "false"], "null": ["null"]}.get(str(value.get("type")), [])
 
 
 def _config(name: str) -> Any:
-    """What a config holds; None if it cannot be read, about which the command will have more to say."""
+    """The parsed config; None if it cannot be read (the command itself reports why)."""
     import yaml
 
     shipped = EXPERIMENTS / "configs" / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""`treespec configs`, `init` and `parts`: what can be run, and what configs can name."""
+"""`treespec configs`, `init` and `parts`: shipped configs, a first config, and what configs can name."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def configs_command(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Print this one: a shipped config, or a YAML file.",
+            help="Print this config: a shipped one, or a YAML file.",
             autocompletion=complete_config,
         ),
     ] = None,
@@ -59,7 +59,9 @@ def configs_command(
         from treespec.experiments.errors import ConfigError
 
         if schema and (name is not None or as_json):
-            raise ConfigError("--schema prints the schema of all configs: give it alone")
+            raise ConfigError(
+                "--schema prints the schema of all configs: give no NAME and no --json"
+            )
         if plugin and not schema:
             raise ConfigError("--plugin adds its parts to the schema: give --schema too")
         if schema:
@@ -89,13 +91,15 @@ def configs_command(
     epilog=examples("treespec init my.yaml", "treespec init experiments/first.yaml"),
 )
 def init_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: my.yaml.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write, such as my.yaml.")
+    ],
     debug: Debug = False,
 ) -> None:
-    """Write a small config to begin with.
+    """Write a small config to start from.
 
-    It is explained line by line, and runs as it is on the embedded pair, in less than a minute. A file
-    that is there already is left as it is: exit code 2.
+    It is commented line by line, and runs as it is on the embedded pair, in less than a minute. An
+    existing file is left as it is: exit code 2.
     """
     with friendly(debug):
         from treespec.experiments.config.first import write_first
@@ -105,7 +109,7 @@ def init_command(
 
 
 def _print_config(name: str, as_json: bool) -> None:
-    """A config as it stands; on a terminal in colour."""
+    """Print a config as it is written; in colour on a terminal."""
     from treespec.experiments.config.file import config_text, read_data
 
     path, text = config_text(name)
@@ -126,7 +130,7 @@ TITLES = {
     "rules": "acceptance rules (rule: NAME)",
     "laws": "laws: how children are chosen (law: NAME)",
     "shapes": "shapes (shape: {kind: NAME, ...})",
-    "growths": "growths: trees that grow by the draft (shape: {kind: NAME, ...})",
+    "growths": "growths: trees grown from draft probabilities (shape: {kind: NAME, ...})",
     "sources": "draft sources (draft: {source: NAME, ...})",
     "metrics": "metrics, recorded for each prompt",
 }
@@ -140,8 +144,8 @@ TITLES = {
 def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List what configs can name: rules, laws, shapes and more.
 
-    Growths, draft sources and metrics, too; and those of plug-ins: of the files given, and of installed
-    packages.
+    Also growths, draft sources and metrics, including those of plug-ins: of installed packages, and of
+    files given with --plugin.
     """
     with friendly(debug):
         from treespec.experiments.config.parts import listed
@@ -157,7 +161,7 @@ def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug 
 
 
 def _print_parts(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table, in which only parts of plug-ins say where they are from."""
+    """Print a table of parts; a column `from` appears only if some parts come from plug-ins."""
     from treespec.experiments.report.table import Column, Table, keyed
     from treespec.experiments.report.terminal import print_table
     from treespec.plugins import OURS

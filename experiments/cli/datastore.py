@@ -1,4 +1,4 @@
-"""`treespec datastore`: build a datastore of texts for the draft source `retrieval`, or describe one."""
+"""`treespec datastore`: build or describe a datastore of texts for the draft source `retrieval`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _group = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _group,
     name="datastore",
-    help="Build or describe a datastore, for the source `retrieval`.",
+    help="Build or describe a datastore for the source `retrieval`.",
     rich_help_panel="Trees",
     epilog=examples(
         "treespec datastore build python.datastore",
@@ -33,13 +33,13 @@ app.add_typer(
 )
 
 TEXTS = (".py", ".md", ".txt", ".rst", ".log")
-"""Endings of the files that are taken from a folder that is named."""
+"""Suffixes of the files to take from a given folder."""
 
 BATCH = 256
-"""Files that are encoded at once."""
+"""Files to encode at once."""
 
 LARGEST_TEXT = 2**24
-"""Bytes of a text; larger files are left out."""
+"""Maximum bytes of a text; larger files are left out."""
 
 
 @_group.command(
@@ -50,33 +50,30 @@ LARGEST_TEXT = 2**24
     ),
 )
 def build_command(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file that is written.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
     texts: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[TEXTS]...",
-            help=f"Files, and folders whose {', '.join(TEXTS)} files are taken.  [the .py files of the "
+            help=f"Files, and folders whose {', '.join(TEXTS)} files to take.  [the .py files of the "
             "installed packages]",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", help="Whose tokenizer: a folder or hub id.")
+        str, typer.Option("--model", help="The model whose tokenizer to use: a folder or hub id.")
     ] = "embedded",
     most: Annotated[
         int | None,
-        typer.Option(
-            "--most-tokens",
-            help="Cut the text in which so many are reached, and leave out those after it.",
-        ),
+        typer.Option("--most-tokens", help="Maximum tokens to store; the rest is cut off."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Encode texts, sort all their endings, and write both as one file.
+    """Encode texts, sort all their suffixes, and write both to one file.
 
-    Without TEXTS these are the packages that are installed beside treespec. The standard library is left
-    out: it holds the embedded pair's held-out files. So are copies of these, wherever they stand.
+    Without TEXTS, takes the packages installed beside treespec, but not the standard library, which holds
+    the embedded pair's held-out files. Copies of these files are left out everywhere.
     """
     with friendly(debug):
         from treespec.draft import Datastore
@@ -113,7 +110,7 @@ def info_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say how many texts and tokens a datastore holds, and of which tokenizer."""
+    """Print how many texts and tokens a datastore holds, and of which tokenizer."""
     with friendly(debug):
         from treespec.draft import Datastore
 
@@ -123,7 +120,14 @@ def info_command(
 
 @dataclass
 class _ChosenFiles:
-    """The files to read, and how many of those that nobody named were left out, by why."""
+    """The files to read, and the number of files left out.
+
+    Args:
+        files: to read.
+        named: those given explicitly, which must be readable.
+        copies: number of copies of held-out files left out.
+        unreadable: number of unreadable files left out.
+    """
 
     files: list[Path]
     named: frozenset[Path]
@@ -132,11 +136,11 @@ class _ChosenFiles:
 
 
 def _files(given: Sequence[Path] | None) -> _ChosenFiles:
-    """The files to read, each once, in an order that is the same everywhere.
+    """The files to read, each once, in an order that does not depend on the machine.
 
     Raises:
-        ConfigError: if a folder has none.
-        Unreadable: if something is named that is not there, or is too large.
+        ConfigError: if a folder contains no text files.
+        Unreadable: if a named file is missing or too large.
     """
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.held_out import installed_code
@@ -152,7 +156,7 @@ def _files(given: Sequence[Path] | None) -> _ChosenFiles:
                 raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
             paths |= dict.fromkeys(inside)
         else:
-            with open_file(path, LARGEST_TEXT):  # before minutes of encoding
+            with open_file(path, LARGEST_TEXT):  # report problems before minutes of encoding
                 paths[path] = None
     return _ChosenFiles(list(paths), frozenset(given))
 
@@ -160,25 +164,25 @@ def _files(given: Sequence[Path] | None) -> _ChosenFiles:
 def _encoded(
     chosen: _ChosenFiles, tokenizer: Any, most: int | None, console: "Console | None"
 ) -> Iterator[list[int]]:
-    """The token ids of each file; copies of held-out files, and of folders what is no text, are left out.
+    """The token ids of each file, without copies of held-out files and unreadable files of folders.
 
     Raises:
         ConfigError: if nothing is left.
-        Unreadable: if a file that was named is no text.
+        Unreadable: if a named file is not text.
     """
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.held_out import HeldOut
 
     held_out, tokens = HeldOut(), 0
-    for begin in range(0, len(chosen.files), BATCH):
+    for start in range(0, len(chosen.files), BATCH):
         if console is not None:
             console.print(
-                f"{begin:,} of {len(chosen.files):,} files, {tokens:,} tokens", highlight=False
+                f"{start:,} of {len(chosen.files):,} files, {tokens:,} tokens", highlight=False
             )
-        read = _read(chosen.files[begin : begin + BATCH], chosen, held_out)
-        if not read:
+        texts = _read(chosen.files[start : start + BATCH], chosen, held_out)
+        if not texts:
             continue
-        for ids in tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]:
+        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
             yield ids if most is None else ids[: most - tokens]
             tokens += len(ids)
             if most is not None and tokens >= most:
@@ -190,7 +194,7 @@ def _encoded(
 
 
 def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> list[str]:
-    """The texts of files, and what is left out counted."""
+    """The texts of files; count those left out in `chosen`."""
     from treespec.errors import Unreadable
     from treespec.reading import read_text
 
@@ -211,15 +215,18 @@ def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> l
 
 
 def _left_out(copies: int = 0, unreadable: int = 0) -> str:
-    """What was left out, in words; empty if nothing was."""
-    said = []
+    """How many files were left out and why, in words; empty if none were."""
+    reasons = []
     if copies:
-        said.append(
+        reasons.append(
             f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
         )
     if unreadable:
-        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST_TEXT // 2**20} MiB")
-    return f"left out {' and '.join(said)}" if said else ""
+        files = "file" if unreadable == 1 else "files"
+        reasons.append(
+            f"{unreadable:,} {files} not in UTF-8 or larger than {LARGEST_TEXT // 2**20} MiB"
+        )
+    return f"left out {' and '.join(reasons)}" if reasons else ""
 
 
 def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None:
@@ -227,12 +234,12 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
     if as_json:
         typer.echo(json_text({"file": path, "bytes": size, **about}))
     elif not quiet:
-        made_with = about["tokenizer"][:16] or "not known"
+        tokenizer = about["tokenizer"][:16] or "unknown"
         output().print(
             f"{path}: {about['tokens']:,} tokens of {about['texts']:,} texts, {size / 1e6:.1f} MB; "
-            f"vocabulary {about['vocab_size']:,}, tokenizer {made_with}",
+            f"vocabulary {about['vocab_size']:,}, tokenizer {tokenizer}",
             highlight=False,
             soft_wrap=True,
         )
-        if said := _left_out(*about.get("left_out", {}).values()):
-            output().print(said, highlight=False, soft_wrap=True)
+        if note := _left_out(*about.get("left_out", {}).values()):
+            output().print(note, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command `treespec doctor`."""
+"""`treespec doctor`: report what this machine can do, and test it."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -25,26 +25,26 @@ app = typer.Typer()
 )
 def doctor_command(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the self-test, but for loading the pair.")
+        bool, typer.Option("--quick", help="Skip the self-test, except for loading the pair.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine can do, and test it in half a minute.
+    """Check what this machine can do, in half a minute.
 
-    Python, torch, GPUs, kernels, energy meters, SLURM; then an exact proof, a text compared with
-    `generate`, how small a difference between two methods shows here, all implementations of tree
-    attention, and what verifying 16 nodes costs.
+    Reports on Python, torch, GPUs, kernels, energy meters and SLURM. Then runs an exact proof, compares a
+    text with `generate`, measures how small a difference between two methods shows here, compares all
+    implementations of tree attention, and measures the cost of verifying 16 nodes.
 
     Exit code 0: all tests passed. 1: a test failed.
     """
     from treespec.experiments.doctor import examine, print_checkup
     from treespec.experiments.run.progress import Reporter
 
-    with suppress(ImportError):  # the checks report that it is missing
+    with suppress(ImportError):  # the checks report a missing package
         from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()
-    with Reporter(progress(quiet=False)).task("looking around") as say:
+    with Reporter(progress(quiet=False)).task("checking this machine") as say:
         checkup = examine(quick, say)
     if as_json:
         data = {"ok": checkup.ok, "facts": checkup.facts, "tests": checkup.tests}

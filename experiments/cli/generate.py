@@ -1,4 +1,4 @@
-"""`treespec generate`: decode one text, and see which of its tokens were drafted."""
+"""`treespec generate`: decode one text, and show which of its tokens were drafted."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ LARGEST_PROMPT = 2**24
 """Bytes of a prompt."""
 
 ACCEPTED, ADDED = "green", "yellow"
-"""Colours of tokens: drafted and accepted, or added by the target."""
+"""Colours of tokens: accepted draft tokens, and tokens added by the target."""
 
 
 @app.command(
@@ -46,44 +46,54 @@ def generate_command(
         typer.Option("--pair", help="embedded, or a folder with target and draft.  [embedded]"),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="Instead of --pair: a folder or hub id.")
+        str | None,
+        typer.Option("--target", help="The target, instead of --pair: a folder or hub id."),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option("--draft", help="A folder or hub id, or none.")
+        str | None,
+        typer.Option("--draft", help="The draft model of --target: a folder or hub id, or none."),
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Of both models.")] = "float32",
-    device: Annotated[str, typer.Option("--device", help="Of both models.")] = "cpu",
+    dtype: Annotated[str, typer.Option("--dtype", help="Dtype of both models.")] = "float32",
+    device: Annotated[str, typer.Option("--device", help="Device of both models.")] = "cpu",
     source: Annotated[
         str | None,
-        typer.Option("--source", help="What drafts: lookup, '{source: mine, n: 2}'.  [model]"),
+        typer.Option(
+            "--source", help="The draft source: lookup, or '{source: mine, n: 2}'.  [model]"
+        ),
     ] = None,
     shape: Annotated[
         str | None,
         typer.Option(
             "--shape",
-            help="The tree, as in a config; plain for no draft.  [expansion:3x2x1; a source that takes a "
-            "budget: depth 4]",
+            help="The tree, as in a config; plain for no draft.  [expansion:3x2x1; depth 4 if the source "
+            "takes a budget]",
         ),
     ] = None,
     law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
-    rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="How children are accepted.")] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Most probable tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", help="Their probability.")] = None,
-    min_p: Annotated[float | None, typer.Option("--min-p", help="Of the first one's.")] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="New tokens at most.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of all randomness.")] = 0,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Keep the k most probable tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Keep the top tokens up to this probability.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option("--min-p", help="Minimum probability relative to the top token.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens.")] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all randomness.")] = 0,
     plugin: Plugins = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")
+        bool, typer.Option("--chat", help="Format the prompt with the tokenizer's chat template.")
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Decode one text, and see which tokens were drafted.
+    """Decode one text, and show which tokens were drafted.
 
-    The text goes to stdout as it comes, numbers go to stderr. On a terminal accepted draft tokens are
-    green, and the tokens that the target adds are yellow.
+    The text goes to stdout while it is decoded; numbers go to stderr. On a terminal, accepted draft tokens
+    are green, and tokens added by the target are yellow.
     """
     with friendly(debug):
         from treespec.experiments.config.plugged import plug_in
@@ -94,9 +104,11 @@ def generate_command(
         calm_transformers()
         plug_in(plugin or ())
         if pair is not None and (target is not None or draft is not None):
-            raise ConfigError("--pair brings both models: give it, or --target and --draft")
+            raise ConfigError(
+                "--pair names both models: give either --pair, or --target and --draft"
+            )
         if target is None and draft is not None:
-            raise ConfigError("--draft is of a --target: give both, or a --pair")
+            raise ConfigError("--draft needs --target: give both, or --pair")
         models = {"target": target or pair, "draft": draft, "dtype": dtype, "device": device}
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         config = one_text_config(
@@ -109,33 +121,33 @@ def generate_command(
         )
         text = _prompt(prompt, file)
         if as_json:
-            made = decode_one(config, text, say=complain)
-            typer.echo(json_text(_data(made, config.samplings[0].name)))
+            decoded = decode_one(config, text, say=complain)
+            typer.echo(json_text(_data(decoded, config.samplings[0].name)))
             return
-        screen = sys.stdout.isatty()
-        coloured = screen and not os.environ.get("NO_COLOR")
-        if screen:
+        on_terminal = sys.stdout.isatty()
+        coloured = on_terminal and not os.environ.get("NO_COLOR")
+        if on_terminal:
             _write(_visible(text), "bright_black" if coloured else None)
 
         def show(piece: "Piece") -> None:
             colour = (ACCEPTED if piece.accepted else ADDED) if coloured else None
-            _write(_visible(piece.text) if screen else piece.text, colour)
+            _write(_visible(piece.text) if on_terminal else piece.text, colour)
 
-        made = decode_one(config, text, show, complain)
-        if not made.text.endswith("\n"):
+        decoded = decode_one(config, text, show, complain)
+        if not decoded.text.endswith("\n"):
             typer.echo()
-        complain(_numbers(made, config.samplings[0].name))
+        complain(_numbers(decoded, config.samplings[0].name))
 
 
 def _shape(text: str | None) -> Any:
-    """A shape as it is typed: spelled, or a mapping in YAML."""
+    """Parse the value of --shape: a spelling, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text and text.strip()
     return _yaml("--shape", text)
 
 
 def _source(text: str | None) -> Any:
-    """A draft source as it is typed: its name, or a mapping in YAML."""
+    """Parse the value of --source: a name, or a mapping in YAML."""
     if text is None:
         return None
     return _yaml("--source", text) if text.lstrip().startswith("{") else {"source": text.strip()}
@@ -149,13 +161,13 @@ def _yaml(option: str, text: str) -> Any:
     try:
         return parse_yaml(text)
     except NotYaml as error:
-        raise ConfigError(f"{option} is no YAML: {error}") from None
+        raise ConfigError(f"{option} is not YAML: {error}") from None
     except Unreadable as error:
         raise ConfigError(f"{option}: {error}") from None
 
 
 def _prompt(given: str | None, file: Path | None) -> str:
-    """The text to continue, from one of its three places."""
+    """The text to continue: the argument, stdin, or a file."""
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError, PromptError
     from treespec.reading import read_text
@@ -184,32 +196,32 @@ def _write(text: str, colour: str | None) -> None:
 
 
 def _visible(text: str) -> str:
-    """A text without what would command a terminal."""
+    """A text without control characters, which a terminal would obey."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
-def _numbers(made: "OneText", sampling: str) -> str:
-    """What it took, in one line."""
+def _numbers(decoded: "OneText", sampling: str) -> str:
+    """Tokens, steps and speed of a decoded text, in one line."""
     return (
-        f"{len(made.tokens)} tokens ({made.accepted} of them drafted) in {made.steps} steps: "
-        f"{made.tokens_per_step:.2f} tokens per step, {made.tokens_per_second:.1f} tokens per second "
-        f"({made.method}, {made.rule}, {sampling})"
+        f"{len(decoded.tokens)} tokens ({decoded.accepted} of them drafted) in {decoded.steps} steps: "
+        f"{decoded.tokens_per_step:.2f} tokens per step, {decoded.tokens_per_second:.1f} tokens per second "
+        f"({decoded.method}, {decoded.rule}, {sampling})"
     )
 
 
-def _data(made: "OneText", sampling: str) -> dict[str, Any]:
-    """What --json prints."""
+def _data(decoded: "OneText", sampling: str) -> dict[str, Any]:
+    """The object that --json prints."""
     return {
-        "text": made.text,
-        "ids": list(made.tokens),
-        "tokens": len(made.tokens),
-        "accepted": made.accepted,
-        "steps": made.steps,
-        "tokens_per_step": made.tokens_per_step,
-        "tokens_per_second": made.tokens_per_second,
-        "prefill_s": made.prefill_s,
-        "method": made.method,
-        "law": made.law,
-        "rule": made.rule,
+        "text": decoded.text,
+        "ids": list(decoded.tokens),
+        "tokens": len(decoded.tokens),
+        "accepted": decoded.accepted,
+        "steps": decoded.steps,
+        "tokens_per_step": decoded.tokens_per_step,
+        "tokens_per_second": decoded.tokens_per_second,
+        "prefill_s": decoded.prefill_s,
+        "method": decoded.method,
+        "law": decoded.law,
+        "rule": decoded.rule,
         "sampling": sampling,
     }

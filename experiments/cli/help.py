@@ -1,4 +1,4 @@
-"""The help of `treespec`: commands in groups on one screen, and examples under every command."""
+"""The help of `treespec`: commands in groups on one screen, and examples for every command."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from treespec.reading_words import plain_words
 __all__ = ["ORDER", "PANELS", "CommandGroup", "examples"]
 
 PANELS = ("Experiments", "Trees", "Checks")
-"""In the order in which the help shows them; a command says which is its own (`rich_help_panel`)."""
+"""Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
 
 ORDER = (
     *("init", "run", "sweep", "report", "diff", "generate"),
@@ -27,20 +27,20 @@ ORDER = (
     ),
     *("check-lossless", "configs", "parts", "doctor"),
 )
-"""The commands that come first in their panels; the others follow by name."""
+"""Commands that come first in their panels; all others follow by name."""
 
 LONGEST_SENTENCE = 1000
-"""Characters of a command's first sentence: so many that it is never cut; it may take a second line."""
+"""Characters of a command's first sentence: large enough never to cut it; it may wrap to a second line."""
 
 UNWRAPPED = "\b"
-"""Stands before a paragraph whose lines are kept as they are."""
+"""Marks a paragraph whose lines are not rewrapped."""
 
 
 def examples(*commands: str) -> str:
-    """The epilog of a command: lines that work as they are written.
+    """The epilog of a command: examples that work as written.
 
     Args:
-        commands: whole command lines, `treespec` included.
+        commands: full command lines, `treespec` included.
 
     Example:
         >>> examples("treespec configs").splitlines()[1:]
@@ -50,10 +50,10 @@ def examples(*commands: str) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """Shows its commands in their panels, before the options."""
+    """A group whose help shows its commands by panel, before the options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command; errors in its options are put in our words."""
+        """Call a command; reword errors in its options."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -61,14 +61,14 @@ class CommandGroup(TyperGroup):
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups of commands, then the options."""
+        """Write the panels of commands, then the options."""
         self.format_commands(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
         with formatter.section("Options"):
             formatter.write_dl([record for record in records if record is not None])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel: every command with its first sentence."""
+        """Write a section for each panel, with the first sentence of every command."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {
             name: command

@@ -1,7 +1,7 @@
-"""What commands print with `--json`: one object each, with keys that stay.
+"""What commands print with `--json`: one object each, with stable keys.
 
-Every object has a `version`, which changes when a key is removed or changes its meaning; new keys may
-come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
+Every object has a `version`, which changes if a key is removed or changes its meaning; new keys may be
+added without a new version. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
 
     report, run   folder, name, finished, report, samplings: [{sampling, baseline, prompts, attempted,
                   failed, verdict, comparisons: [{left, right, ratio, prompts, winner}],
@@ -20,7 +20,7 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
                   method, law, rule, sampling
     datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by
-    doctor        ok, facts, tests, speeds
+    doctor        ok, facts, tests, speeds, said
 """
 
 import json
@@ -38,14 +38,14 @@ VERSION = 1
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """The object as text, its version first."""
+    """The object as JSON text, with its version as the first key."""
     return json.dumps({"version": VERSION} | plain_data(data), indent=1, ensure_ascii=False)
 
 
 def run_data(
     report: Mapping[str, Any], already_finished: bool, failures: Sequence["PromptRow"]
 ) -> dict[str, Any]:
-    """What `treespec run --json` prints: the report, and what the run adds to it."""
+    """The object of `treespec run --json`: the report, `already_finished` and `failures`."""
     columns = ("prompt", "sampling", "method", "error")
     return {
         **report,

@@ -1,6 +1,6 @@
-"""The command line: `treespec run`, `report`, `diff`, `check-lossless`; the rest is beside it.
+"""The command line: `treespec run`, `report`, `diff`, `check-lossless`; other commands are in this folder.
 
-Nothing heavy is imported here: each command imports what it needs when it is called.
+Nothing heavy is imported at the top: each command imports what it needs when it is called.
 """
 
 import signal
@@ -58,7 +58,7 @@ First steps:
 """
 
 AGAIN_AFTER_S = 0.01
-"""After an interrupt that Python ignored it comes again."""
+"""Delay before an interrupt that Python swallowed is raised again."""
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -110,12 +110,15 @@ def run_command(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run's folder.")] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete the results of an earlier run there first.")
+        bool,
+        typer.Option("--fresh", help="First delete the results of an earlier run in the folder."),
     ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed prompts again.")] = False,
     dry: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what would run and about how long; write nothing."),
+        typer.Option(
+            "--dry-run", help="Print what would run and the estimated time; write nothing."
+        ),
     ] = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -124,20 +127,20 @@ def run_command(
 ) -> None:
     """Run an experiment; the same command resumes a killed one.
 
-    Exit code 0: all is measured. 1: a method failed on a prompt (it is recorded).
+    Exit code 0: everything was measured. 1: a method failed on a prompt (the error is recorded).
     2: the input is wrong, or the folder cannot be written. 130: interrupted.
     """
-    with friendly(debug, "interrupted; the same command goes on where it stopped"):
+    with friendly(debug, "interrupted; the same command resumes where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import dry_run, run
 
-        if rank():  # under torchrun only one process prints
+        if rank():  # under torchrun, only the process of rank 0 prints
             quiet, as_json = True, False
         console = progress(quiet)
-        place = folder_asked_for(config, overrides or (), out, "runs")
-        asked = load(config, overrides, plugin, place and place / "manifest.json")
+        folder = folder_asked_for(config, overrides or (), out, "runs")
+        experiment = load(config, overrides, plugin, folder and folder / "manifest.json")
         options: dict[str, Any] = {
             "folder": out,
             "source": Path(config) if is_file(config) else None,
@@ -146,11 +149,11 @@ def run_command(
             "console": console,
         }
         if dry:
-            _show_plan(dry_run(asked, **options), quiet, as_json)
+            _show_plan(dry_run(experiment, **options), quiet, as_json)
             return
-        result = run(asked, **options)
+        result = run(experiment, **options)
         if console and result.already_finished:
-            console.print(f"{result.folder} is finished already; its results:", highlight=False)
+            console.print(f"{result.folder} is already finished; its results:", highlight=False)
         _show_run(result, quiet, as_json)
         if result.failures:
             if not rank():
@@ -171,16 +174,16 @@ def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", help="Write every table into this folder, as CSV and LaTeX."),
+        typer.Option("--tables", help="Write every table to this folder, as CSV and LaTeX."),
     ] = None,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no table.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Print a run's table and write its report.html anew.
+    """Print a run's table and rewrite its report.html.
 
-    A run that is not finished is reported as far as it got. Of a run whose folder is not marked as one of
-    treespec (that of an older version) the table is printed and nothing is written: exit code 2.
+    An unfinished run is reported as far as it got. If the folder is not marked as treespec's (older
+    versions did not mark folders), the table is printed and nothing is written: exit code 2.
     """
     with friendly(debug):
         from treespec.experiments.errors import ForeignFolder
@@ -191,19 +194,19 @@ def report_command(
 
         loaded = load_run(run)
         written = [] if tables is None else write_tables(loaded, tables)
-        report, refused = None, None
+        report, foreign = None, None
         try:
             report = write_report(loaded)
         except ForeignFolder as error:
-            refused = error
+            foreign = error
         if as_json:
             typer.echo(json_text(report_data(loaded, report)))
         elif not quiet:
             _print(loaded, report)
             if written:
                 typer.echo(f"tables: {len(written)} files in {tables}")
-        if refused is not None:
-            raise refused
+        if foreign is not None:
+            raise foreign
 
 
 @app.command(
@@ -216,16 +219,14 @@ def report_command(
 )
 def diff_command(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another run.")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare two runs on the same prompts.
 
-    Ratios of B over A with intervals, and what differs between them.
-
-    Methods are compared by name and sampling setting, with 95 % intervals. Differences of config, versions
-    and hardware are listed.
+    Prints ratios of B over A with 95 % intervals for every method and sampling setting that both runs have
+    (matched by name), and lists the differences in config, versions and hardware.
     """
     with friendly(debug):
         from treespec.experiments.report.diff import compare_runs, print_diff
@@ -252,18 +253,18 @@ def check_lossless_command(
     config: ConfigArgument,
     overrides: Overrides = None,
     samples: Annotated[
-        int, typer.Option("--samples", help="Texts of each method and setting above temperature 0.")
+        int, typer.Option("--samples", help="Texts per method and setting above temperature 0.")
     ] = 1000,
     false_alarm: Annotated[
         float,
         typer.Option(
             "--false-alarm",
-            help="Probability that anything fails by chance, all comparisons together.",
+            help="Probability that any comparison fails by chance, over all comparisons.",
         ),
     ] = 1e-3,
-    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each of these texts.")] = 3,
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens per text.")] = 3,
     prompts: Annotated[
-        int, typer.Option("--prompts", help="Prompts that they are drawn after, the first ones.")
+        int, typer.Option("--prompts", help="Draw the texts after this many first prompts.")
     ] = 2,
     against_samples: Annotated[
         bool,
@@ -274,8 +275,7 @@ def check_lossless_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            help="Write check.json into this folder; a check that was stopped goes on from there.",
+            "--out", help="Write check.json to this folder; a stopped check resumes from there."
         ),
     ] = None,
     plugin: Plugins = None,
@@ -285,8 +285,8 @@ def check_lossless_command(
 ) -> None:
     """Check on a real pair that trees keep the target's law.
 
-    Above temperature 0 the joint law of the first tokens is tested, at a stated false-alarm rate; at
-    temperature 0 the texts are compared with plain greedy decoding.
+    Above temperature 0, tests the joint law of the first tokens at a stated false-alarm rate. At
+    temperature 0, compares the texts with plain greedy decoding.
 
     Exit code 0: no loss was found. 1: a method that claims to be lossless is not. 2: the input is wrong.
     """
@@ -333,25 +333,24 @@ def check_lossless_command(
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up.
 
-    Python prints an interrupt that falls into a finalizer or a callback, and goes on; here it comes again.
-    Once the command is done nothing is left to interrupt.
+    Python only prints an interrupt that arrives in a finalizer or a callback, and continues; here it is
+    raised again. After the command, interrupts are ignored.
 
     Args:
-        arguments: of the command; those of the process by default, which then ends.
+        arguments: of the command; by default those of the process, which exits afterwards.
     """
-    before = sys.unraisablehook
+    original_hook = sys.unraisablehook
 
-    def not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+    def raise_interrupts_again(unraisable: "sys.UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again = threading.Timer(
-                AGAIN_AFTER_S, interrupt_main
-            )  # at once it would end the hook, not the command
-            again.daemon = True
-            again.start()
+            # Raised at once, it would end this hook, not the command.
+            timer = threading.Timer(AGAIN_AFTER_S, interrupt_main)
+            timer.daemon = True
+            timer.start()
         else:
-            before(unraisable)
+            original_hook(unraisable)
 
-    sys.unraisablehook = not_lost
+    sys.unraisablehook = raise_interrupts_again
     try:
         app(arguments, prog_name="treespec")
     except KeyboardInterrupt:
@@ -359,10 +358,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     finally:
         if arguments is None and threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGINT, signal.SIG_IGN
-            )  # or the interpreter's end prints a traceback
-        sys.unraisablehook = before
+            # Otherwise an interrupt during interpreter shutdown prints a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.unraisablehook = original_hook
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:
@@ -383,7 +381,7 @@ def _show_plan(plan: "Plan", quiet: bool, as_json: bool) -> None:
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
-    """Write the report and print the results; if no prompt was finished, only the failures."""
+    """Write the report and print the results; print only the failures if no prompt was finished."""
     from treespec.experiments.errors import NoFinishedPrompt
     from treespec.experiments.records.loading import read_manifest
     from treespec.experiments.report.data import report_data

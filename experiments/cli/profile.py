@@ -1,4 +1,4 @@
-"""The command that measures times: `profile`."""
+"""`treespec profile`: measure the times that searches need."""
 
 from pathlib import Path
 from typing import Annotated
@@ -38,23 +38,23 @@ def profile_command(
     out: Annotated[Path, typer.Option("--out", help="The file to write, such as latency.json.")],
     overrides: Overrides = None,
     sizes: Annotated[
-        str | None, typer.Option("--sizes", help="Nodes of trees, such as 1,2,4,8,16.")
+        str | None, typer.Option("--sizes", help="Tree sizes in nodes, such as 1,2,4,8,16.")
     ] = None,
     prefixes: Annotated[
         str | None, typer.Option("--prefixes", help="Tokens before the tree, such as 64,256.")
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", help="Rounds; each measures everything once.")
+        int, typer.Option("--repeats", help="Number of rounds; each measures everything once.")
     ] = 9,
     plugin: Plugins = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Measure what the parts of a step take on this machine.
+    """Measure how long the parts of a step take on this machine.
 
-    Verifying, drafting, accepting and committing, by size of the tree and tokens before it.
+    Times verifying, drafting, accepting and committing, by tree size and number of tokens before the tree.
 
-    Ctrl-C ends it early: what was measured until then is written, with exit code 130.
+    Ctrl-C ends it early: the times measured so far are written, with exit code 130.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -65,18 +65,18 @@ def profile_command(
         )
 
         require_new(out)
-        made = profile(
+        measured = profile(
             load(config, overrides, plugin),
             sizes=integers("--sizes", sizes),
             prefixes=integers("--prefixes", prefixes),
             repeats=repeats,
             console=progress(quiet),
         )
-        path = write_new(out, made.model.to_json())
+        path = write_new(out, measured.model.to_json())
         if not quiet:
-            print_profile(made.model, output())
-        for note in made.notes:
+            print_profile(measured.model, output())
+        for note in measured.notes:
             complain(note)
-        typer.echo(f"{path}: {made.rounds} rounds, laws {', '.join(made.model.laws)}")
-        if made.interrupted:
+        typer.echo(f"{path}: {measured.rounds} rounds, laws {', '.join(measured.model.laws)}")
+        if measured.interrupted:
             raise typer.Exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Commands that choose trees and hand them on: `search`, `regret`, `export`."""
+"""Commands that choose and export trees: `search`, `regret`, `export`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ LatencyFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--latency",
-        help="Times (`treespec profile`): rank by predicted speed. One file for all sources, or one each.",
+        help="Times (`treespec profile`) to rank by predicted speed: one file, or one per source.",
     ),
 ]
 
@@ -45,43 +45,49 @@ def search_command(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="A trace (`treespec trace`), which trees are replayed on; several are ranked together. Or "
-            "rates: an estimate (`treespec estimate --out`), or those of the first, second, ... child: "
-            "0.6,0.2,0.1, levels apart by ;.",
+            help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
+            "acceptance rates: an estimate (`treespec estimate --out`), or by rank of the child: "
+            "0.6,0.2,0.1, with levels separated by ;.",
         ),
     ],
     size: Annotated[
         int | None,
         typer.Option(
             "--size",
-            help="Nodes, the root included: 16, or fewer if the trace of a text source holds fewer. With "
-            "--latency, at most.",
+            help="Nodes, root included: 16 by default, or fewer if the trace of a text source holds fewer. "
+            "A maximum with --latency.",
         ),
     ] = None,
-    depth: Annotated[int | None, typer.Option("--depth", help="Edges from the root.")] = None,
-    branching: Annotated[int | None, typer.Option("--branching", help="Children at most.")] = None,
-    into: Annotated[str, typer.Option("--to", help="Format to show the tree in.")] = "medusa",
+    depth: Annotated[
+        int | None, typer.Option("--depth", help="Maximum levels below the root.")
+    ] = None,
+    branching: Annotated[
+        int | None, typer.Option("--branching", help="Maximum children per node.")
+    ] = None,
+    into: Annotated[
+        str, typer.Option("--to", help="Format in which to print the tree.")
+    ] = "medusa",
     latency: LatencyFiles = None,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", help="Tokens before the tree, for --latency: 64, or 64,256."),
+        typer.Option("--prefix", help="With --latency: tokens before the tree: 64, or 64,256."),
     ] = None,
     law: Annotated[
-        str | None, typer.Option("--law", help="How children are drawn, for --latency.")
+        str | None, typer.Option("--law", help="With --latency: how children are drawn.")
     ] = None,
     batch: Annotated[
-        str | None, typer.Option("--batch", help="Texts at once, for --latency: 1, or 1,8.")
+        str | None, typer.Option("--batch", help="With --latency: texts in a batch: 1, or 1,8.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write the tree there, in the format of --to.")
+        Path | None, typer.Option("--out", help="Write the tree to this file, in format --to.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Find the best tree on a trace or for rates, and times.
+    """Find the best tree for a trace or rates, and for times.
 
-    Without --latency: the tree of --size nodes that keeps most tokens. With it: trees, chains and plain
-    decoding by predicted speed, and which to use, or what would decide between them.
+    Without --latency: prints the tree of --size nodes that keeps the most tokens. With it: ranks trees,
+    chains and plain decoding by predicted speed, and says which to use, or what would decide between them.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new
@@ -92,8 +98,8 @@ def search_command(
 
         if out is not None:
             require_new(out)
-            several = {"--prefix": prefix, "--batch": batch}
-            for name, value in several.items():
+            lists = {"--prefix": prefix, "--batch": batch}
+            for name, value in lists.items():
                 if value is not None and "," in value:
                     raise ConfigError(
                         f"--out {out} holds one tree, but {name} {value} asks for several rankings: give "
@@ -101,15 +107,15 @@ def search_command(
                     )
         result: Any
         if not latency:
-            given = {"--prefix": prefix, "--law": law, "--batch": batch}
-            alone = [name for name, value in given.items() if value is not None]
-            if alone:
+            of_times = {"--prefix": prefix, "--law": law, "--batch": batch}
+            useless = [name for name, value in of_times.items() if value is not None]
+            if useless:
                 raise ConfigError(
-                    f"{alone[0]} says which times hold: give --latency too, or omit {alone[0]}"
+                    f"{useless[0]} selects among times: give --latency too, or omit {useless[0]}"
                 )
             if len(sources) > 1:
                 raise ConfigError(
-                    f"{len(sources)} sources are ranked together by speed: give --latency, or one source"
+                    f"{len(sources)} sources can only be ranked by speed: give --latency, or one source"
                 )
             with working("searching"):
                 result = search(sources[0], size, depth, branching, into)
@@ -143,23 +149,27 @@ def search_command(
 def regret_command(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Traces (`treespec trace`), or rates."),
+        typer.Argument(metavar="SOURCE...", help="Traces (`treespec trace`) or acceptance rates."),
     ],
     latency: LatencyFiles = None,
     shapes: Annotated[
         str | None,
-        typer.Option("--shapes", help="More trees: chain:4,kary:2x3,expansion:3x2x1, or files."),
+        typer.Option(
+            "--shapes", help="Additional trees: chain:4,kary:2x3,expansion:3x2x1, or files."
+        ),
     ] = None,
-    size: Annotated[int | None, typer.Option("--size", help="Nodes at most.")] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", help="Maximum nodes, root included.")
+    ] = None,
     prefix: Annotated[int | None, typer.Option("--prefix", help="Tokens before the tree.")] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Texts at once.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", help="Texts in a batch.")] = 1,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Tell what a tree tuned for something else costs.
+    """Measure what a tree tuned for something else costs.
 
-    The best shape of each source (another temperature, kind of text, draft or machine), used at every other
-    one: the share of the speed that is lost to the best there, with its interval.
+    Applies the best shape of each source (a temperature, kind of text, draft or machine) to every other
+    source, and prints the share of speed it loses there against the best shape, with an interval.
     """
     with friendly(debug):
         from treespec.experiments.errors import ConfigError
@@ -168,7 +178,7 @@ def regret_command(
 
         if not latency:
             raise ConfigError(
-                "what a tree costs depends on times: give --latency (`treespec profile`)"
+                "the cost of a tree depends on times: give --latency (`treespec profile`)"
             )
         with working("searching each source"):
             result = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
@@ -190,15 +200,17 @@ def regret_command(
     ),
 )
 def export_command(
-    tree: Annotated[str, typer.Argument(help="A file, or a tree as text.")],
-    into: Annotated[str, typer.Option("--to", help="Format: vllm, eagle, sglang, ...")],
-    form: Annotated[str | None, typer.Option("--from", help="Format of the tree.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write.")] = None,
+    tree: Annotated[str, typer.Argument(help="The tree: a file, or text.")],
+    into: Annotated[str, typer.Option("--to", help="Format to write: vllm, eagle, sglang, ...")],
+    form: Annotated[
+        str | None, typer.Option("--from", help="Format of TREE; recognised by default.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Write a tree in another tool's words.
+    """Convert a tree to another tool's format.
 
-    What the other tool cannot express is listed on stderr.
+    Lists on stderr what the other tool cannot express.
     """
     with friendly(debug):
         from treespec.experiments.search_then_run.commands import export

@@ -1,4 +1,4 @@
-"""`treespec skip-set`: search which sublayers the draft source `layer_skip` leaves out."""
+"""`treespec skip-set`: search for the sublayers that the draft source `layer_skip` should skip."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _group = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _group,
     name="skip-set",
-    help="Search a skip set, for the source `layer_skip`.",
+    help="Search for a skip set for the source `layer_skip`.",
     rich_help_panel="Trees",
     epilog=examples(
         "treespec skip-set search skip.json --size 4",
@@ -29,15 +29,15 @@ app.add_typer(
 )
 
 LARGEST_TEXT = 2**24
-"""Bytes of a text."""
+"""Maximum bytes of a text."""
 
 HELD_OUT_FROM = 1024
-"""Token of the embedded prompts at which the texts of a search begin: runs measure what comes before."""
+"""Position in the embedded prompts where the texts of a search begin: runs measure the tokens before it."""
 
 
 @_group.callback()
 def _skip_set() -> None:
-    """Search a skip set."""
+    """Search for a skip set."""
 
 
 @_group.command(
@@ -48,33 +48,33 @@ def _skip_set() -> None:
     ),
 )
 def search_command(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file that is written.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
     texts: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[TEXTS]...",
-            help="Text files that no run measures.  [the embedded prompts behind their first "
+            help="Text files that no run measures.  [the embedded prompts after their first "
             f"{HELD_OUT_FROM:,} tokens]",
         ),
     ] = None,
-    size: Annotated[int, typer.Option("--size", help="Sublayers to leave out.")] = 1,
+    size: Annotated[int, typer.Option("--size", help="Number of sublayers to skip.")] = 1,
     model: Annotated[
         str, typer.Option("--model", help="The target: a folder or hub id.")
     ] = "embedded",
     temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 1.0,
-    tokens: Annotated[int, typer.Option("--tokens", help="To take of each text.")] = 128,
-    most_texts: Annotated[int, typer.Option("--most-texts", help="Texts to take.")] = 8,
-    most_sets: Annotated[int, typer.Option("--most-sets", help="Sets to try.")] = 1000,
-    dtype: Annotated[str, typer.Option("--dtype", help="Of the target.")] = "float32",
-    device: Annotated[str, typer.Option("--device", help="Of the target.")] = "cpu",
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens to take of each text.")] = 128,
+    most_texts: Annotated[int, typer.Option("--most-texts", help="Maximum texts to use.")] = 8,
+    most_sets: Annotated[int, typer.Option("--most-sets", help="Maximum sets to try.")] = 1000,
+    dtype: Annotated[str, typer.Option("--dtype", help="Dtype of the target.")] = "float32",
+    device: Annotated[str, typer.Option("--device", help="Device of the target.")] = "cpu",
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Search the attentions and feed-forward parts that a target can do without when it drafts.
+    """Search for the attention and feed-forward sublayers that a target can skip when it drafts.
 
-    A set is judged by the acceptance rate of its draft along texts, one pass for each set. Sublayers are
-    added one by one, then exchanged while that helps.
+    Each set is scored by the acceptance rate of its draft along the texts, in one pass. Sublayers are added
+    one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
         from treespec.distributions import Sampling
@@ -89,10 +89,10 @@ def search_command(
         require_within("--most-texts", most_texts, 1, 100_000)
         require_within("--most-sets", most_sets, 1, 10**9)
         sampling = Sampling(temperature)
-        read = _texts(texts)
+        given = _texts(texts)
         calm_transformers()
         pair = load_pair(model, "none", dtype=dtype, device=device)
-        sets = SkipSets(pair.target, _encoded(read, pair, tokens)[:most_texts], sampling)
+        sets = SkipSets(pair.target, _encoded(given, pair, tokens)[:most_texts], sampling)
         console = progress(quiet)
 
         def say(tried: int, acceptance: float) -> None:
@@ -113,10 +113,10 @@ def search_command(
 
 
 def _texts(given: Sequence[Path] | None) -> list[str] | None:
-    """The texts of the files; None if none is named.
+    """The texts of the given files; None if none are given.
 
     Raises:
-        Unreadable: if one cannot be read.
+        Unreadable: if a file cannot be read.
     """
     from treespec.reading import read_text
 
@@ -124,21 +124,21 @@ def _texts(given: Sequence[Path] | None) -> list[str] | None:
 
 
 def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[list[int]]:
-    """Their tokens, or those of the embedded prompts from where runs leave off.
+    """The first tokens of each text; by default, of the embedded prompts from `HELD_OUT_FROM` on.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there are no tokens.
     """
     from treespec.experiments.config.schema import EmbeddedPrompts
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.prompts import read_prompts
 
-    first, given = 0, texts
-    if given is None:
+    start = 0
+    if texts is None:
         prompts = read_prompts(EmbeddedPrompts(kind="embedded"))
-        first, given = HELD_OUT_FROM, [prompt.text for prompt in prompts]
-    ids = [pair.tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in given]
-    pieces = [row[first : first + tokens] for row in ids if len(row) > first]
-    if not pieces:
+        start, texts = HELD_OUT_FROM, [prompt.text for prompt in prompts]
+    ids = [pair.tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in texts]
+    excerpts = [row[start : start + tokens] for row in ids if len(row) > start]
+    if not excerpts:
         raise ConfigError("the texts have no tokens: name other files")
-    return pieces
+    return excerpts

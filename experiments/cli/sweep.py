@@ -53,7 +53,7 @@ def sweep_command(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Such as models.dtype=float32 or sweep.seed=[0,1,2]."
+            metavar="KEY=VALUE", help="Override keys: models.dtype=float32 sweep.seed=[0,1,2]."
         ),
     ] = None,
     out: Annotated[
@@ -62,34 +62,37 @@ def sweep_command(
     executor: Annotated[
         ExecutorName,
         typer.Option(
-            "--executor", help="process: here, one by one; local: worker processes; slurm."
+            "--executor",
+            help="process: one by one in this process; local: worker processes; slurm: a cluster.",
         ),
     ] = ExecutorName.PROCESS,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Jobs side by side; local: 1 by default.")
+        int | None, typer.Option("--workers", help="Jobs in parallel; for local, 1 by default.")
     ] = None,
     retries: Annotated[
         int,
-        typer.Option(
-            "--retries", help="How often a job that fails is tried again.", min=0, max=100
-        ),
+        typer.Option("--retries", help="How often to retry a job that fails.", min=0, max=100),
     ] = 1,
     slurm: Annotated[
         list[str] | None,
         typer.Option(
-            "--slurm", metavar="KEY=VALUE", help="Of sbatch, such as partition=gpu; repeatable."
+            "--slurm",
+            metavar="KEY=VALUE",
+            help="An option of sbatch, such as partition=gpu; repeatable.",
         ),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="On Ctrl-C cancel the SLURM jobs too.")
+        bool, typer.Option("--cancel", help="On Ctrl-C, cancel the SLURM jobs too.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete the results of an earlier sweep there first.")
+        bool,
+        typer.Option("--fresh", help="First delete the results of an earlier sweep in the folder."),
     ] = False,
     allow_versions: Annotated[
         bool,
         typer.Option(
-            "--allow-versions", help="Workers may run other code or packages than planned."
+            "--allow-versions",
+            help="Allow code and packages that differ from those the sweep was planned with.",
         ),
     ] = False,
     plugin: Plugins = None,
@@ -99,10 +102,10 @@ def sweep_command(
 ) -> None:
     """Run every experiment of a config's grid (`sweep:`).
 
-    The same command goes on where a killed sweep stopped: finished jobs are left alone, failed ones are
-    tried again.
+    The same command resumes a killed sweep: it keeps finished jobs and retries failed ones.
 
-    Exit code 0: all is measured. 1: a job failed (it is recorded). 2: the input is wrong. 130: interrupted.
+    Exit code 0: everything was measured. 1: a job failed (the error is recorded). 2: the input is wrong.
+    130: interrupted.
     """
     with friendly(debug):
         from treespec.experiments.cli.json import json_text
@@ -115,8 +118,8 @@ def sweep_command(
 
         require_workers(executor, workers)
         parameters = _parameters(executor, slurm or [], cancel)
-        place = folder_asked_for(config, overrides or (), out, "sweeps")
-        plug_in(plugin or (), place and place / "sweep.json")
+        planned = folder_asked_for(config, overrides or (), out, "sweeps")
+        plug_in(plugin or (), planned and planned / "sweep.json")
         grid = load_grid(config, overrides or ())
         folder = out or place_of(grid.output, grid.name, "sweeps")
         calm_transformers()
@@ -149,10 +152,10 @@ def sweep_command(
                 console=console,
             )
         except Interrupted as stopped:
-            complain(f"interrupted: {stopped}; the same `treespec sweep` goes on where it stopped")
+            complain(f"interrupted: {stopped}; the same `treespec sweep` resumes where it stopped")
             raise typer.Exit(INTERRUPTED) from None
         if console and result.already_finished:
-            console.print(f"{folder} is finished already; its results:", highlight=False)
+            console.print(f"{folder} is already finished; its results:", highlight=False)
         if as_json:
             typer.echo(json_text(result.collected.data(folder)))
         elif not quiet:
@@ -162,15 +165,15 @@ def sweep_command(
             if quiet or as_json:
                 complain(f"failed: {failed[0].name}: {failed[0].error}")
             count = len(result.collected.outcomes)
-            complain(f"{len(failed)} of {count} jobs failed; the same command tries them again")
+            complain(f"{len(failed)} of {count} jobs failed; the same command retries them")
             raise typer.Exit(FAILED)
 
 
 def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[str, Any]:
-    """The settings of `--slurm`.
+    """Parse the settings of `--slurm`.
 
     Raises:
-        SweepError: if they are not asked for with SLURM, or one cannot be read.
+        SweepError: if the executor is not SLURM, or a setting cannot be parsed.
     """
     from treespec.experiments.errors import SweepError
     from treespec.experiments.sweep.slurm import parse_settings

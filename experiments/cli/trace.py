@@ -42,13 +42,16 @@ def trace_command(
     overrides: Overrides = None,
     sampling: Annotated[
         str | None,
-        typer.Option("--sampling", help="Which setting, such as T=1, if there are several."),
+        typer.Option(
+            "--sampling", help="The sampling setting, such as T=1, if the config has several."
+        ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="Record this method's source, law and rule.")
+        str | None,
+        typer.Option("--method", help="Record the draft source, law and rule of this method."),
     ] = None,
     law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
-    rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="How children are accepted.")] = None,
     width: Annotated[int, typer.Option("--width", help="Children at each position.")] = 8,
     beyond: Annotated[
         int, typer.Option("--beyond", help="Positions after each text's end, for deep trees.")
@@ -59,19 +62,21 @@ def trace_command(
     beam: Annotated[
         int,
         typer.Option(
-            "--beam", help="For growths: children of the N best nodes of each level, N of each."
+            "--beam", help="For growths: also record N children of the N best nodes per level."
         ),
     ] = 0,
-    beam_depth: Annotated[int, typer.Option("--beam-depth", help="Levels of these.")] = 8,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    beam_depth: Annotated[
+        int, typer.Option("--beam-depth", help="Levels that --beam records.")
+    ] = 8,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
     plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
     """Record which drafted children the target accepts.
 
-    Position by position, so that the file serves `treespec replay` and `treespec search` for every static
-    tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it. Of a
-    method with a text source, such as lookup, all that it may draft within its budget is recorded.
+    Recording is per position, so that `treespec replay` and `treespec search` can use the file for every
+    static tree. With --beam, draft probabilities off the text are recorded too, for growths. For a method
+    with a text source, such as lookup, everything it may draft within its budget is recorded.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -79,9 +84,9 @@ def trace_command(
         from treespec.experiments.search_then_run.traces import trace
 
         require_new(out)
-        asked = load(config, overrides, plugin)
-        made = trace(
-            asked,
+        experiment = load(config, overrides, plugin)
+        recorded = trace(
+            experiment,
             sampling=sampling,
             method=method,
             law=law,
@@ -93,25 +98,26 @@ def trace_command(
             beam_depth=beam_depth,
             console=progress(quiet),
         )
-        path = write_new(out, made.to_bytes())
-        most = "at most " if made.text_drafts is not None else ""
+        path = write_new(out, recorded.to_bytes())
+        at_most = "at most " if recorded.text_drafts is not None else ""
         typer.echo(
-            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {most}{made.width} children "
-            f"each, law {made.law}, rule {made.rule}"
+            f"{path}: {recorded.texts} texts, {len(recorded.tokens)} positions, "
+            f"{at_most}{recorded.width} children each, law {recorded.law}, rule {recorded.rule}"
         )
-        if made.text_drafts is not None:
-            budget = made.text_drafts.budget
+        if recorded.text_drafts is not None:
+            drafts = recorded.text_drafts
+            budget = drafts.budget
             typer.echo(
                 f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}: "
-                f"{len(made.text_drafts.tokens)} nodes, {made.text_drafts.bytes / 2**20:.1f} MiB of the "
-                "file before it is packed"
+                f"{len(drafts.tokens)} nodes, {drafts.bytes / 2**20:.1f} MiB of the file before compression"
             )
-        if made.draft_rows is not None:
+        if recorded.draft_rows is not None:
+            rows = recorded.draft_rows
             typer.echo(
-                f"draft rows for growths: {made.draft_rows.depth} levels, {made.draft_rows.width} children "
-                f"each, {made.draft_rows.bytes / 2**20:.1f} MiB of the file before it is packed"
+                f"draft rows for growths: {rows.depth} levels, {rows.width} children each, "
+                f"{rows.bytes / 2**20:.1f} MiB of the file before compression"
             )
-        for note in measured_without(asked):
+        for note in measured_without(experiment):
             complain(note)
 
 
@@ -126,7 +132,9 @@ def trace_command(
     ),
 )
 def replay_command(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Of `treespec trace`.")],
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE", help="Files written by `treespec trace`.")
+    ],
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +145,7 @@ def replay_command(
         list[str] | None,
         typer.Option(
             "--growth",
-            help="A tree that grows, of a trace with --beam, or a budget, as in configs. Repeatable.",
+            help="A growth (on a trace with --beam) or a budget, as in configs; repeatable.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -177,45 +185,53 @@ def estimate_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the estimate there, for `search` and configs."),
+        typer.Option("--out", help="Write the estimate to this file, for `search` and configs."),
     ] = None,
     by: Annotated[
-        str, typer.Option("--by", help="rank: one rate for all depths. depth: a row for each.")
+        str,
+        typer.Option("--by", help="rank: one row of rates for all depths; depth: a row per level."),
     ] = "rank",
-    depth: Annotated[int | None, typer.Option("--depth", help="Levels, with --by depth.")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", help="Children of a node.")] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", help="With --by depth: number of levels.")
+    ] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", help="Children per node.")] = None,
     interval: Annotated[
         str, typer.Option("--interval", help="wilson, or bootstrap over texts.")
     ] = "wilson",
     isotonic: Annotated[
-        bool, typer.Option("--isotonic", help="Rates that do not increase with the rank.")
+        bool, typer.Option("--isotonic", help="Fit rates that do not increase with the rank.")
     ] = False,
     shrinkage: Annotated[
-        float, typer.Option("--shrinkage", help="Counts that draw each level to all levels.")
+        float,
+        typer.Option(
+            "--shrinkage", help="Pseudo-counts that shrink each level towards all levels together."
+        ),
     ] = 0.0,
     tree: Annotated[
         str | None,
-        typer.Option("--for", help="The tree that they are for, such as expansion:3x2x1."),
+        typer.Option("--for", help="The tree the rates are for, such as expansion:3x2x1."),
     ] = None,
     starts: Annotated[
         str | None,
         typer.Option(
-            "--starts", help="Of a trace: count the steps of this tree alone, not all positions."
+            "--starts", help="For a trace: count only the steps of this tree, not all positions."
         ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="With --by depth: print every level, not the first 8.")
     ] = False,
-    method: Annotated[str | None, typer.Option("--method", help="Of a run: whose steps.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="For a run: the method whose steps to count.")
+    ] = None,
     sampling: Annotated[
-        str | None, typer.Option("--sampling", help="Of a run: such as T=1.")
+        str | None, typer.Option("--sampling", help="For a run: the setting, such as T=1.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Estimate how often the k-th child is accepted.
 
-    With intervals and counts. What the sample cannot support is said below the table.
+    Prints rates with intervals and counts; warnings about small samples follow the table.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -250,8 +266,8 @@ def estimate_command(
             typer.echo(left_out)
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
-        whole = left_out is None and by == "depth" and not (depth or tree or starts)
-        if whole and source.is_file():
+        all_shown = left_out is None and by == "depth" and not (depth or tree or starts)
+        if all_shown and source.is_file():
             typer.echo(
                 f"Deeper levels have fewer than {FEWEST_TRIALS} trials each; --depth N shows N levels."
             )

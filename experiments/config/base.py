@@ -21,30 +21,30 @@ __all__ = [
 ]
 
 LARGEST_NUMBER = 10**9
-"""Bound of numbers that only limit how much is used: prompts, tokens of a prompt, characters."""
+"""Upper bound of numbers that only limit how much is read: prompts, tokens of a prompt, characters."""
 
 MOST_NODES = 2**14
-"""Nodes of a tree in a config or on the command line, the root included: a mask over them takes 256 MB."""
+"""Nodes of a tree in a config or on the command line, root included: a mask over them takes 256 MB."""
 
 MOST_TIMED = 2**12
-"""Nodes of a tree that is timed: attention over them takes 64 MB a head."""
+"""Nodes of a tree that is timed: attention over them takes 64 MB per head."""
 
 MOST_TOKENS = 10**7
-"""New tokens of a text: as long as the longest contexts there are."""
+"""New tokens of a text: as many as the longest contexts hold."""
 
 MOST_ROUNDS = 10_000
-"""Repetitions of a run or of a measurement."""
+"""Repetitions of a prompt or of a measurement."""
 
 LONGEST_TEXT = 4096
-"""Characters of a text: as long as paths may be."""
+"""Characters of a text: the length limit of paths."""
 
 LONGEST_FILE_NAME = 200
-"""Bytes of the name of a folder; file systems allow 255, suffixes included."""
+"""Bytes of a folder's name; file systems allow 255, suffixes included."""
 
 
 def _plain(text: str) -> str:
     if "\0" in text:
-        raise ValueError("must not hold a zero byte")
+        raise ValueError("must not contain a zero byte")
     return text
 
 
@@ -57,8 +57,8 @@ def _line(text: str) -> str:
 def _file_name(text: str) -> str:
     if not text.isprintable() or "/" in text or "\\" in text or text in (".", ".."):
         raise ValueError(
-            "must be fit for the name of a folder: without slashes and control characters, not '.' or "
-            "'..' (`output` and --out say where the folder is)"
+            "must be usable as the name of a folder: no slashes or control characters, and not '.' or "
+            "'..' (`output` and --out set where the folder is)"
         )
     if len(text.encode()) > LONGEST_FILE_NAME:
         raise ValueError(f"must have at most {LONGEST_FILE_NAME} bytes: it names a folder")

@@ -1,4 +1,4 @@
-"""The one place where names become objects: config -> experiment. Nothing is loaded or run here."""
+"""Build an experiment from a config: the only place that turns names into objects. It loads no models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ LAWS: dict[str, Law] = {str(law): law for law in Law}
 
 @dataclass(frozen=True)
 class Choice:
-    """How children are chosen, and how they are accepted, under one sampling setting."""
+    """Law and acceptance rule of a method under one sampling setting."""
 
     sampling: Sampling
     law: Law
@@ -60,10 +60,10 @@ class BuiltMethod:
 
     Args:
         name: unique in the experiment.
-        config: what it was built from.
-        tree: its shape, how it grows by what the draft says, or the budget of a source that brings its own
-            continuations; None for the methods of transformers.
-        choices: law and rule under each sampling setting, by its name; empty for transformers' methods.
+        config: what the method was built from.
+        tree: a shape, a growth, or the budget of a source that brings its own continuations; None for the
+            methods of transformers.
+        choices: law and rule by name of the sampling setting; empty for transformers' methods.
     """
 
     name: str
@@ -78,23 +78,23 @@ class BuiltMethod:
 
     @property
     def shape(self) -> TreeShape | None:
-        """The tree, if it is the same at every step."""
+        """The tree, if it is the same at every step; else None."""
         return self.tree if isinstance(self.tree, TreeShape) else None
 
     @property
     def max_depth(self) -> int:
-        """Edges of the longest path of a tree; 0 without a tree."""
+        """Edges on the longest path of a tree; 0 without a tree."""
         if isinstance(self.tree, TreeShape):
             return self.tree.depth
         return self.tree.max_depth if self.tree is not None else 0
 
     @property
     def lossless(self) -> bool:
-        """Whether every rule used keeps the target's law."""
+        """Whether the method's rules keep the target's law under all sampling settings."""
         return all(choice.rule.lossless for choice in self.choices.values())
 
     def drafter(self, pair: Models, sampling: str) -> Drafter:
-        """What drafts the trees of our own loop: for plain decoding nothing."""
+        """The drafter for our own loop; for plain decoding, one that drafts nothing."""
         choice = self.choices[sampling]
         assert self.tree is not None
         if not isinstance(self.config, TreeMethod):
@@ -104,22 +104,22 @@ class BuiltMethod:
 
     @property
     def by_pair(self) -> bool:
-        """Whether the draft model of the config's `models` drafts its trees."""
+        """Whether `models.draft` drafts the method's trees."""
         return isinstance(self.config, TreeMethod) and by_pair(self.config.draft)
 
     @property
     def draft_models(self) -> tuple[str | None, ...]:
-        """The draft models that its source runs; None for that of the config's `models`."""
+        """The draft models that the method's source runs; None stands for `models.draft`."""
         return draft_models(self.config.draft) if isinstance(self.config, TreeMethod) else ()
 
     @property
     def state(self) -> str | None:
-        """`cold` or `warm`: whether its sources begin each prompt with what they learned elsewhere."""
+        """`warm` if a source starts each prompt from a file it learned from; else `cold` or None."""
         return state_of(self.config.draft) if isinstance(self.config, TreeMethod) else None
 
     @property
     def own_models(self) -> tuple[str, ...]:
-        """The draft models that it brings itself."""
+        """The draft models that the method names itself."""
         return tuple(name for name in self.draft_models if name is not None)
 
 
@@ -128,7 +128,7 @@ class Experiment:
     """A config with its objects.
 
     Args:
-        config: the whole config.
+        config: what the experiment was built from.
         samplings: by name, in the order of the config.
         methods: in the order of the config.
     """
@@ -139,15 +139,15 @@ class Experiment:
 
 
 def build(config: Config) -> Experiment:
-    """All objects that can be made before a model is loaded.
+    """Build all objects that need no loaded model.
 
-    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that
-    names, levels, the laws to record and to time, and mistakes are known before anything is measured.
+    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that names,
+    levels, the laws to record and to time, and mistakes are known before anything is measured.
 
     Raises:
         ConfigError: if two methods or settings are the same, a shape is not a tree, a law or rule is
             unknown, a rule does not cover the trees that it would be given, or methods ask for measurements
-            that the config does not have, or that mean nothing.
+            that the config does not make or that do not apply to them.
     """
     samplings: dict[str, Sampling] = {}
     for i, setting in enumerate(config.samplings):
@@ -160,31 +160,31 @@ def build(config: Config) -> Experiment:
         if wants_measured(method):
             if not by_pair(method.draft):
                 raise ConfigError(
-                    f"methods[{i}].shape asks for what is {MEASURED!r}, but that is measured of "
+                    f"methods[{i}].shape asks for {MEASURED!r} values, but these are measured for "
                     f"models.draft, and this method drafts with {method.draft.model_dump()}: name files, "
-                    "or take its `draft` out"
+                    "or remove its `draft`"
                 )
             if config.search is None:
                 raise ConfigError(
-                    f"methods[{i}].shape asks for what is {MEASURED!r}, but the config has no `search`: "
+                    f"methods[{i}].shape asks for {MEASURED!r} values, but the config has no `search`: "
                     "add `search: {}`, or name files"
                 )
             method = stand_in(f"methods[{i}]", method)
         built = _method(f"methods[{i}]", method, samplings)
-        if built.name in (other.name for other in methods):
+        if built.name in (earlier.name for earlier in methods):
             raise ConfigError(
-                f"methods[{i}]: a method called {built.name!r} stands before it; give one a 'name'"
+                f"methods[{i}]: an earlier method is called {built.name!r} too; give one of them a 'name'"
             )
         methods.append(built)
     if config.search is not None and config.models.draft == NO_DRAFT:
         raise ConfigError(
-            f"search measures models.draft, but that is {NO_DRAFT!r}: name one, or remove `search`"
+            f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
         )
     return Experiment(config, samplings, tuple(methods))
 
 
 def _require_draft(path: str, method: Method, config: Config) -> None:
-    """Refuse a source without what it needs, and a draft of layers that do nothing."""
+    """Reject a source that lacks something it needs, and a draft made of layers that do nothing."""
     if isinstance(method, TreeMethod) and any(
         isinstance(source, PartOfTarget) for source in all_of(method.draft)
     ):
@@ -193,28 +193,28 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
             not isinstance(enlarge, dict) or "num_hidden_layers" in enlarge
         ):
             raise ConfigError(
-                f"{path}.draft: models.enlarge adds layers that change nothing: a draft without them makes "
-                "no mistakes, at a price that no trained model has. Enlarge widths alone, as in "
-                "models.enlarge={hidden_size: 768, intermediate_size: 1920}, or take another source"
+                f"{path}.draft: models.enlarge adds layers that change nothing, so a draft without them "
+                "makes no mistakes, at a cost that no trained model achieves. Enlarge only widths, as in "
+                "models.enlarge={hidden_size: 768, intermediate_size: 1920}, or use another source"
             )
     for source in all_of(method.draft) if isinstance(method, TreeMethod) else ():
-        lacks = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
-        if lacks:
-            raise ConfigError(f"{path}.draft.{lacks}")
+        problem = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
+        if problem:
+            raise ConfigError(f"{path}.draft.{problem}")
         repeated = isinstance(source, CascadeDraft) and source.repeated(
             config.models.target, config.models.draft
         )
         if repeated:
             raise ConfigError(
-                f"{path}.draft: the cascade ends in itself: {repeated} are one model; a lower level must "
-                "be cheaper than the one that it drafts for"
+                f"{path}.draft: the cascade ends in itself: {repeated} are the same model; a lower level "
+                "must be cheaper than the one that it drafts for"
             )
     if config.models.draft != NO_DRAFT:
         return
     if isinstance(method, TreeMethod) and None in draft_models(method.draft):
         raise ConfigError(
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
-            f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or take another "
+            f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
             "source"
         )
     if isinstance(method, AssistedMethod):
@@ -224,7 +224,7 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
 
 
 def plain_method(name: str, samplings: Mapping[str, Sampling]) -> BuiltMethod:
-    """Plain decoding by our own loop: every tree is its root."""
+    """Plain decoding by our own loop: every tree is only the root."""
     choices = {
         setting: Choice(sampling, Law.DETERMINISTIC, greedy if sampling.greedy else naive)
         for setting, sampling in samplings.items()
@@ -247,7 +247,8 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
     if isinstance(tree, TreeShape) and tree.size == 1:  # a search found that no draft pays
         return plain_method(f"{name}: plain decoding", samplings)
     choices = {
-        s: _choice(path, config, source, tree, sampling) for s, sampling in samplings.items()
+        setting: _choice(path, config, source, tree, sampling)
+        for setting, sampling in samplings.items()
     }
     lossless = all(choice.rule.lossless for choice in choices.values())
     if not lossless and "lossy" not in name:
@@ -258,7 +259,7 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
 def _require_tree(
     path: str, config: TreeMethod, source: Part, tree: TreeShape | Growth | Budget
 ) -> None:
-    """Refuse a tree that the draft source does not take."""
+    """Reject a tree that the draft source cannot draft."""
     if source.trees == "any":
         if isinstance(tree, Budget):
             raise ConfigError(
@@ -267,12 +268,12 @@ def _require_tree(
             )
         return
     if isinstance(tree, MarginalGrowth):
-        givers = ", ".join(
+        suitable = ", ".join(
             name for name, part in plugins.parts("source").items() if part.trees == "any"
         )
         raise ConfigError(
             f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "
-            f"source {source.name!r} gives none: take a draft that is a model ({givers}), or give limits, "
+            f"source {source.name!r} gives none: use a draft that is a model ({suitable}), or give limits: "
             "{kind: budget, depth: 4}"
         )
     if not isinstance(tree, Budget):
@@ -304,7 +305,7 @@ def _choice(
     possible = laws_along(tree) & laws
     if law is not None and law not in laws:
         raise ConfigError(
-            f"{path}.law: the draft source {source.name!r} does not draw children {law}, but "
+            f"{path}.law: the draft source {source.name!r} does not support {law}; it supports "
             f"{', '.join(sorted(map(str, laws)))}"
         )
     if law is None:
@@ -314,18 +315,18 @@ def _choice(
         rule = _default_rule(law, tree, sampling)
     if rule.one_hot and not sampling.greedy:
         raise ConfigError(
-            f"{path}.rule: '{rule}' needs temperature 0, but a sampling has temperature "
-            f"{sampling.temperature:g}; leave the rule out and it is chosen by temperature"
+            f"{path}.rule: '{rule}' needs temperature 0, but a sampling setting has temperature "
+            f"{sampling.temperature:g}; leave the rule out to have it chosen by temperature"
         )
     if law not in possible:
         raise ConfigError(
-            f"{path}.law: {law} is no law for this growth, which chooses children by their tokens or by "
-            f"the order of their draws; it takes {', '.join(sorted(map(str, possible)))}"
+            f"{path}.law: {law} does not fit this growth, which chooses children by their tokens or by the "
+            f"order of their draws; use {', '.join(sorted(map(str, possible)))}"
         )
-    like = _like(tree)
+    example = _example_of(tree)
     mixes = isinstance(config.draft, Combined) and config.draft.mixes
     mixed = mixes and law is not Law.DETERMINISTIC
-    reason = rule.covers(like, _mixed_laws(like, law) if mixed else law)
+    reason = rule.covers(example, _mixed_laws(example, law) if mixed else law)
     if reason:
         raise ConfigError(f"{path}: {reason}")
     try:
@@ -334,29 +335,31 @@ def _choice(
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _like(tree: TreeShape | Growth | Budget) -> TreeShape:
-    """A shape as those that will be drafted, for the door."""
+def _example_of(tree: TreeShape | Growth | Budget) -> TreeShape:
+    """A small shape of the kind that will be drafted, to ask a rule whether it covers such trees."""
     if isinstance(tree, Budget):
         return TreeShape.chain(2) if tree.branching == 1 else TreeShape.expansion([2, 1])
     return tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1])
 
 
 def _mixed_laws(shape: TreeShape, law: Law) -> list[list[tuple[Law, int]]]:
-    """For the door: of each node the first child is drawn, the others are deterministic."""
-    counts = [len(children) for children in shape.children]
-    groups = [[(law, min(count, 1)), (Law.DETERMINISTIC, count - 1)] for count in counts]
-    return [[group for group in of if group[1] > 0] for of in groups]
+    """Laws of a mixed tree, by node: the first child is drawn, its siblings are deterministic."""
+    groups = []
+    for children in shape.children:
+        count = len(children)
+        of_node = [(law, min(count, 1)), (Law.DETERMINISTIC, count - 1)]
+        groups.append([(group_law, size) for group_law, size in of_node if size > 0])
+    return groups
 
 
 def _preferred_laws(tree: TreeShape | Growth | Budget, sampling: Sampling) -> tuple[Law, ...]:
-    sampled = (Law.WITHOUT_REPLACEMENT, Law.IID)
     if sampling.greedy:
-        first = (Law.DETERMINISTIC, *sampled)
+        preferred = (Law.DETERMINISTIC, Law.WITHOUT_REPLACEMENT, Law.IID)
     elif isinstance(tree, TreeShape) and tree.is_chain:
-        first = (*reversed(sampled), Law.DETERMINISTIC)
+        preferred = (Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC)
     else:
-        first = (*sampled, Law.DETERMINISTIC)
-    return (*first, *(law for law in Law if law not in first))
+        preferred = (Law.WITHOUT_REPLACEMENT, Law.IID, Law.DETERMINISTIC)
+    return (*preferred, *(law for law in Law if law not in preferred))
 
 
 def _default_rule(law: Law, tree: TreeShape | Growth | Budget, sampling: Sampling) -> Rule:

@@ -1,4 +1,4 @@
-"""Draft sources made of others: merges and cascades, their settings in configs, and how each is made."""
+"""Draft sources that combine others, merges and cascades: their settings, and how each is built."""
 
 import os
 from collections import Counter
@@ -35,12 +35,12 @@ from treespec.verify import usual_rule
 __all__ = ["CascadeDraft", "MergeDraft"]
 
 EMBEDDED = "embedded"
-"""The pair that comes with treespec, and as the name of a draft its draft (`treespec.models.load`)."""
+"""Name of the pair that comes with treespec; as the name of a draft, that pair's draft model."""
 
 COMBINED = frozenset({"merge", "cascade"})
 
 DRAWN = (Law.IID, Law.WITHOUT_REPLACEMENT)
-"""How children of mixed trees are drawn; the others are deterministic."""
+"""The laws of the drawn children of mixed trees; the other children are deterministic."""
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 RatesOfDepth = Annotated[tuple[Rate, ...], Field(max_length=64)]
@@ -54,31 +54,31 @@ NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"me
 
 
 class CascadeDraft(Combined):
-    """A cascade: models that draft for each other, and a source that drafts for the last of them."""
+    """A cascade: models that draft for each other, and a source that drafts for the last model."""
 
     source: Literal["cascade"] = "cascade"
     """Another source drafts for a draft model, whose text is the draft: chains within a `budget`."""
     models: Annotated[tuple[Name | None, ...], Field(min_length=1, max_length=8)] = (None,)
-    """Draft models, the one that drafts for the target first; null for `models.draft`."""
+    """Draft models, beginning with the one that drafts for the target; null for `models.draft`."""
     draft: Single
-    """The source that drafts for the last of them."""
+    """The source that drafts for the last model."""
     depth: Count = 4
-    """Draft tokens of every level but the first, whose number the `budget` says."""
+    """Draft tokens of every level below the first; the `budget` sets those of the first."""
     rule: Annotated[Name, RULE] | None = None
-    """How each model accepts the drafts of the level below; null for one that fits their law."""
+    """How each model accepts the drafts of the level below; null for the usual rule of their law."""
 
     @property
     def inner(self) -> tuple[Settings, ...]:
-        """The source at the end."""
+        """The source of the last level."""
         return (self.draft,)
 
     @property
     def own_models(self) -> tuple[str | None, ...]:
-        """Its models and those of the source at the end."""
+        """The models of all levels, those of the last source included."""
         return (*self.models, *draft_models(self.draft))
 
     def repeated(self, target: str, draft: str | None) -> str | None:
-        """Two names of its levels that mean one model, in words; None if there are none.
+        """The names of two levels that are the same model, such as `'a' and 'b'`; None if all differ.
 
         Args:
             target: `models.target`.
@@ -86,21 +86,21 @@ class CascadeDraft(Combined):
         """
         seen: dict[str, str] = {}
         for name in self.own_models:
-            said = "models.draft" if name is None else repr(name)
-            place = _place(name or draft or _draft_of(target))
-            if place in seen:
-                return f"{seen[place]} and {said}"
-            seen[place] = said
+            shown = "models.draft" if name is None else repr(name)
+            identity = _identity(name or draft or _draft_of(target))
+            if identity in seen:
+                return f"{seen[identity]} and {shown}"
+            seen[identity] = shown
         return None
 
     @property
     def laws(self) -> frozenset[Law]:
-        """Of a chain."""
+        """The laws that chains can have."""
         return frozenset({*DRAWN, Law.DETERMINISTIC})
 
     @property
     def label(self) -> str:
-        """In names of methods."""
+        """The source's part of a method's name."""
         models = "".join(f" {name}" for name in self.models if name is not None)
         return f"cascade{models} over {source_of(self.draft).name}"
 
@@ -110,45 +110,46 @@ class CascadeDraft(Combined):
         if twice:
             model = "models.draft" if twice[0] is None else repr(twice[0])
             raise ValueError(
-                f"the cascade ends in itself: {model} stands at two of its levels; a lower level must be "
+                f"the cascade ends in itself: {model} is at two of its levels; a lower level must be "
                 "cheaper than the one that it drafts for"
             )
         return self
 
 
 class MergeDraft(Combined):
-    """A merge: several sources in one tree, each node from the one that is accepted most often there.
+    """A merge: several sources fill one tree, each node by the source that is accepted most often there.
 
-    With `budgets` each source has nodes of its own instead: a mapping by name, so that each number says
-    whose it is and none depends on the order of the sources.
+    With `budgets` each source has a fixed number of nodes instead, given by name, so that the numbers do
+    not depend on the order of the sources.
     """
 
     source: Literal["merge"] = "merge"
     """Other sources draft together: trees within a `budget` that they share."""
     sources: Annotated[tuple[NotMerged, ...], Field(min_length=2, max_length=16)]
-    """The sources; of drawn children those of the first are decided first."""
+    """The sources; among drawn children, those of earlier sources are decided first."""
     rates: (
         Annotated[dict[Name, RatesOfSources], Field(min_length=1, max_length=64)]
         | RatesOfSources
         | None
     ) = None
-    """Of each source in turn: for each depth, by rank, how often a child is accepted if its parent is,
-    measured on other prompts. The last depth stands for deeper ones; further ranks are not drafted. They
-    depend on the temperature: `{T=0: [...], T=1: [...]}` has them for each sampling setting by its name.
-    Null only with `budgets`: there they lay out the trees of models, which are chains without them."""
+    """For each source, in order: by depth and rank, how often a child is accepted if its parent is,
+    measured on other prompts. The last depth stands for all deeper ones; ranks without a rate are not
+    drafted. Rates depend on the temperature: `{T=0: [...], T=1: [...]}` gives them by the name of the
+    sampling setting. May be null only with `budgets`, where rates shape the trees of models (chains
+    without rates)."""
     budgets: dict[Name, Budgeted] | None = None
-    """Draft nodes of each source by its name, such as `{model: 8, lookup: 4}`; a source that appears
-    twice is `model` and `model'`. Each drafts a tree of its own, no deeper or wider than the shape says,
-    and these stand below one root. Null to share the tree by `rates`."""
+    """Draft nodes per source, by name, such as `{model: 8, lookup: 4}`; a source that appears twice is
+    `model` and `model'`. Each source drafts a tree of its own below the common root, no deeper or wider
+    than the shape allows. Null to share the tree by `rates`."""
 
     @property
     def inner(self) -> tuple[Settings, ...]:
-        """The sources."""
+        """The merged sources."""
         return self.sources
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the sources, each another: what appears twice has a prime."""
+        """Distinct names of the sources: a source that appears again gets a prime."""
         names: list[str] = []
         for source in self.sources:
             name = source_of(source).name
@@ -159,58 +160,57 @@ class MergeDraft(Combined):
 
     @property
     def own_models(self) -> tuple[str | None, ...]:
-        """Those of the sources."""
+        """The draft models of all sources."""
         return tuple(name for source in self.sources for name in draft_models(source))
 
     @property
     def laws(self) -> frozenset[Law]:
-        """Drawn if a source can draw; deterministic if all can be."""
-        of_sources = [laws_of(source) for source in self.sources]
-        drawn = {law for law in DRAWN if any(law in laws for laws in of_sources)}
-        sure = (
-            {Law.DETERMINISTIC} if all(Law.DETERMINISTIC in laws for laws in of_sources) else set()
-        )
-        return frozenset(drawn | sure)
+        """Each drawn law that some source supports; deterministic if all sources support that."""
+        source_laws = [laws_of(source) for source in self.sources]
+        supported = {law for law in DRAWN if any(law in laws for laws in source_laws)}
+        if all(Law.DETERMINISTIC in laws for laws in source_laws):
+            supported.add(Law.DETERMINISTIC)
+        return frozenset(supported)
 
     @property
     def mixes(self) -> bool:
-        """Whether its trees are mixed, unless all is deterministic."""
+        """Whether trees mix laws, unless all children are deterministic: always."""
         return True
 
     @property
     def label(self) -> str:
-        """In names of methods."""
+        """The source's part of a method's name."""
         if self.budgets is not None:
             return f"merge of {', '.join(f'{name} {n}' for name, n in self.budgets.items())}"
         return f"merge of {', '.join(source_of(source).name for source in self.sources)}"
 
     def lacks(self, samplings: Collection[str]) -> str | None:
-        """Which settings have no rates."""
-        without = [name for name in samplings if self.rates_at(name) is None]
-        if not without or self.rates is None:
+        """A message about the first sampling setting without rates; None if all have some."""
+        missing = [name for name in samplings if self.rates_at(name) is None]
+        if not missing or self.rates is None:
             return None
-        known = ", ".join(map(repr, self.rates))
+        given = ", ".join(map(repr, self.rates))
         return (
-            f"rates has none for {without[0]!r} (there: {known}): measure them under this setting, or give "
+            f"rates has none for {missing[0]!r} (there: {given}): measure them under this setting, or give "
             "one list for all settings"
         )
 
     def rates_at(self, sampling: str | None) -> tuple[RatesOfSource, ...] | None:
-        """The rates under a setting, by its name; None if there are none."""
+        """The rates under the sampling setting with this name; None if there are none."""
         if isinstance(self.rates, dict):
             return None if sampling is None else self.rates.get(sampling)
         return self.rates
 
     def refuses(self, tree: Budget) -> str | None:
-        """Whether its budgets are more than a tree may have."""
+        """A message if the budgets exceed the size of the tree; None if they fit."""
         if self.budgets is None:
             return None
-        wanted = sum(self.budgets.values()) + 1
-        if wanted <= tree.size:
+        needed = sum(self.budgets.values()) + 1
+        if needed <= tree.size:
             return None
         return (
-            f"budgets: {' + '.join(map(str, self.budgets.values()))} nodes and the root are {wanted}, but "
-            f"shape.size is {tree.size}: lower a budget, or give the shape size: {wanted} and a branching"
+            f"budgets: {' + '.join(map(str, self.budgets.values()))} nodes and the root are {needed}, but "
+            f"shape.size is {tree.size}: lower a budget, or give the shape size: {needed} and a branching"
         )
 
     @model_validator(mode="after")
@@ -237,13 +237,15 @@ class MergeDraft(Combined):
 
     @model_validator(mode="after")
     def _rated(self) -> "MergeDraft":
-        by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates or ()}
-        for name, rates in by_name.items() if self.rates is not None else ():
+        if self.rates is None:
+            return self
+        by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates}
+        for name, rates in by_name.items():
             if len(rates) != len(self.sources):
-                of = f"rates[{name!r}]" if name else "rates"
+                key = f"rates[{name!r}]" if name else "rates"
                 raise ValueError(
-                    f"{of} has {len(rates)} entries for {len(self.sources)} sources: give one for each, in "
-                    "their order"
+                    f"{key} has {len(rates)} entries for {len(self.sources)} sources: give one for each, "
+                    "in their order"
                 )
         return self
 
@@ -255,11 +257,11 @@ class MergeDraft(Combined):
     trees="chain",
 )
 def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
-    """A cascade: models that draft for each other, and a source that drafts for the last of them."""
+    """A cascade: models that draft for each other, and a source that drafts for the last model."""
     depths = [_budget(wanted).depth, *(settings.depth for _ in settings.models[1:])]
     law = wanted.law
     inner = wanted.law if wanted.law in laws_of(settings.draft) else Law.DETERMINISTIC
-    below = _made(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1), inner)
+    below = _built(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1), inner)
     for name, depth in reversed(list(zip(settings.models, depths, strict=True))):
         rule = usual_rule(inner, wanted.sampling)
         if settings.rule is not None:
@@ -275,11 +277,11 @@ def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
 
 @plugins.drafter("merge", settings=MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
 def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
-    """A merge: several sources in one tree, each node from the one that is accepted most often there."""
+    """A merge: several sources fill one tree, each node by the source accepted most often there."""
     budget = _budget(wanted)
     if budget.size < 2 or budget.branching < 2:
         raise InvalidArgument(
-            "a merge needs a budget that its sources share, with a size and a branching: "
+            "a merge needs a budget with a size and a branching, which its sources share: "
             "{kind: budget, depth: 6, size: 16, branching: 4}"
         )
     setting = name_of(asdict(wanted.sampling))
@@ -292,7 +294,7 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
         assert rates is not None
         return Merge(
             {
-                name: _made(source, wanted, budget, _law(source, wanted))
+                name: _built(source, wanted, budget, _law(source, wanted))
                 for name, source in members.items()
             },
             budget.size,
@@ -307,35 +309,35 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
         source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
         shape = None if rates is None else _laid_out(rates[i], source_budget)
         try:
-            sources[name] = _made(source, wanted, source_budget, _law(source, wanted), shape)
+            sources[name] = _built(source, wanted, source_budget, _law(source, wanted), shape)
         except InvalidArgument as error:
             raise InvalidArgument(
-                f"budgets.{name} = {nodes}, which with the root is a size of {nodes + 1}: {error}"
+                f"budgets.{name} = {nodes}, which is a size of {nodes + 1} with the root: {error}"
             ) from None
     return Merge(sources, budget.size, budgets=settings.budgets, vocab_size=vocab_size)
 
 
 def _law(source: Settings, wanted: Wanted) -> Law:
-    """How a source within another chooses children: as is wanted, if it can."""
+    """The law of an inner source: the wanted one if the source supports it, else deterministic."""
     return wanted.law if wanted.law in laws_of(source) else Law.DETERMINISTIC
 
 
 def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
-    """The tree within a budget that keeps most tokens; the last depth stands for deeper ones."""
+    """The tree within a budget that keeps the most tokens; the last depth's rates stand for deeper ones."""
     widest = max(1, *map(len, rates))
     rows = [[*row, *[0.0] * (widest - len(row))] for row in rates]
     rows = [*rows, *[rows[-1]] * budget.depth][: budget.depth]
     branching = min(budget.branching, widest)
     drafted = (sum(rate > 0 for rate in row[:branching]) for row in rows)
     levels = accumulate(drafted, lambda above, n: min(above * n, budget.size), initial=1)
-    size = min(sum(levels), budget.size)  # further ranks are not drafted
+    size = min(sum(levels), budget.size)  # ranks without a rate are not drafted
     return optimal_tree(rows, size, depth=budget.depth, branching=branching)
 
 
-def _made(
+def _built(
     source: Settings, wanted: Wanted, budget: Budget, law: Law, shape: TreeShape | None = None
 ) -> Drafter:
-    """A source within another; one that drafts a given tree gets a chain if there is no shape."""
+    """The drafter of an inner source. A source that drafts given trees gets a chain if `shape` is None."""
     part = source_of(source)
     if part.trees == "any":
         tree = TreeShape.chain(budget.depth) if shape is None else shape
@@ -347,12 +349,12 @@ def _made(
 
 
 def _draft_of(target: str) -> str:
-    """The draft that a target's name brings: that of the embedded pair, or of a pair's folder."""
+    """The draft that belongs to a target: that of the embedded pair, or of a pair's folder."""
     return target if target == EMBEDDED else os.path.join(target, "draft")
 
 
-def _place(name: str) -> str:
-    """A name for the model, however its folder is written."""
+def _identity(name: str) -> str:
+    """The same text for all spellings of a model's folder; other names as they are."""
     folder = os.path.expanduser(name)
     return os.path.realpath(folder) if name != EMBEDDED and os.path.isdir(folder) else name
 

@@ -1,4 +1,4 @@
-"""Where the trees of a method come from: the draft model, and the settings of all draft sources."""
+"""Draft sources in configs: the draft model's settings, and what the settings of all sources share."""
 
 from abc import abstractmethod
 from collections.abc import Collection
@@ -32,62 +32,62 @@ __all__ = [
 ]
 
 NO_DRAFT = "none"
-"""As `models.draft`: there is no draft model (`treespec.models.load.NO_DRAFT`)."""
+"""Value of `models.draft` for no draft model (`treespec.models.load.NO_DRAFT`)."""
 
 
 class ModelDraft(Settings):
     """The draft model of `models`, or one of the method's own."""
 
     source: Literal["model"] = "model"
-    """A draft model drafts: along shapes and growths."""
+    """A draft model drafts any shape or growth."""
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
 
 
 class Combined(Settings):
-    """A source that is made of others."""
+    """A draft source that combines other sources."""
 
     @property
     @abstractmethod
     def inner(self) -> tuple[Settings, ...]:
-        """The settings of the others."""
+        """The settings of the combined sources."""
 
     @property
     @abstractmethod
     def own_models(self) -> tuple[str | None, ...]:
-        """The draft models that it needs, those of the others too; None for `models.draft`."""
+        """The draft models needed, those of inner sources included; None stands for `models.draft`."""
 
     @property
     @abstractmethod
     def laws(self) -> frozenset[Law]:
-        """How its children can be chosen."""
+        """The laws by which children can be chosen."""
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """In names of methods."""
+        """The source's part of a method's name."""
 
     @property
     def mixes(self) -> bool:
-        """Whether its trees are mixed, unless all is deterministic."""
+        """Whether trees mix laws, unless all children are deterministic."""
         return False
 
     def lacks(self, samplings: Collection[str]) -> str | None:
-        """What it needs besides under sampling settings of these names, in words; None for nothing."""
+        """A message if something is missing for one of these sampling settings (names); else None."""
         return None
 
     def refuses(self, tree: Budget) -> str | None:
-        """Why it cannot draft within these limits, in words that begin with a key; None if it can."""
+        """Why the source cannot draft within this budget, beginning with a key; None if it can."""
         return None
 
 
 class OneOf:
-    """A tagged union over what is registered of a kind, besides the members that a field states.
+    """A tagged union of a field's members and the settings of all registered parts of a kind.
 
     Args:
-        kind: of the parts.
-        key: whose value is the name of the part.
-        without: parts that are left out.
+        kind: of the registered parts.
+        key: the key whose value names the part.
+        without: names of parts to leave out.
     """
 
     def __init__(self, kind: Kind, key: str, without: Collection[str] = ()) -> None:
@@ -96,7 +96,7 @@ class OneOf:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Of all members; made anew when parts come or go (`schema.refresh`)."""
+        """The schema of the union as of now; `schema.refresh` rebuilds it when parts come or go."""
         members = list(get_args(source))
         for part in plugins.parts(self.kind).values():
             settings = tagged(part, self.key)
@@ -116,74 +116,74 @@ _TAGGED: dict[tuple[type[Strict], str, str], type[Strict]] = {}
 
 
 def tagged(part: Part, key: str) -> type[Strict]:
-    """The settings of a part, with the key that names it."""
+    """The settings class of a part; a subclass with the key that names the part if it lacks one."""
     assert part.settings is not None
     if key in part.settings.model_fields:
         return part.settings
-    known = part.settings, key, part.name
-    if known not in _TAGGED:
+    identity = part.settings, key, part.name
+    if identity not in _TAGGED:
         tag: Any = (Literal[part.name], ...)  # pyrefly: ignore[invalid-literal]
-        _TAGGED[known] = create_model(
+        _TAGGED[identity] = create_model(
             part.settings.__name__,
             __base__=part.settings,
             __doc__=part.settings.__doc__ or part.about,
             **{key: tag},
         )
-    return _TAGGED[known]
+    return _TAGGED[identity]
 
 
 def source_of(draft: Settings) -> Part:
-    """The source that settings are of."""
+    """The registered source to which the settings belong."""
     return plugins.parts("source")[draft.source]  # pyrefly: ignore[missing-attribute]
 
 
 def by_pair(draft: Settings) -> bool:
-    """Whether the draft model of the config's `models` drafts: what is measured is measured of it."""
+    """Whether `models.draft` drafts; the config's `search` measures that model only."""
     return isinstance(draft, ModelDraft) and draft.model is None
 
 
 def draft_models(draft: Settings) -> tuple[str | None, ...]:
-    """The draft models that settings ask for; None for `models.draft`."""
+    """The draft models that the source runs; None stands for `models.draft`."""
     if isinstance(draft, Combined):
         return draft.own_models
     return (draft.model,) if isinstance(draft, ModelDraft) else ()
 
 
 def all_of(draft: Settings) -> tuple[Settings, ...]:
-    """Settings of a source, and of all that it is made of."""
+    """The settings of a source and, recursively, of all sources it combines."""
     inner = draft.inner if isinstance(draft, Combined) else ()
-    return (draft, *(one for source in inner for one in all_of(source)))
+    return (draft, *(nested for source in inner for nested in all_of(source)))
 
 
 def state_of(draft: Settings) -> Literal["cold", "warm"] | None:
-    """What a source, or one that it is made of, begins prompts with: what it learned elsewhere, or nothing.
+    """`warm` if a source, or one it combines, starts each prompt from a file it learned from; else `cold`.
 
-    None if there is no source among them that can have a file of it.
+    None if no source among them can have such a file.
     """
-    files = [one.warm for one in all_of(draft) if "warm" in type(one).model_fields]  # pyrefly: ignore[missing-attribute]
+    files = [source.warm for source in all_of(draft) if "warm" in type(source).model_fields]  # pyrefly: ignore[missing-attribute]
     if not files:
         return None
     return "cold" if all(file is None for file in files) else "warm"
 
 
 def laws_of(draft: Settings) -> frozenset[Law]:
-    """How a source with these settings can choose children."""
+    """The laws by which a source with these settings can choose children."""
     return draft.laws if isinstance(draft, Combined) else source_of(draft).laws
 
 
 @plugins.drafter("model", settings=ModelDraft, laws=Law)
 def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
-    """A smaller model drafts, level by level, along any shape or growth."""
+    """A smaller model drafts any shape or growth, level by level."""
     assert not isinstance(wanted.tree, Budget)
     model = draft_model(wanted.pair, settings.model)
     return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
 
 
 def draft_model(pair: Models, name: str | None) -> TreeModel:
-    """The draft model of a name, or that of the pair.
+    """The draft model with this name; the pair's own draft if the name is None.
 
     Raises:
-        LoadError: if it was not loaded.
+        LoadError: if that model was not loaded.
     """
     if name is None:
         return pair.draft

@@ -1,4 +1,4 @@
-"""Read a config from YAML, with overrides, and say precisely what is wrong with it."""
+"""Read a config from YAML, apply overrides, and report precisely what is wrong with it."""
 
 import json
 import re
@@ -35,32 +35,32 @@ LARGEST_FILE = 2**20
 """Bytes of a config."""
 
 LONGEST_KEY = 16
-"""Parts of a key with dots."""
+"""Parts of a dotted key."""
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The config in a file, changed by overrides.
+    """Read a config and apply overrides.
 
     Args:
-        source: path of a YAML file, or the name of a config that is shipped (`shipped()`).
+        source: path of a YAML file, or the name of a shipped config (`shipped()`).
         overrides: `key=value` with dotted keys, list indices included, and values in YAML.
 
     Raises:
-        ConfigError: if it cannot be read, is no valid config, or is a grid of several (`sweep:`).
+        ConfigError: if the file cannot be read, is not a valid config, or holds a grid (`sweep:`).
     """
     path, data = read_data(source)
     for text in overrides:
         data = override(data, text)
     if "sweep" in data:
         raise ConfigError(
-            f"{path}: `sweep:` makes several experiments of it, and this command takes one: run them all "
-            f"with `treespec sweep {source}`, or take `sweep:` out"
+            f"{path}: `sweep:` defines several experiments, but this command takes one: run them all "
+            f"with `treespec sweep {source}`, or remove `sweep:`"
         )
     return validated(path, data, overrides)
 
 
 def config_text(source: str | Path) -> tuple[Path, str]:
-    """The path of a config's file, and what stands in it.
+    """The path of a config's file, and its text.
 
     Raises:
         ConfigError: if there is no such file, or it cannot be read as text.
@@ -70,25 +70,25 @@ def config_text(source: str | Path) -> tuple[Path, str]:
 
 
 def read_data(source: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The mapping in a file, not validated, and the path of the file.
+    """The path of a config's file, and the mapping in it, not validated.
 
     Raises:
-        ConfigError: if there is no such file, or it holds no mapping.
+        ConfigError: if there is no such file, or it does not hold a mapping.
     """
     path = _find(source)
     return path, _parse(path)
 
 
 def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """The config that a mapping stands for.
+    """Validate a parsed config.
 
     Args:
         path: of its file, for messages.
         data: a parsed config; not changed.
-        overrides: that it was changed by, which are named where they are wrong.
+        overrides: already applied to it; messages name the override that set a wrong value.
 
     Raises:
-        ConfigError: with a line for each thing that is wrong.
+        ConfigError: with a line for each problem.
     """
     refresh()
     try:
@@ -97,15 +97,16 @@ def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -
         lines = problems(data, error, "the config")
         raise ConfigError(
             "\n".join(
-                f"{_whose(path, overrides, line)}: {line}{_such_as(data, line)}" for line in lines
+                f"{_origin(path, overrides, line)}: {line}{_shape_examples(data, line)}"
+                for line in lines
             )
         ) from None
 
 
-def _whose(path: Path, overrides: Sequence[str], problem: str) -> str:
-    """What a problem is blamed on: the last override that set the value, or a part of it; else the file."""
-    place = re.match(r"[^\s:=]*", problem)
-    parts = key_parts("" if place is None else place[0])
+def _origin(path: Path, overrides: Sequence[str], problem: str) -> str:
+    """Where a problem comes from: the last override that set the value or a part of it; else the file."""
+    match = re.match(r"[^\s:=]*", problem)
+    parts = key_parts("" if match is None else match[0])
     for text in reversed(overrides):
         key = key_parts(text.partition("=")[0])
         unknown = ": unknown key" in problem and key[: len(parts)] == parts
@@ -116,8 +117,8 @@ def _whose(path: Path, overrides: Sequence[str], problem: str) -> str:
     return str(path)
 
 
-def _such_as(data: dict[str, Any], problem: str) -> str:
-    """After a problem of a shape: how shapes of its kind are written."""
+def _shape_examples(data: dict[str, Any], problem: str) -> str:
+    """Appended to a problem with a shape: how shapes of its kind are written."""
     match = re.match(r"methods\[(\d+)\]\.shape\b", problem)
     if match is None:
         return ""
@@ -125,30 +126,30 @@ def _such_as(data: dict[str, Any], problem: str) -> str:
 
 
 def shipped() -> dict[str, Path]:
-    """The configs in the package, by name."""
+    """The configs shipped with the package, by name."""
     folder = Path(str(files("treespec.experiments"))) / "configs"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """A copy of `data` in which one value is set.
+    """A copy of `data` with one value changed.
 
     Args:
         data: a parsed config; not changed.
         text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape=chain:8`.
 
     Raises:
-        ConfigError: if the text is no override or its key leads nowhere.
+        ConfigError: if the text is not an override, or its key does not exist in `data`.
     """
     key, value = parse_override(text)
     return put(data, key, value, f"override {brief(text)}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`, the value as YAML reads it.
+    """Key and value of `key=value`, the value parsed as YAML.
 
     Raises:
-        ConfigError: if the text is no override.
+        ConfigError: if the text is not an override.
     """
     key, equals, value = text.partition("=")
     if not equals or not key_parts(key):
@@ -156,32 +157,32 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), parse_yaml(value)
     except NotYaml as error:
-        raise ConfigError(f"override {brief(text)}: the value is no YAML ({error.said})") from None
+        raise ConfigError(f"override {brief(text)}: the value is not YAML ({error.said})") from None
     except Unreadable as error:
         raise ConfigError(f"override {brief(text)}: {error.said}") from None
 
 
 def key_parts(key: str) -> list[str]:
-    """`methods[3].shape.depth` and `methods.3.shape.depth` as `methods`, `3`, `shape`, `depth`."""
+    """Split `methods[3].shape.depth` or `methods.3.shape.depth` into `methods`, `3`, `shape`, `depth`."""
     return [part for part in re.split(r"[.\[\]]+", key.strip()) if part]
 
 
 def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
-    """A copy of `data` in which the value at a dotted key is set.
+    """A copy of `data` with the value at a dotted key set.
 
     Args:
         data: a parsed config; not changed.
         key: dotted, list indices included.
         value: plain data.
-        what: what asks for it, for messages.
+        what: where the change comes from, for messages.
 
     Raises:
-        ConfigError: if the key leads nowhere.
+        ConfigError: if the key cannot be reached in `data`.
     """
     parts = key_parts(key)
     if len(parts) > LONGEST_KEY:
         raise ConfigError(
-            f"{what}: a key of {len(parts)} parts, but none has more than {LONGEST_KEY}"
+            f"{what}: the key has {len(parts)} parts, but no key has more than {LONGEST_KEY}"
         )
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""
@@ -191,7 +192,7 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
             if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(place):
                 raise ConfigError(
                     f"{what}: {walked or 'it'} is a list of {len(place)}; "
-                    f"{brief(part, 60)} is no index in 0..{len(place) - 1}"
+                    f"{brief(part, 60)} is not an index in 0..{len(place) - 1}"
                 )
             index: Any = int(part)
         elif isinstance(place, dict):
@@ -206,7 +207,7 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}
         elif index == "shape" and isinstance(place[index], str):
-            with suppress(ValueError):  # what is no spelling is refused below
+            with suppress(ValueError):  # a text that is not a spelling is rejected below
                 place[index] = spelled(place[index])
         place = place[index]
     return changed
@@ -222,7 +223,7 @@ def _find(source: str | Path) -> Path:
     if is_there(str(source)) and path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
     hint = nearest(str(source)[:80], list(known))
-    if is_there(str(source)):  # a device, a pipe
+    if is_there(str(source)):  # a device or a pipe: reading it raises the message
         _text(path)
     raise ConfigError(f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})")
 
@@ -247,5 +248,5 @@ def _text(path: Path) -> str:
 
 
 def _kind(data: Any) -> str:
-    """What a file holds instead of a mapping."""
+    """What a file contains instead of a mapping, in words."""
     return "nothing" if data is None else "a list" if isinstance(data, list) else brief(data, 60)

@@ -1,4 +1,4 @@
-"""Files and numbers of the command line: checked before anything runs; files are written at the end."""
+"""Check files and numbers of the command line before anything runs, and write result files at the end."""
 
 import json
 import os
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 LARGEST_REPLACED = 1 << 26
-"""Bytes of a file of ours that is replaced."""
+"""Bytes of a result file that may be replaced."""
 
 
 def is_file(text: str) -> bool:
-    """Whether a text that may also be a tree or rates is the name of a file."""
+    """Whether a text (which may also spell a tree or rates) is the path of a file."""
     try:
         return is_there(text) and Path(text).is_file()
     except PermissionError:
@@ -35,35 +35,35 @@ def is_file(text: str) -> bool:
 
 
 def is_there(text: str) -> bool:
-    """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
+    """Whether a text (which may also spell a tree or rates) is the path of anything that exists."""
     try:
         return Path(text).exists()
-    except PermissionError:  # in a folder of others: reading it says so
+    except PermissionError:  # in a folder that may not be read: the reader reports it
         return True
-    except (OSError, ValueError):  # too long for a name, or with a zero byte in it
+    except (OSError, ValueError):  # too long for a path, or contains a zero byte
         return False
 
 
 def stamp(file: str) -> tuple[int, int] | None:
-    """What changes when a file does; None if there is none, which its reader then says."""
+    """Modification time and size of a file, for caches; None if it is missing, which its reader reports."""
     try:
-        about = os.stat(file)
+        status = os.stat(file)
     except (OSError, ValueError):
         return None
-    return about.st_mtime_ns, about.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def require_within(name: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that means nothing, or would take all memory or time before anything useful is done.
+    """Reject a number that is meaningless, or that would use up all memory or time.
 
     Args:
         name: of the option, as it is typed.
         value: what was given.
-        least: the smallest that is allowed.
-        most: the largest.
+        least: smallest allowed value.
+        most: largest allowed value.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: naming the option and the bound.
     """
     if value < least:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at least {least:,}")
@@ -72,12 +72,12 @@ def require_within(name: str, value: int, least: int, most: int) -> None:
 
 
 def require_there(path: str | Path, option: str, command: str) -> None:
-    """Refuse, before anything is read, a file that is not there.
+    """Reject a missing file before anything is read.
 
     Args:
         path: of the file.
-        option: that names it, for messages; empty for an argument.
-        command: that writes such files.
+        option: the option that names it, for messages; empty for an argument.
+        command: the command that writes such files.
 
     Raises:
         ConfigError: naming the file, the option and the command.
@@ -89,46 +89,50 @@ def require_there(path: str | Path, option: str, command: str) -> None:
 
 
 def require_new(out: Path, option: str = "--out ") -> None:
-    """Refuse, before anything is measured, a file that is there already or cannot be made.
+    """Reject, before anything is measured, an output file that exists already or cannot be created.
 
     Args:
         out: the file.
-        option: that names it, for messages; empty for an argument.
+        option: the option that names it, for messages; empty for an argument.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: naming the file.
     """
     if os.path.lexists(out):
-        raise ConfigError(f"{option}{out} is there already: name another file")
+        raise ConfigError(f"{option}{out} already exists: name another file")
     if not os.path.isdir(out.parent):
         raise ConfigError(f"{option}{out}: there is no folder {out.parent}")
     if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option}{out}: no file may be made in the folder {out.parent}")
+        raise ConfigError(
+            f"{option}{out}: no permission to create files in the folder {out.parent}"
+        )
 
 
 def write_new(out: Path, content: str | bytes) -> Path:
-    """Write a file that was not there when `require_new` looked; it is there whole or not at all.
+    """Write, atomically, a file that did not exist when `require_new` checked.
 
     Raises:
-        ConfigError: if it is there by now; nothing of it is lost.
+        ConfigError: if it exists by now; it is left unchanged.
         OSError: if it cannot be written.
     """
     try:
         return write_whole(out, content, new=True)
     except FileExistsError:
-        raise ConfigError(f"--out {out} is there by now, and is left as it is") from None
+        raise ConfigError(
+            f"--out {out} has been created in the meantime, and is left as it is"
+        ) from None
 
 
 def require_own(path: Path, keys: Collection[str], what: str) -> None:
-    """Refuse, before anything is measured, to replace a file that is not one that would be written.
+    """Reject, before anything is measured, an existing file that is not a result of the same kind.
 
     Args:
         path: the file; it may be missing.
-        keys: of the JSON object that is written, and that a file must have to be replaced.
-        what: it is called in messages.
+        keys: of the JSON object in such a file; a file that lacks one is not replaced.
+        what: such a file is called in messages.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: naming the file.
     """
     if not os.path.lexists(path):
         return
@@ -145,14 +149,14 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Make a folder for results before they are computed, and remove it if there are none.
+    """Create a folder for results before they are computed; remove it again if computing them fails.
 
     Raises:
-        ConfigError: if it cannot be made.
+        ConfigError: if it cannot be created.
     """
-    made, missing = [], folder
+    created, missing = [], folder
     while not os.path.lexists(missing):
-        made.append(missing)
+        created.append(missing)
         missing = missing.parent
     try:
         try:
@@ -165,7 +169,7 @@ def making(folder: Path) -> Iterator[None]:
             ) from None
         yield
     except BaseException:
-        for path in made:
+        for path in created:
             with suppress(OSError):
                 path.rmdir()
         raise

@@ -1,4 +1,4 @@
-"""The config that `treespec init` writes: small, explained, and fit to run as it is."""
+"""The config that `treespec init` writes: small, commented, and ready to run."""
 
 import json
 import shlex
@@ -13,20 +13,20 @@ TEMPLATE = Path(__file__).with_name("first.yaml")
 
 
 def first_config(file: Path) -> str:
-    """The text of a config in this file; the experiment is called like the file."""
-    name = json.dumps(file.stem, ensure_ascii=False)
+    """The text of the config for this file; the experiment is named after the file."""
+    quoted = json.dumps(file.stem, ensure_ascii=False)
     plain = file.stem.isidentifier() and file.stem.lower() not in (
         "null", "true", "false", "yes", "no", "on", "off", "y", "n",
     )  # fmt: skip
     template = TEMPLATE.read_text(encoding="utf-8")
-    return template.format(name=file.stem if plain else name, file=shlex.quote(str(file)))
+    return template.format(name=file.stem if plain else quoted, file=shlex.quote(str(file)))
 
 
 def write_first(file: Path) -> None:
-    """Write it.
+    """Write the first config to a file.
 
     Raises:
-        ConfigError: if the file is there already, its folder is not, or its name is none for an experiment.
+        ConfigError: if the file exists, its folder does not, or its name cannot be that of an experiment.
     """
     from treespec.experiments.config.file import validated
     from treespec.reading_yaml import parse_yaml

@@ -1,4 +1,4 @@
-"""Draft sources that are a part of the target: their settings in configs, and how each is made."""
+"""Draft sources that are a part of the target: their settings in configs, and how each is built."""
 
 from abc import abstractmethod
 from functools import lru_cache
@@ -31,18 +31,18 @@ SublayerName = Annotated[Name, AfterValidator(_sublayer)]
 
 
 class PartOfTarget(Settings):
-    """A source whose draft is the target without some sublayers."""
+    """A source whose draft is the target without some of its sublayers."""
 
     @abstractmethod
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
-        """What is left out of a target of so many layers.
+        """The sublayers to skip in a target with this many layers.
 
         Args:
-            layers: of the target.
-            target: its fingerprint, which a file must be of; empty while its weights are not there.
+            layers: number of layers of the target.
+            target: its fingerprint, which a skip-set file must match; empty until weights are loaded.
 
         Raises:
-            TreespecError: if it has no such sublayers, or a file that names them cannot be used.
+            TreespecError: if the target has no such sublayers, or the file that names them is unusable.
         """
 
 
@@ -50,28 +50,28 @@ class EarlyExitDraft(PartOfTarget):
     """Early exit: the target's first layers, its final norm and its head."""
 
     source: Literal["early_exit"] = "early_exit"
-    """The target's first layers draft: along shapes and growths."""
+    """The target's first layers draft any shape or growth."""
     layers: Count
-    """How many of them."""
+    """Number of first layers that draft."""
 
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
-        """All sublayers of the layers behind the last that drafts."""
+        """All sublayers of the layers after the last one that drafts."""
         if self.layers > layers:
             raise InvalidArgument(
-                f"layers = {self.layers}, but the target has {layers} layers: name at most as many"
+                f"layers = {self.layers}, but the target has {layers} layers: give at most {layers}"
             )
         return frozenset(layers_from(self.layers, layers))
 
 
 class LayerSkipDraft(PartOfTarget):
-    """Skipped sublayers: the target without a set of its attentions and feed-forward parts."""
+    """Layer skip: the target without a set of its attention and feed-forward sublayers."""
 
     source: Literal["layer_skip"] = "layer_skip"
-    """The target without some sublayers drafts: along shapes and growths."""
+    """The target without some sublayers drafts any shape or growth."""
     skip: Annotated[tuple[SublayerName, ...], Field(max_length=20_000)] | None = None
-    """What is left out, such as `[attention.1, mlp.2]`; null for what `file` names."""
+    """The sublayers to skip, such as `[attention.1, mlp.2]`; null for those in `file`."""
     file: Name | None = None
-    """A file that `treespec skip-set search` wrote for this target; null for none."""
+    """A file written by `treespec skip-set search` for this target; null for none."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "LayerSkipDraft":
@@ -80,7 +80,7 @@ class LayerSkipDraft(PartOfTarget):
         return self
 
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
-        """The set that is named, or that of the file."""
+        """The sublayers named by `skip`, or by the file."""
         if self.file is None:
             return require_sublayers("skip", self.skip or (), layers)
         skip_set = _skip_set(self.file, stamp(self.file))
@@ -106,7 +106,7 @@ def _early_exit(wanted: Wanted, settings: EarlyExitDraft) -> Drafter:
 
 @plugins.drafter("layer_skip", settings=LayerSkipDraft, laws=Law)
 def _layer_skip(wanted: Wanted, settings: LayerSkipDraft) -> Drafter:
-    """Skipped sublayers: the target without a set of its attentions and feed-forward parts."""
+    """Layer skip: the target without a set of its attention and feed-forward sublayers."""
     assert not isinstance(wanted.tree, Budget)
     target = wanted.pair.target
     skip = settings.skipped(

@@ -1,4 +1,4 @@
-"""Laws and acceptance rules by name, as the schema of configs lists them."""
+"""Names of laws and acceptance rules, as the schema of configs lists them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from treespec.verify import RULE_OF_LAW
 __all__ = ["LAW", "RULE", "about_law"]
 
 _LAWS = {
-    Law.DETERMINISTIC: "the k most probable tokens; no chance",
+    Law.DETERMINISTIC: "the k most probable tokens, no randomness",
     Law.IID: "drawn independently from the draft's distribution",
     Law.WITHOUT_REPLACEMENT: "drawn from the draft's distribution, each token once",
     Law.TOP_THEN_SAMPLE: "the k - 1 most probable tokens, then one drawn",
@@ -22,19 +22,19 @@ _LAWS = {
 
 
 def about_law(law: Law) -> str:
-    """How it chooses children, and the rule that is taken where none is named."""
+    """How a law chooses children, and the rule used with it by default."""
     return f"{_LAWS[law]} (usual rule: {RULE_OF_LAW[law]})"
 
 
 class Named:
-    """A text for which the schema lists what is known, with a line about each.
+    """A string for which the schema lists the known names, with a line about each.
 
-    Editors offer these names; the text may be another, as plug-ins bring theirs, and `build` says which
-    are known.
+    Editors offer these names. Any other string is valid too, because plug-ins add names; `build` rejects
+    unknown ones.
 
     Args:
-        what: the word for one of them.
-        known: names, with the lines.
+        what: what the names are of, such as `law`.
+        known: returns the line about each name.
     """
 
     def __init__(self, what: str, known: Callable[[], Mapping[str, str]]) -> None:
@@ -43,7 +43,7 @@ class Named:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """A name that is known, or any text."""
+        """The schema: a known name, or any string."""
         known = self._known()
         names = {"title": self._what, "enum": [*known], "enumDescriptions": [*known.values()]}
         return {"anyOf": [names, handler(core_schema)]}

@@ -1,9 +1,9 @@
-"""What configs can name, with a line about each: ours, and what plug-ins add."""
+"""List the parts that configs can name, with a line about each: built-in ones and those of plug-ins."""
 
 from typing import Any, get_args
 
 from treespec import plugins
-from treespec.experiments.config import trees as _ours  # noqa: F401  (registers our growths)
+from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
 from treespec.experiments.config.names import about_law
 from treespec.experiments.config.shapes import BudgetShape, FixedShape
 from treespec.plugins import Part, first_line
@@ -14,7 +14,7 @@ __all__ = ["listed"]
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
-    """Each kind of part: name, one line, origin, and what else there is to say."""
+    """The parts of each kind: name, one line about it, origin, and facts specific to the kind."""
     laws = [{"name": str(law), "about": about_law(law), "origin": plugins.OURS} for law in Law]
     shapes = [
         {

@@ -1,4 +1,4 @@
-"""Files that searches start from: estimates and calibrations as JSON, or the trace behind them."""
+"""Read the files that searches start from: estimates and calibrations as JSON, or traces."""
 
 import warnings
 from collections.abc import Callable
@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 
 
 def read_acceptance(path: Path) -> "AcceptanceEstimate":
-    """Rates by depth that a tree is searched by, from a file: an estimate as JSON, or a trace.
+    """Acceptance rates by depth from a file: an estimate as JSON, or a trace.
 
     Raises:
-        ConfigError, InvalidTrace: if it is neither, or of a source that no tree can be given to.
+        ConfigError, InvalidTrace: if it is neither, or of a source that does not draft given trees.
     """
     from treespec.search import (
         AcceptanceEstimate,
@@ -48,7 +48,7 @@ def read_calibration(path: Path) -> "Calibration":
     """A calibration map from a file, or the one fitted to a trace.
 
     Raises:
-        ConfigError, InvalidTrace: if it is neither.
+        ConfigError, InvalidTrace: if the file holds neither.
     """
     from treespec.search import Calibration, Trace, calibration_data, fit_calibration
 
@@ -59,7 +59,7 @@ def read_calibration(path: Path) -> "Calibration":
 
 
 def _named(path: Path, read: Callable[[str], _T]) -> _T:
-    """What a file of JSON holds; errors name the file."""
+    """Parse a JSON file with `read`; errors name the file."""
     try:
         return read(read_text(path))
     except Unreadable as error:

@@ -1,4 +1,4 @@
-"""Which trees can be configured: fixed shapes, searched ones, and trees that grow by the draft."""
+"""The trees a config can ask for: fixed shapes, searched shapes, and growths by draft probabilities."""
 
 from itertools import repeat
 from typing import Annotated, Any, Literal, Self
@@ -37,32 +37,32 @@ __all__ = [
 ]
 
 MEASURED = "measured"
-"""Instead of a file: what the `search` of the same config measures."""
+"""In place of a file: what the `search` of the same config measures."""
 
 Size = Annotated[int, Field(ge=2, le=MOST_NODES, strict=True)]
 """Nodes, the root included."""
 
 MOST_POOL = 2**16
-"""Nodes that a growth drafts in a step, before it keeps the best."""
+"""Bound on the nodes that a growth drafts in a step, before it keeps the best."""
 
 
 def _require_small(nodes: int) -> None:
-    """Refuse a tree by its size alone, before it is made."""
+    """Reject a tree by its size alone, before it is built."""
     if nodes > MOST_NODES:
         raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
 
 
 def _require_pool(width: int, depth: int) -> None:
-    """Refuse levels of `width` nodes that get as many children each, if they are too many."""
+    """Reject `depth` levels of `width` nodes with `width` children each if they draft too many nodes."""
     if width + (depth - 1) * width**2 > MOST_POOL:
         raise ValueError(
             f"more than {MOST_POOL:,} nodes are drafted in a step: {width} children for each of {width} "
-            f"nodes of {depth} levels; take fewer"
+            f"nodes on {depth} levels; take fewer"
         )
 
 
 class ChainShape(Strict):
-    """One node below the other."""
+    """A chain: every node but the last has one child."""
 
     kind: Literal["chain"]
     depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
@@ -89,7 +89,7 @@ class ExpansionShape(Strict):
 
     kind: Literal["expansion"]
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Children of every node, level by level: with `[3, 2, 1]` the root has 3, each of these 2."""
+    """Children per node, level by level: with `[3, 2, 1]` the root has 3 children, each of them has 2."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -104,11 +104,11 @@ class DelayedExpansionShape(Strict):
     chain: Count
     """Draft tokens of the chain."""
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Children of every node from the end of the chain on, level by level, as those of an `expansion`."""
+    """Children per node below the end of the chain, level by level, as in an `expansion`."""
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """Children of every node, level by level."""
+        """Children per node, level by level, for the chain and the tree below it."""
         return (*[1] * self.chain, *self.branching)
 
     @model_validator(mode="after")
@@ -123,7 +123,7 @@ class IndependentChainsShape(Strict):
 
     kind: Literal["independent_chains"]
     width: Nodes
-    """Chains, which are children of the root."""
+    """Number of chains: children of the root."""
     depth: Nodes
     """Draft tokens of each chain."""
 
@@ -134,14 +134,14 @@ class IndependentChainsShape(Strict):
 
 
 class ParentsShape(Strict):
-    """Any tree, as a parent array; the root is node 0 with parent -1."""
+    """Any tree, as a parent array; node 0 is the root and has parent -1."""
 
     kind: Literal["parents"]
     parents: Annotated[
         tuple[Annotated[int, Field(strict=True)], ...],
         Field(min_length=2, max_length=MOST_NODES),
     ]
-    """The parent of every node, which comes before it: `[-1, 0, 0, 1]`."""
+    """The parent of every node; parents come before their children: `[-1, 0, 0, 1]`."""
 
 
 class PathsShape(Strict):
@@ -149,63 +149,63 @@ class PathsShape(Strict):
 
     kind: Literal["paths"]
     paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1, max_length=MOST_NODES - 1)]
-    """Each node but the root as the ranks of the children on the way to it: `[[0], [1], [0, 0]]`."""
+    """One path per node except the root: the child ranks on the way to it: `[[0], [1], [0, 0]]`."""
 
 
 class OptimalShape(Strict):
-    """The tree of `size` nodes, the root included, that keeps most tokens under the rates of `search`.
+    """The tree of `size` nodes, root included, that keeps the most tokens under given acceptance rates.
 
     `rates` are those of the first, second, ... child, or such a list for each level; a file with a trace or
-    an estimate (`treespec trace`, `treespec.search.estimate_acceptance`); or `measured`, by the `search`
-    of this config, which gives one method for each sampling setting.
+    an estimate (`treespec trace`, `treespec.search.estimate_acceptance`); or `measured`: the `search` of
+    this config measures them, which gives one method per sampling setting.
     """
 
     kind: Literal["optimal"]
     rates: tuple[float, ...] | tuple[tuple[float, ...], ...] | Name
-    """Acceptance rates by rank, the same by level, a file that holds them, or `measured`."""
+    """Acceptance rates by rank, or by level and rank; a file with such rates; or `measured`."""
     size: Size
-    """Nodes, the root included."""
+    """Nodes, root included."""
     depth: Nodes | None = None
-    """Most levels below the root; null for as many as there are rates for."""
+    """Maximum levels below the root; null for as many as there are rates for."""
     branching: Nodes | None = None
-    """Most children of a node; null for as many as there are rates for."""
+    """Maximum children per node; null for as many as there are rates for."""
 
 
 class BestShape(Strict):
-    """What is predicted to be fastest with these acceptance rates and times: a tree, a chain, or no draft.
+    """What is predicted to be fastest at given acceptance rates and times: a tree, a chain, or no draft.
 
-    `acceptance` and `latency` are files (`treespec trace`, `treespec profile`), or `measured`, by the
-    `search` of this config, which gives one method for each sampling setting. Trees that grow are not among
-    what it chooses from: name them as methods, or let `treespec search` rank them on a trace with `--beam`.
+    `acceptance` and `latency` are files (`treespec trace`, `treespec profile`) or `measured`: the `search`
+    of this config measures them, which gives one method per sampling setting. Growths are not among the
+    candidates: name them as methods, or rank them by `treespec search` on a trace with `--beam`.
     """
 
     kind: Literal["best"]
     acceptance: Name = MEASURED
-    """A trace or an estimate, or `measured`."""
+    """A file with a trace or an estimate, or `measured`."""
     latency: Name = MEASURED
     """A file of times (`treespec profile`), or `measured`."""
     max_size: Size | None = None
-    """Most nodes, the root included; null for as many as were timed."""
+    """Maximum nodes, root included; null for as many as were timed."""
     depth: Nodes | None = None
-    """Most levels below the root; null for as many as there are rates for."""
+    """Maximum levels below the root; null for as many as there are rates for."""
     branching: Nodes | None = None
-    """Most children of a node; null for as many as there are rates for."""
+    """Maximum children per node; null for as many as there are rates for."""
     prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
+    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
 
 
 class Eagle2Growth(Strict):
-    """EAGLE-2: the best k of a level get k children each, `depth` times; the best of all are kept."""
+    """EAGLE-2: on each of `depth` levels the best k nodes get k children each; the best nodes are kept."""
 
     kind: Literal["eagle2"]
     k: Nodes
-    """Nodes of a level that get children, and children of each."""
+    """Nodes per level that get children, and children of each."""
     depth: Nodes
-    """Levels that are drafted below the root."""
+    """Drafted levels below the root."""
     size: Size
-    """Nodes that are verified, the root included."""
+    """Verified nodes, root included."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
+    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -214,80 +214,81 @@ class Eagle2Growth(Strict):
 
 
 class OptTreeGrowth(Strict):
-    """OPT-Tree: levels are added as long as the sum of the largest path probabilities grows by `delta`."""
+    """OPT-Tree: adds levels as long as each raises the sum of the largest path probabilities by `delta`."""
 
     kind: Literal["opt_tree"]
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     depth: Nodes
-    """Most levels below the root."""
+    """Maximum levels below the root."""
     delta: Annotated[float, Field(ge=0)] = 0.0
-    """Growth of the sum of path probabilities that another level must bring."""
+    """Minimum by which another level must raise the sum of path probabilities."""
     branching: Nodes | None = None
-    """Most children of a node; null for as many as can make a difference."""
+    """Maximum children per node; null for as many as can make a difference."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
+    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
 
 
 class DySpecGrowth(Strict):
-    """DySpec: the place of most expected value gets the next drawn child."""
+    """DySpec: the node with the highest expected gain gets the next drawn child."""
 
     kind: Literal["dyspec"]
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     depth: Nodes
-    """Most levels below the root."""
+    """Maximum levels below the root."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted; null for none."""
+    """File that maps draft probabilities to acceptance; null for none."""
 
 
 class SpecExecGrowth(Strict):
-    """SpecExec: best first by path probability, at most `branching` children a node."""
+    """SpecExec: best-first by path probability, with at most `branching` children per node."""
 
     kind: Literal["specexec"]
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     branching: Nodes
-    """Most children of a node."""
+    """Maximum children per node."""
     depth: Nodes
-    """Most levels below the root."""
+    """Maximum levels below the root."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
+    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
 
 
 class DDTreeGrowth(Strict):
-    """DDTree: the most probable continuations under one distribution for each position.
+    """DDTree: the most probable continuations under one distribution per position.
 
-    A draft model has them along the chain of its best tokens, whose rows stand for their positions
-    whatever the tokens before: `depth` rows of the draft make a tree of any size. Sources that bring
-    continuations of their own have none.
+    A draft model provides the distributions along the chain of its best tokens: a row stands for its
+    position, whatever tokens precede it, so `depth` rows of the draft make a tree of any size. Sources that
+    bring their own continuations have no such distributions.
     """
 
     kind: Literal["ddtree"]
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     depth: Nodes
-    """Positions that are guessed: levels below the root."""
+    """Drafted positions: levels below the root."""
     branching: Nodes | None = None
-    """Most children of a node; null for as many as are probable enough."""
+    """Maximum children per node; null for as many as are probable enough."""
 
 
 class EqualGrowthGrowth(Strict):
-    """Equal growth: `width` new nodes a level, then the best are kept: `size`, or as many as pay."""
+    """Equal growth: `width` new nodes per level; then the best `size` nodes are kept, or as many as pay."""
 
     kind: Literal["equal_growth"]
     width: Nodes
-    """New nodes of every level."""
+    """New nodes on every level."""
     depth: Nodes
-    """Most levels below the root."""
+    """Maximum levels below the root."""
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     latency: Name | None = None
-    """A file of times, or `measured`: verify only those of the `size` nodes that are worth their time."""
+    """A file of times, or `measured`: of the `size` nodes, verify only those worth their time. Null to
+    verify all of them."""
     prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
+    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
+    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -296,46 +297,46 @@ class EqualGrowthGrowth(Strict):
 
 
 class CostAwareGrowth(Strict):
-    """Grow and cut as long as the expected tokens are worth the measured time."""
+    """Grow and prune the tree as long as the expected tokens are worth the measured time."""
 
     kind: Literal["cost_aware"]
     size: Size
-    """Most nodes that are verified, the root included."""
+    """Maximum verified nodes, root included."""
     branching: Nodes
-    """Most children of a node."""
+    """Maximum children per node."""
     depth: Nodes
-    """Most levels below the root."""
+    """Maximum levels below the root."""
     width: Nodes | None = None
-    """Most nodes of a level that get children; null for as many as times were measured for."""
+    """Maximum nodes per level that get children; null for as many as times were measured for."""
     latency: Name = MEASURED
     """A file of times (`treespec profile`), or `measured`."""
     prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
+    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
     prior: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Acceptance expected before anything is drafted, which decides whether to draft at all; null for that
-    of the first child if times are measured, else 1, with which it always drafts."""
+    """Acceptance expected before anything is drafted, which decides whether to draft at all; null for the
+    rate of the first child if times are measured, else 1, with which it always drafts."""
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Tokens per second that a second is worth; null for what it yields in the same step."""
+    """Value of a second, in tokens; null for the tokens that a second yields in the same step."""
     calibration: Name | None = None
-    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
+    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
 
 
 class BudgetShape(Strict):
-    """Limits, for draft sources that bring continuations of their own, such as prompt lookup."""
+    """Limits of a tree, for draft sources that bring their own continuations, such as prompt lookup."""
 
     kind: Literal["budget"]
     depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
-    """Most draft tokens below each other."""
+    """Maximum draft tokens on a path."""
     branching: Nodes = 1
-    """Most children of a node; with 1 the trees are chains."""
+    """Maximum children per node; with 1 the trees are chains."""
     size: Size | None = None
-    """Most nodes, the root included; null for a chain of `depth`."""
+    """Maximum nodes, root included; null for a chain of `depth`."""
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if self.size is None and self.branching > 1:
             raise ValueError(
-                "with a branching above 1 a budget needs a size: its nodes, root included"
+                "a budget with a branching above 1 needs a size: its nodes, root included"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Draft sources without a model: their settings in configs, and how each is made."""
+"""Draft sources without a model: their settings in configs, and how each is built."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -39,81 +39,81 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class LookupDraft(Settings):
-    """Prompt lookup: what followed the last tokens where they stood before in the text; no model runs."""
+    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
 
     source: Literal["lookup"] = "lookup"
     """The text itself drafts: chains and trees within a `budget`."""
     ngram: Ngram = 3
-    """Most tokens that are looked up."""
+    """Maximum tokens to match."""
     places: Count = 256
-    """Of how many places the latest are asked."""
+    """Maximum matches to use, the latest first."""
 
 
 class DocumentsDraft(Settings):
-    """Documents: what followed the last tokens in files that are given, or in the prompt alone."""
+    """Documents: drafts what followed the last tokens in given files, or in the prompt alone."""
 
     source: Literal["documents"] = "documents"
-    """Files draft, or the prompt: chains and trees within a `budget`."""
+    """Files or the prompt draft: chains and trees within a `budget`."""
     files: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None
-    """Text files, encoded by the target's tokenizer; null for the prompt of each text: what is decoded
-    behind it is not looked up, as `lookup` does."""
+    """Text files, encoded by the target's tokenizer; null for the prompt of each text (without the tokens
+    decoded after it, which `lookup` searches too)."""
     ngram: Ngram = 3
-    """Most tokens that are looked up."""
+    """Maximum tokens to match."""
     places: Count = 256
-    """Of how many places the latest are asked."""
+    """Maximum matches to use, the latest first."""
 
 
 class SuffixTreeDraft(Settings):
-    """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
+    """Suffix decoding: drafts what most often followed suffixes of the text, in it and in past texts."""
 
     source: Literal["suffix_tree"] = "suffix_tree"
     """A suffix tree with counts drafts: chains and trees within a `budget`."""
     window: Window = 64
-    """Tokens of a match and its continuation together."""
+    """Maximum tokens of a match and its continuation together."""
     factor: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Draft tokens for each token of the match."""
+    """Draft tokens per token of the match."""
     offset: Annotated[float, Field(ge=-1000, le=1000)] = 0.0
-    """Draft tokens besides."""
+    """Draft tokens added to those of `factor`."""
     least: Share = 0.1
-    """Probability below which nothing is drafted."""
+    """Minimum probability of a drafted token."""
     warm: Name | None = None
     """A file of past texts (`SuffixCounts.save`), the same for every prompt; null for none."""
     most_tokens: Count | None = None
-    """Tokens of past texts that are kept: the oldest texts of `warm` are left out, the latest never; null
-    for all."""
+    """Maximum tokens of past texts to keep: the oldest texts of `warm` are dropped first, the latest is
+    always kept; null for all."""
 
     @model_validator(mode="after")
     def _of_past_texts(self) -> "SuffixTreeDraft":
         if self.most_tokens is not None and self.warm is None:
             raise ValueError(
-                f"most_tokens = {self.most_tokens} is of past texts: name their file by warm, or leave it "
-                "out"
+                f"most_tokens = {self.most_tokens} limits past texts, but there are none: name their file "
+                "as warm, or leave most_tokens out"
             )
         return self
 
 
 class SuffixAutomatonDraft(Settings):
-    """Suffix automaton: what followed the longest ending of the text at its first place."""
+    """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
 
     source: Literal["suffix_automaton"] = "suffix_automaton"
     """A suffix automaton drafts: chains within a `budget`."""
     shortest: Ngram = 1
-    """Tokens of the shortest ending that begins a draft."""
+    """Tokens of the shortest suffix that begins a draft."""
 
 
 class RetrievalDraft(Settings):
-    """Retrieval: what followed the longest ending of the text in a datastore of other texts."""
+    """Retrieval: drafts what followed the longest matching suffix in a datastore of other texts."""
 
     source: Literal["retrieval"] = "retrieval"
     """A datastore drafts: chains and trees within a `budget`."""
     datastore: Name
-    """A file that `treespec datastore build` wrote."""
+    """A file written by `treespec datastore build`."""
     longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 16
-    """Most tokens that are looked up."""
+    """Maximum tokens to match."""
     shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 2
-    """Fewest tokens that are looked up."""
+    """Minimum tokens to match."""
     hits: Count = 5000
-    """Most places that are asked."""
+    """Maximum matches to use."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "RetrievalDraft":
@@ -123,20 +123,20 @@ class RetrievalDraft(Settings):
 
 
 class TokenRecyclingDraft(Settings):
-    """Token recycling: the best successors of each token, as the target last saw them, fill a template."""
+    """Token recycling: each token's best successors in the target's latest logits fill a template."""
 
     source: Literal["token_recycling"] = "token_recycling"
     """Earlier logits draft: the part of the template of 80 draft nodes that fits in a `budget`."""
     warm: Name | None = None
-    """A file of successors (`TokenRecycling.save`) that this target said, the same for every prompt; null
-    for none."""
+    """A file of successors (`TokenRecycling.save`) from this target, the same for every prompt; null for
+    none."""
 
 
 class LookaheadDraft(Settings):
-    """Lookahead: n-grams that a window of Jacobi iterations found, and the window itself."""
+    """Lookahead: n-grams found by a window of Jacobi iterations, and the window itself."""
 
     source: Literal["lookahead"] = "lookahead"
-    """The target's own guesses draft. The `budget` must hold its trees: size (N - 1)(W + G) as a rule."""
+    """The target's own guesses draft. The `budget` must hold its trees, usually of size (N - 1)(W + G)."""
     window: Annotated[int, Field(strict=True, ge=1, le=256)] = 7
     """W: columns of the window."""
     ngram: Annotated[int, Field(strict=True, ge=2, le=64)] = 5
@@ -144,12 +144,12 @@ class LookaheadDraft(Settings):
     guesses: Annotated[int, Field(strict=True, ge=1, le=256)] = 7
     """G: n-grams kept and drafted for each first token."""
     warm: Name | None = None
-    """A file of n-grams (`Lookahead.save`) that this target said, the same for every prompt; null for none.
-    It must have been made with as large an `ngram` or a larger one; window and guesses may be others."""
+    """A file of n-grams (`Lookahead.save`) from this target, the same for every prompt; null for none. Its
+    `ngram` must be at least this one; its window and guesses may differ."""
 
 
 class JacobiDraft(Settings):
-    """Jacobi: the target's best tokens after the nodes of the last chain."""
+    """Jacobi: the target's most probable tokens after each node of the last chain."""
 
     source: Literal["jacobi"] = "jacobi"
     """The last step's rows draft: chains within a `budget`."""
@@ -157,13 +157,13 @@ class JacobiDraft(Settings):
 
 @plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
-    """Prompt lookup: the text itself is searched for what followed its last tokens; no model runs."""
+    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
     return PromptLookup(**_limits(wanted), ngram=settings.ngram, places=settings.places)
 
 
 @plugins.drafter("documents", settings=DocumentsDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
-    """Documents: what followed the last tokens in files that are given, or in the prompt alone."""
+    """Documents: drafts what followed the last tokens in given files, or in the prompt alone."""
     texts = None
     if settings.files is not None:
         tokenizer = _tokenizer(wanted)
@@ -179,7 +179,7 @@ def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
 
 @plugins.drafter("suffix_tree", settings=SuffixTreeDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
-    """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
+    """Suffix decoding: drafts what most often followed suffixes of the text, in it and in past texts."""
     vocab_size = wanted.pair.target.vocab_size
     past = settings.warm and _past(
         settings.warm, stamp(settings.warm), vocab_size, _digest(wanted), settings.most_tokens
@@ -199,13 +199,13 @@ def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
     "suffix_automaton", settings=SuffixAutomatonDraft, laws={Law.DETERMINISTIC}, trees="chain"
 )
 def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
-    """Suffix automaton: what followed the longest ending of the text at its first place."""
+    """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
     return SuffixAutomaton(_budget(wanted).depth, shortest=settings.shortest)
 
 
 @plugins.drafter("retrieval", settings=RetrievalDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
-    """Retrieval: what followed the longest ending of the text in a datastore of other texts."""
+    """Retrieval: drafts what followed the longest matching suffix in a datastore of other texts."""
     store = Datastore(
         settings.datastore,
         vocab_size=wanted.pair.target.vocab_size,
@@ -224,7 +224,7 @@ def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
     "token_recycling", settings=TokenRecyclingDraft, laws={Law.DETERMINISTIC}, trees="budget"
 )
 def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
-    """Token recycling: the best successors of each token, as the target last saw them."""
+    """Token recycling: each token's best successors in the target's latest logits fill a template."""
     vocab_size = wanted.pair.target.vocab_size
     table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
     shape = template(Limits(**_limits(wanted)))
@@ -233,7 +233,7 @@ def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
 
 @plugins.drafter("lookahead", settings=LookaheadDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
-    """Lookahead: n-grams that a window of Jacobi iterations found, and the window itself."""
+    """Lookahead: n-grams found by a window of Jacobi iterations, and the window itself."""
     vocab_size = wanted.pair.target.vocab_size
     pool = settings.warm and Lookahead.load(settings.warm, **_of_target(wanted))
     drafter = Lookahead(
@@ -249,12 +249,12 @@ def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
 
 @plugins.drafter("jacobi", settings=JacobiDraft, laws={Law.DETERMINISTIC}, trees="chain")
 def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
-    """Jacobi: the target's best tokens after the nodes of the last chain."""
+    """Jacobi: the target's most probable tokens after each node of the last chain."""
     return Jacobi(_budget(wanted).depth)
 
 
 def _of_target(wanted: Wanted) -> dict[str, Any]:
-    """What a state must be of that was learned from the target's passes; an outline has no weights."""
+    """What a file learned from the target's passes must match; an outline has no weights to match."""
     target = wanted.pair.target
     return {
         "vocab_size": target.vocab_size,
@@ -276,7 +276,7 @@ def _digest_of(tokenizer: Any) -> str:
 def _past(
     file: str, stamp: object, vocab_size: int, digest: str, most_tokens: int | None
 ) -> SuffixCounts:
-    """Past texts, counted once: nobody writes to them."""
+    """Past texts, loaded once; drafters only read them."""
     return SuffixCounts.load(file, vocab_size=vocab_size, tokenizer=digest, most_tokens=most_tokens)
 
 
@@ -286,7 +286,7 @@ def _encoded(file: str, stamp: object, tokenizer: Any) -> Sequence[int]:
 
 
 def _require_room(settings: LookaheadDraft, drafter: Lookahead, budget: Budget) -> None:
-    """Refuse a budget that its trees do not fit in: they have one size, whatever the text."""
+    """Reject a budget too small for lookahead's trees, whose size does not depend on the text."""
     needed = {
         "size": drafter.size,
         "depth": drafter.max_depth,

@@ -1,4 +1,4 @@
-"""Shapes in a few characters: `kary:2x3` on the command line and in configs; an example of every kind."""
+"""Short spellings of shapes (`kary:2x3`) for command line and configs, and an example of every kind."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ SPELLINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "expansion": ("expansion:3x2x1", ()),
     "optimal": ("optimal:16", ("size",)),
 }
-"""By the word before the colon: an example, and what its numbers are. An expansion takes any number."""
+"""By the word before the colon: an example, and the meaning of its numbers; `expansion` takes any count."""
 
 EXAMPLES = {
     "chain": "{kind: chain, depth: 4}",
@@ -37,26 +37,26 @@ EXAMPLES = {
     "cost_aware": "{kind: cost_aware, size: 32, branching: 4, depth: 6}",
     "ddtree": "{kind: ddtree, size: 16, depth: 6}",
 }
-"""One of every kind, as configs write it."""
+"""An example of every kind, as written in configs."""
 
 _KINDS = {"chains": "independent_chains"}
-"""Kinds that are spelled otherwise."""
+"""Kinds whose spelling differs from their name in configs."""
 
 _USUAL = ("chain", "kary", "expansion")
-"""Shown where nothing is close."""
+"""Kinds to show as examples if no kind is close."""
 
 
 def is_spelled(text: str) -> bool:
-    """Whether a text begins as the spelling of a shape does."""
+    """Whether a text begins like the spelling of a shape."""
     word, colon, _ = text.strip().partition(":")
     return bool(colon) and (word in SPELLINGS or word in _KINDS.values())
 
 
 def spelled(text: str) -> dict[str, Any]:
-    """The mapping of a config that a spelling stands for; how many nodes it has is not looked at.
+    """The mapping that a spelling stands for; does not check how many nodes the tree has.
 
     Raises:
-        ValueError: saying what is wrong.
+        ValueError: if the text is not a spelling, saying why.
 
     Example:
         >>> spelled("kary:2x3")
@@ -65,35 +65,35 @@ def spelled(text: str) -> dict[str, Any]:
         {'kind': 'optimal', 'rates': 'measured', 'size': 16}
     """
     if not is_spelled(text):
-        raise ValueError("no shape is spelled so")
+        raise ValueError("not a spelling of a shape")
     kind, _, numbers = text.strip().partition(":")
-    word = next((short for short, of in _KINDS.items() if of == kind), kind)
+    word = next((short for short, name in _KINDS.items() if name == kind), kind)
     values, names = _numbers(numbers), SPELLINGS[word][1]
     if names and len(values) != len(names):
         count = f"{len(names)} number{'s' * (len(names) > 1)} ({' x '.join(names)})"
         raise ValueError(f"it takes {count}, not {len(values)}")
     kind = _KINDS.get(word, word)
-    given = {"rates": "measured"} if kind == "optimal" else {}
+    implied = {"rates": "measured"} if kind == "optimal" else {}
     if not names:
         return {"kind": kind, "branching": values}
-    return {"kind": kind, **given, **dict(zip(names, values, strict=True))}
+    return {"kind": kind, **implied, **dict(zip(names, values, strict=True))}
 
 
 def _numbers(text: str) -> list[int]:
-    """Whole numbers with x between them, none larger than any tree."""
+    """Parse whole numbers separated by x, none larger than the largest tree."""
     parts = text.split("x")
     if not all(re.fullmatch("-?[0-9]+", part) for part in parts):
-        raise ValueError("its numbers are whole, with x between them")
+        raise ValueError("it takes whole numbers separated by x")
     if any(len(part) > 9 or int(part) > MOST_NODES for part in parts):
         raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
     return [int(part) for part in parts]
 
 
 def examples_near(shape: Any) -> str:
-    """How a shape is written that was meant like this one: an example of each kind that is close.
+    """Examples of the kinds of shapes closest to an invalid one, to show how they are written.
 
     Args:
-        shape: of a config, as it was read; anything.
+        shape: the invalid shape as read from a config; any type.
 
     Example:
         >>> examples_near({"kind": "karry"})

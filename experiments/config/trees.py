@@ -1,6 +1,6 @@
-"""Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label.
+"""Build trees from configs: a shape, a growth or a budget, and a label for each.
 
-What waits for a measurement gets a stand-in until it is made.
+A tree that waits for a measurement gets a stand-in until the measurement is made.
 """
 
 import logging
@@ -62,19 +62,17 @@ log = logging.getLogger("treespec")
 def label_of(method: TreeMethod) -> str:
     """The name of a method that the config does not name.
 
-    Its tree, what drafts it if that is not `models.draft`, and law and rule if they are given.
+    It says the tree, the draft source unless that is `models.draft`, and law and rule if they are given.
     """
-    chosen = ", ".join(part for part in (method.law, method.rule) if part)
-    drafted = ""
-    if not by_pair(method.draft):
-        drafted = f"{label_of_draft(method.draft)} "
+    law_and_rule = ", ".join(name for name in (method.law, method.rule) if name)
+    source = "" if by_pair(method.draft) else f"{label_of_draft(method.draft)} "
     shape: Any = method.shape
     label = LABELS.get(type(shape), _label_of_plugged)
-    return drafted + label(shape) + (f" ({chosen})" if chosen else "")
+    return source + label(shape) + (f" ({law_and_rule})" if law_and_rule else "")
 
 
 def label_of_draft(draft: Settings) -> str:
-    """The name of a draft source with its settings."""
+    """The name of a draft source, with the settings that differ from the defaults."""
     if isinstance(draft, Combined):
         return draft.label
     given = draft.model_dump(exclude={"source"}, exclude_defaults=True)
@@ -82,57 +80,58 @@ def label_of_draft(draft: Settings) -> str:
 
 
 def tree_of(shape: Any) -> TreeShape | Growth | Budget:
-    """What a config calls a tree, as a shape, a growth, or the budget of a source.
+    """Build the shape, growth or budget that a config's `shape` describes.
 
     Raises:
-        TreespecError: if it is none.
+        TreespecError: if it does not describe a tree.
     """
     return TREES.get(type(shape), _growth)(shape)
 
 
 def wants_measured(method: Method) -> TypeGuard[TreeMethod]:
-    """Whether a method can be built only once something is measured."""
+    """Whether a method can be built only after the config's `search` has measured something."""
     shape = getattr(method, "shape", None)
-    asked = [getattr(shape, key, None) for key in ("rates", "acceptance", "latency", "calibration")]
-    return MEASURED in asked
+    keys = ("rates", "acceptance", "latency", "calibration")
+    return any(getattr(shape, key, None) == MEASURED for key in keys)
 
 
 def stand_in(path: str, method: TreeMethod) -> TreeMethod:
-    """What is built instead of a method that waits for a measurement, under a name of its own.
+    """The method to build in place of one that waits for a measurement, under a name of its own.
 
     Args:
         path: of the method in its config.
-        method: that waits.
+        method: the waiting method.
 
     Raises:
-        ConfigError: if it asks for measurements that mean nothing.
+        ConfigError: if it asks for a measurement that does not apply to it.
     """
     shape, name = method.shape, method.name or label_of(method)
     calibrated = getattr(shape, "calibration", None) == MEASURED
-    stands: Any
+    replacement: Any
     if isinstance(shape, OptimalShape | BestShape):
-        stands = ExpansionShape(kind="expansion", branching=(2,))
+        replacement = ExpansionShape(kind="expansion", branching=(2,))
     elif isinstance(shape, CostAwareGrowth):
         limits = shape.model_dump(include={"size", "branching", "depth"})
-        stands = SpecExecGrowth(kind="specexec", **limits)
+        replacement = SpecExecGrowth(kind="specexec", **limits)
     elif isinstance(shape, DySpecGrowth):
         raise ConfigError(
-            f"{path}.shape.calibration: {MEASURED!r} is of children that are chosen, but DySpec "
-            "draws its children, and these are accepted by more than their own probability: leave it out, "
-            "or name a file"
+            f"{path}.shape.calibration: {MEASURED!r} calibrates children that are chosen, but DySpec draws "
+            "its children, and whether these are accepted depends on more than their own probability: "
+            "leave it out, or name a file"
         )
     else:
         waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
-        stands = shape.model_copy(update=dict.fromkeys(waiting))
-    # The config may hold the same growth without a calibration too.
-    return method.model_copy(update={"shape": stands, "name": name + ", calibrated" * calibrated})
+        replacement = shape.model_copy(update=dict.fromkeys(waiting))
+    if calibrated:  # the config may hold the same growth without a calibration too
+        name += ", calibrated"
+    return method.model_copy(update={"shape": replacement, "name": name})
 
 
 def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
-    """`search.best_tree` within the limits of a config, by the trace or the rates that it names.
+    """Run `search.best_tree` within the limits of a config, on the trace or the rates it names.
 
     Raises:
-        SearchError: if there is no best tree; of a source that no tree can be given to, for one.
+        SearchError: if there is no best tree, for example because the source does not draft given trees.
     """
     from treespec.search import Trace, best_tree
     from treespec.search.rates.replay import require_given_trees
@@ -141,7 +140,7 @@ def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
     acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
     if isinstance(acceptance, Trace):
         require_given_trees(acceptance)
-        acceptance = replace(acceptance, draft_rows=None)  # a tree that grows is no shape
+        acceptance = replace(acceptance, draft_rows=None)  # a growth is not a shape
     return best_tree(
         acceptance,
         latency,
@@ -154,8 +153,8 @@ def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
 
 def _optimal(config: OptimalShape) -> TreeShape:
     rates = config.rates
-    given = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
-    return optimal_tree(given, config.size, depth=config.depth, branching=config.branching)
+    acceptance = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
+    return optimal_tree(acceptance, config.size, depth=config.depth, branching=config.branching)
 
 
 def _best(config: BestShape) -> TreeShape:
@@ -163,9 +162,9 @@ def _best(config: BestShape) -> TreeShape:
     from treespec.search.choice.ranking import CHOSEN
 
     ranking = search_best(config, LatencyModel.load(config.latency))
-    said = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
+    lines = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
     files = f"{config.acceptance} with the times of {config.latency}"
-    log.warning("kind: best, %s: %s\n%s", files, ranking.best.label, "\n".join(said))
+    log.warning("kind: best, %s: %s\n%s", files, ranking.best.label, "\n".join(lines))
     return ranking.best.shape
 
 
@@ -203,7 +202,7 @@ GROWTHS: dict[str, Any] = {
     "cost_aware": CostAwareGrowth,
     "ddtree": DDTreeGrowth,
 }
-"""The settings of our growths."""
+"""Settings of the built-in growths, by kind."""
 
 for _name, _settings in GROWTHS.items():
     plugins.growth(_name, settings=_settings)({**POLICIES, "ddtree": DDTree}[_name])

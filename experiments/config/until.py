@@ -11,27 +11,29 @@ __all__ = ["Until", "UntilClear"]
 
 
 class Until(Strict):
-    """Look at the run after 8, 12, 18, 27, 40, 60, 90, ... prompts, and end it early if it is clear enough.
+    """Look at the results after 8, 12, 18, 27, 40, 60, 90, ... prompts; end the run once they are clear.
 
-    The prompts are those of a run without it, and their number is a limit. It is `decided` or `half_width`
-    that says when to end; `until: decided` is short for `until: {decided: true}`.
+    The prompts are those of a run without this key; their number is an upper limit. Either `decided` or
+    `half_width` says when to end; `until: decided` is short for `until: {decided: true}`.
     """
 
     decided: Annotated[bool, Field(strict=True)] = False
-    """End when trees and chains are told apart under every sampling setting: the interval of the look,
-    which allows for all looks together, excludes 1."""
+    """End when trees and chains differ under every sampling setting: the interval of their speed ratio,
+    corrected for looking repeatedly, excludes 1."""
     half_width: Annotated[float, Field(gt=0, le=10)] | None = None
-    """End when half the interval of trees against chains, likewise, is narrower than this under every
-    sampling setting: 0.03 for three points; without both sides, that of the best speculative method against
-    plain decoding."""
+    """End when half the width of the same interval is below this under every sampling setting: 0.03 for
+    three percentage points. If trees or chains are missing, the interval of the best speculative method
+    against plain decoding counts."""
     at_most: Count | None = None
-    """Prompts at most, in place of `prompts.count`; where prompts are excerpts, files, because excerpts of
-    one file are alike. Null for all that the run has."""
+    """Maximum number of prompts, in place of `prompts.count`; if prompts are excerpts, of files, because
+    excerpts of one file are alike. Null for all prompts of the run."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if self.decided == (self.half_width is not None):
-            raise ValueError("it takes either `decided: true` or `half_width: 0.03`")
+            raise ValueError(
+                "give either `decided: true` or `half_width: 0.03`, not both or neither"
+            )
         return self
 
 

@@ -1,4 +1,4 @@
-"""What this machine can do: facts about it, tests of what matters, and the cost of verifying a tree."""
+"""Check what this machine can do: facts about it, a self-test, and the cost of verifying a tree."""
 
 from treespec.experiments.doctor.checkup import examine
 from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Status, Trial

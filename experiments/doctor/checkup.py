@@ -1,4 +1,4 @@
-"""All questions and tests, in the order in which they are reported."""
+"""Run all checks and tests, in the order in which they are reported."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,11 +32,11 @@ DTYPES = ("float32", "bfloat16")
 
 
 def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Checkup:
-    """Ask everything, test what matters, and time passes over a few rows.
+    """Collect facts, run the self-test, and time passes over a few rows.
 
     Args:
-        quick: ask, and load the pair; leave out all other tests and times.
-        say: called with the name of each question and test before it begins.
+        quick: only collect facts and load the pair; skip all other tests and times.
+        say: called with the name of each check and test before it begins.
     """
     facts: list[Fact] = []
     for name, question in QUESTIONS.items():
@@ -67,7 +67,7 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
 
 
 def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
-    """Time passes, and append the result to the speeds."""
+    """Time passes as a test, and append the result to `speeds`."""
 
     def test() -> str:
         speeds.append(measure_speed(device, dtype))

@@ -1,4 +1,4 @@
-"""What `treespec doctor` finds: facts, tests, and times."""
+"""The findings of `treespec doctor`: facts, tests, and times."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt", "jud
 
 
 class Status(StrEnum):
-    """As it should be; missing, which may be fine; or present, but not as it should be."""
+    """In order; missing, which may be fine; or present, but with a problem."""
 
     OK = "ok"
     MISSING = "missing"
@@ -20,13 +20,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Fact:
-    """Something about the machine.
+    """A fact about the machine.
 
     Args:
-        name: what it is about.
-        status: how it is.
+        name: subject of the fact.
+        status: whether it is in order.
         value: what was found.
-        advice: what to do; empty if nothing is to be done.
+        advice: what to do; empty if nothing needs to be done.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Trial:
 
     Args:
         name: what was tested.
-        passed: whether it went well.
-        value: what came out.
-        seconds: that it took.
+        passed: whether the test passed.
+        value: the result, in words.
+        seconds: duration of the test.
     """
 
     name: str
@@ -54,15 +54,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Speed:
-    """What passes over a few rows cost, in matrices that no cache of the processor holds.
+    """Times of passes over a few rows, through matrices too large for the processor's caches.
 
     Args:
         device: `cpu` or the GPU's name.
         dtype: of weights and rows.
-        weights_mib: of all matrices together.
-        pass_ms: milliseconds of a pass by the number of rows.
-        read_gb_s: gigabytes (1e9) of weights read in a second by a pass over one row.
-        gflop_s: 1e9 operations in a second by the pass over most rows.
+        weights_mib: MiB of all matrices together.
+        pass_ms: milliseconds per pass, by number of rows.
+        read_gb_s: gigabytes (1e9) of weights read per second in a pass over one row.
+        gflop_s: 1e9 operations per second in the pass over the most rows.
     """
 
     device: str
@@ -73,19 +73,19 @@ class Speed:
     gflop_s: float
 
     def cost(self, rows: int) -> float:
-        """Time of a pass over this many rows, divided by that of one row."""
+        """Time of a pass over this many rows, divided by that over one row."""
         return self.pass_ms[rows] / self.pass_ms[1]
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """Everything that was found.
+    """All findings.
 
     Args:
         facts: about the machine.
         tests: of the project on it.
-        speeds: of matrix products; none after a quick look.
-        said: what the speeds mean for trees, a sentence each.
+        speeds: of matrix products; empty with `quick`.
+        said: sentences about what the speeds mean for trees.
     """
 
     facts: tuple[Fact, ...]
@@ -100,16 +100,16 @@ class Checkup:
 
 
 def judged(name: str, value: str, advice: str) -> Fact:
-    """A fact that is a problem if there is advice on it, and otherwise as it should be."""
+    """A fact that is a problem if there is advice about it, and in order otherwise."""
     return Fact(name, Status.PROBLEM if advice else Status.OK, value, advice)
 
 
 def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
-    """The facts that a question finds; what it raises is a problem, not the end of the questions.
+    """The facts that a question returns. An exception becomes a problem, so that other questions still run.
 
     Args:
-        name: of the fact, if the question fails.
-        question: finds one fact or several.
+        name: of the fact if the question fails.
+        question: returns one fact or several.
     """
     try:
         answer = question()
@@ -120,23 +120,23 @@ def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
 
 
 def attempt(name: str, test: Callable[[], str]) -> Trial:
-    """Run a test that returns what came out, or raises.
+    """Run a test and time it.
 
     Args:
         name: of the test.
-        test: what to run.
+        test: returns its result in words, or raises if it fails.
     """
     start = perf_counter()
     try:
         value, passed = test(), True
     except Exception as error:
-        value, passed = _of_test(error, name), False
+        value, passed = _problem_of(error, name), False
     return Trial(name, passed, value, round(perf_counter() - start, 3))
 
 
-def _of_test(error: Exception, name: str) -> str:
-    """What a test found wrong, in one line; or what stopped it."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return (
-        first if type(error) is AssertionError and first else in_words(error, f"the test '{name}'")
-    )
+def _problem_of(error: Exception, name: str) -> str:
+    """What a test found wrong, or the error that stopped it, in one line."""
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    if type(error) is AssertionError and first_line:
+        return first_line
+    return in_words(error, f"the test '{name}'")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 
 PATIENCE_S = 5.0
-"""Seconds that another program may take to answer."""
+"""Seconds to wait for another program to answer."""
 
 LEAST_DISK_GIB = 1.0
 LEAST_MEMORY_GIB = 2.0
@@ -25,7 +25,7 @@ GIB = 2**30
 
 
 def gpus() -> list[Fact]:
-    """The GPUs: memory, compute capability."""
+    """The GPUs, with memory and compute capability."""
     import torch
 
     if not torch.cuda.is_available():
@@ -33,9 +33,18 @@ def gpus() -> list[Fact]:
             return [Fact("GPU", Status.MISSING, "none; everything runs on the CPU")]
         if torch.version.cuda is None:
             advice = "install a CUDA build of torch: https://pytorch.org/get-started"
-            return [Fact("GPU", Status.PROBLEM, "a driver, but torch is built for the CPU", advice)]
-        advice = "see what nvidia-smi says, and CUDA_VISIBLE_DEVICES"
-        return [Fact("GPU", Status.PROBLEM, "a driver, but torch finds no device", advice)]
+            return [
+                Fact(
+                    "GPU",
+                    Status.PROBLEM,
+                    "a driver is installed, but torch is built for the CPU",
+                    advice,
+                )
+            ]
+        advice = "check the output of nvidia-smi, and CUDA_VISIBLE_DEVICES"
+        return [
+            Fact("GPU", Status.PROBLEM, "a driver is installed, but torch finds no device", advice)
+        ]
     facts = []
     for i in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(i)
@@ -48,7 +57,7 @@ def gpus() -> list[Fact]:
 
 
 def memory() -> Fact:
-    """Main memory."""
+    """Free and total main memory."""
     import psutil
 
     ram = psutil.virtual_memory()
@@ -58,7 +67,7 @@ def memory() -> Fact:
 
 
 def disk() -> Fact:
-    """Free space in the current folder, where runs go, and whether it can be written to."""
+    """Free space in the current folder, where runs are written, and whether it is writable."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     value = f"{free / GIB:.1f} GiB free in {here}"
@@ -72,9 +81,9 @@ def disk() -> Fact:
 
 
 def busy() -> Fact:
-    """How much of the processor other programs use now."""
+    """How much of the processor other programs use at the moment."""
     others = busy_percent()
-    advice = "times will not be reliable; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
+    advice = "times are unreliable now; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
     return judged(
         "other processes",
         f"use {others:.0f} % of all cores",
@@ -83,7 +92,7 @@ def busy() -> Fact:
 
 
 def energy() -> list[Fact]:
-    """The meters of energy that a run would read: of the processor, and of the GPUs."""
+    """The energy meters that a run would read: of the processor, and of the GPUs."""
     import torch
 
     from treespec.experiments.run.meters.energy import Rapl, find_gpu_energy
@@ -91,19 +100,19 @@ def energy() -> list[Fact]:
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     facts = []
-    finds: dict[str, Callable[[], EnergySource]] = {"processor": Rapl.find}
+    finders: dict[str, Callable[[], EnergySource]] = {"processor": Rapl.find}
     if devices:
-        finds["GPU"] = lambda: find_gpu_energy(devices)
-    for part, find in finds.items():
+        finders["GPU"] = lambda: find_gpu_energy(devices)
+    for hardware, find in finders.items():
         try:
-            facts.append(Fact(f"energy, {part}", Status.OK, find().name))
+            facts.append(Fact(f"energy, {hardware}", Status.OK, find().name))
         except Unavailable as missing:
-            facts.append(Fact(f"energy, {part}", Status.MISSING, str(missing)))
+            facts.append(Fact(f"energy, {hardware}", Status.MISSING, str(missing)))
     return facts
 
 
 def slurm() -> list[Fact]:
-    """Whether sweeps can be submitted: sbatch, a controller that answers, submitit."""
+    """Whether sweeps can be submitted: needs sbatch, a controller that answers, and submitit."""
     if shutil.which("sbatch") is None:
         return [Fact("SLURM", Status.MISSING, "no sbatch; sweeps run in local processes")]
     facts = [_sinfo()]
@@ -122,8 +131,8 @@ def slurm() -> list[Fact]:
 def _sinfo() -> Fact:
     command = ["sinfo", "--noheader", "--format=%P %D %t"]
     advice = (
-        "only `sweep --executor slurm` needs it: is the controller (slurmctld) running, and reachable from "
-        "here?"
+        "only `sweep --executor slurm` needs it: check that the controller (slurmctld) is running and "
+        "reachable from here"
     )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -131,7 +140,7 @@ def _sinfo() -> Fact:
         return Fact("SLURM", Status.MISSING, f"sinfo does not answer: {error}", advice)
     lines = done.stdout.split("\n")
     if done.returncode or not lines[0]:
-        said = (done.stderr.strip().splitlines() or ["it names no partition"])[-1]
-        return Fact("SLURM", Status.MISSING, f"sinfo: {said}", advice)
-    shown = "; ".join(line.strip() for line in lines if line.strip())
-    return Fact("SLURM", Status.OK, f"partition, nodes, state: {shown}")
+        problem = (done.stderr.strip().splitlines() or ["it lists no partition"])[-1]
+        return Fact("SLURM", Status.MISSING, f"sinfo: {problem}", advice)
+    partitions = "; ".join(line.strip() for line in lines if line.strip())
+    return Fact("SLURM", Status.OK, f"partition, nodes, state: {partitions}")

@@ -1,4 +1,4 @@
-"""How small a difference between two methods this machine shows at the moment."""
+"""Measure how small a difference between two methods this machine can show at the moment."""
 
 import tempfile
 from pathlib import Path
@@ -13,16 +13,16 @@ PROMPTS, NEW_TOKENS = 6, 32
 
 
 def tell_apart(pair: "Pair") -> str:
-    """Let two identical copies of plain decoding, and a chain, take turns on the embedded pair.
+    """Run two identical copies of plain decoding and two chains in turns on the embedded pair.
 
     Args:
-        pair: the models, loaded.
+        pair: the loaded models.
 
     Returns:
-        What the two copies differ by, in words: of a short run. A longer one tells smaller differences.
+        How much the two copies differ in this short run, in words; longer runs show smaller differences.
 
     Raises:
-        AssertionError: if the run holds no twin to compare.
+        AssertionError: if the copy of plain decoding decoded no prompt.
     """
     from treespec.experiments.config.schema import Config
     from treespec.experiments.report.run import load_run

@@ -1,4 +1,4 @@
-"""Tests of the project on this machine, a few seconds each. Each returns what came out, or raises."""
+"""Tests of the project on this machine, a few seconds each; each returns its result in words, or raises."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 
 
 def pair_test() -> "tuple[Trial, Pair | None]":
-    """Load the embedded pair, which probes its tree attention; return the pair too, if it loads."""
+    """Load the embedded pair, which probes its tree attention; also return the pair if it loads."""
     loaded: list[Pair] = []
 
     def load() -> str:
@@ -36,10 +36,10 @@ def pair_test() -> "tuple[Trial, Pair | None]":
 
 
 def proof() -> str:
-    """Prove two rules by exact enumeration of their code.
+    """Prove two rules lossless by exact enumeration of their code.
 
     Raises:
-        NotLossless: if one is not what it claims.
+        NotLossless: if a rule is not lossless.
     """
     from treespec import TreeShape, verify
     from treespec.testing import assert_lossless
@@ -55,7 +55,7 @@ def proof() -> str:
 
 
 def generation_agrees(pair: "Pair") -> str:
-    """Decode a text by trees and by transformers' `generate`.
+    """Compare a greedy text decoded with trees with that of transformers' `generate`.
 
     Raises:
         AssertionError: if the ids differ.
@@ -81,11 +81,13 @@ def generation_agrees(pair: "Pair") -> str:
     )
     if generated.tokens != reference.tokens:
         pairs = zip(generated.tokens, reference.tokens, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), "the end")
-        raise AssertionError(f"the ids of trees leave those of generate at new token {at}")
+        position = next((i for i, (a, b) in enumerate(pairs) if a != b), "the end")
+        raise AssertionError(
+            f"ids decoded with trees differ from those of generate at new token {position}"
+        )
     return (
         f"{len(generated.tokens)} greedy tokens equal those of generate, "
-        f"{generated.tokens_per_step:.2f} tokens a step"
+        f"{generated.tokens_per_step:.2f} tokens per step"
     )
 
 
@@ -93,7 +95,7 @@ def attention_agrees(device: str) -> str:
     """Compare all implementations of tree attention that run on a device with the reference.
 
     Raises:
-        AssertionError: if one differs by more than rounding.
+        AssertionError: if an implementation differs by more than rounding.
     """
     import warnings
 
@@ -109,45 +111,47 @@ def attention_agrees(device: str) -> str:
     q = torch.randn(1, 8, nodes, 64, generator=random).to(device)
     k, v = (torch.randn(1, 2, PREFIX + nodes, 64, generator=random).to(device) for _ in "kv")
     expected = tree_attention(q, k, v, tree, PREFIX, impl="reference")
-    same, absent = [], []
+    agreeing, absent = [], []
     for name in IMPLEMENTATIONS:
         if name == "reference":
             continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # flex warns that it is not compiled on the CPU
+                warnings.simplefilter("ignore")  # flex warns that it is not compiled on a CPU
                 output = tree_attention(q, k, v, tree, PREFIX, impl=name)
         except Unavailable:
             absent.append(name)
             continue
-        # On a GPU products of float32 may be rounded to TF32, in which 3 decimals count.
+        # On a GPU, products of float32 may be rounded to TF32, which keeps about 3 decimals.
         limit = TOLERANCE if device == "cpu" else 1e-2
         error = float((output - expected).abs().max())
         if not error <= limit:
-            raise AssertionError(f"{name} differs from the reference by {error:.1e}, over {limit}")
-        same.append(name)
-    missing = f"; not here: {', '.join(absent)}" if absent else ""
-    return f"{', '.join(same)} agree with the reference{missing}"
+            raise AssertionError(
+                f"{name} differs from the reference by {error:.1e}, more than {limit}"
+            )
+        agreeing.append(name)
+    missing = f"; not available here: {', '.join(absent)}" if absent else ""
+    return f"{', '.join(agreeing)} agree with the reference{missing}"
 
 
 def kernels_compile() -> str:
     """Compile a kernel for each generation of GPUs, if Triton is installed and does not interpret kernels.
 
     Raises:
-        AssertionError: if what comes out would not run well.
+        AssertionError: if the compiled kernel would not run well.
     """
     from attention_masks.errors import Unavailable
     from attention_masks.tree_attention.ahead_of_time import compile_variant, complaints, variants
 
-    first = {}
+    by_capability = {}
     for variant in variants():
         if variant.itemsize == 2:
-            first.setdefault(variant.capability, variant)
+            by_capability.setdefault(variant.capability, variant)
     try:
-        for variant in first.values():
+        for variant in by_capability.values():
             problems = complaints(variant, compile_variant(variant))
             if problems:
                 raise AssertionError(f"sm_{variant.capability}: {problems[0]}")
     except Unavailable as missing:
-        return f"left out: {str(missing).splitlines()[0]}"
-    return f"for {', '.join(f'sm_{capability}' for capability in first)}"
+        return f"skipped: {str(missing).splitlines()[0]}"
+    return f"for {', '.join(f'sm_{capability}' for capability in by_capability)}"

@@ -24,29 +24,29 @@ LEAST_PYTHON = (3, 11)
 LEAST_TRANSFORMERS = (5, 17)
 
 WIDE_VECTORS = ("AVX512", "AVX2")
-"""What torch calls processors with wide vectors; all others are slow."""
+"""Torch's names for processors with wide vectors; all others are slow."""
 
 
 def python() -> Fact:
-    """The version of Python, and where it is."""
+    """The version of Python, and the path of its executable."""
     value = f"{platform.python_version()} ({sys.executable})"
     old = sys.version_info < LEAST_PYTHON
     return judged("Python", value, "treespec needs Python 3.11 or newer" if old else "")
 
 
 def treespec() -> Fact:
-    """The version of the project, and its commit if it runs from a clone."""
+    """The version of treespec, and its commit if it runs from a clone."""
     from treespec.experiments.records.manifest import environment
 
     facts = environment()
     version, commit = facts["treespec_version"], facts["git_hash"]
-    clone = "no git clone" if commit is None else f"commit {shortened(commit)}"
-    value = f"{version or 'not installed'}, {clone}"
+    source = "not a git clone" if commit is None else f"commit {shortened(commit)}"
+    value = f"{version or 'not installed'}, {source}"
     return judged("treespec", value, "" if version else "pip install -e . in the clone")
 
 
 def torch_build() -> list[Fact]:
-    """What torch was built for, the vectors of the processor and the threads."""
+    """The build of torch, the processor's vector width, and the number of threads."""
     import torch
 
     simd = torch.backends.cpu.get_cpu_capability()
@@ -60,11 +60,11 @@ def torch_build() -> list[Fact]:
         )
     status = Status.OK if simd in WIDE_VECTORS else Status.PROBLEM
     facts.append(Fact("vectors", status, simd, advice))
-    value = f"{threads} of torch on {cores} cores"
+    value = f"torch uses {threads} on {cores} cores"
     if threads > cores:
         advice = f"more threads than cores wait for each other: set OMP_NUM_THREADS={cores}"
         return [*facts, Fact("threads", Status.PROBLEM, value, advice)]
-    advice = f"for the speed of a whole machine unset OMP_NUM_THREADS or set it to {cores}"
+    advice = f"to use the whole machine, unset OMP_NUM_THREADS or set it to {cores}"
     return [*facts, Fact("threads", Status.OK, value, "" if threads == cores else advice)]
 
 
@@ -90,12 +90,12 @@ def triton() -> Fact:
         return Fact("Triton", Status.OK, f"{version}, kernels run on the GPU")
     if os.environ.get("TRITON_INTERPRET") == "1":
         return Fact("Triton", Status.OK, f"{version}, kernels are interpreted (slowly)")
-    advice = "nothing to do; to try a kernel slowly on the CPU set TRITON_INTERPRET=1"
+    advice = "nothing to do; to try kernels (slowly) on the CPU, set TRITON_INTERPRET=1"
     return Fact("Triton", Status.OK, f"{version}, no GPU to run kernels on", advice)
 
 
 def attention() -> list[Fact]:
-    """Which implementations of tree attention there are on each device, and which one is chosen."""
+    """The implementations of tree attention available on each device, and the one that `auto` uses."""
     import torch
 
     from attention_masks.tree_attention import IMPLEMENTATIONS, choose
@@ -106,14 +106,14 @@ def attention() -> list[Fact]:
         device = torch.device(place)
         missing = available(device)
         names = [name for name in IMPLEMENTATIONS if name != "triton" or missing is None]
-        value = f"{', '.join(names)}; auto takes {choose(device, 16)}"
-        why = "" if missing is None or place == "cpu" else missing
-        facts.append(judged(f"tree attention, {place}", value, why))
+        value = f"{', '.join(names)}; auto uses {choose(device, 16)}"
+        problem = "" if missing is None or place == "cpu" else missing
+        facts.append(judged(f"tree attention, {place}", value, problem))
     return facts
 
 
 def compiler() -> Fact:
-    """Whether kernels can be compiled for GPUs that are not there."""
+    """Whether kernels can be compiled for GPUs that are not in this machine."""
     if util.find_spec("triton") is None:
         return Fact("kernel compiler", Status.MISSING, "no Triton", "only GPUs need it")
     from triton import knobs
@@ -130,36 +130,37 @@ def compiler() -> Fact:
 
 
 def passes() -> Fact:
-    """Whether there is what compiling a model's passes for the CPU takes; nothing is compiled."""
+    """Whether a model's passes can be compiled for the CPU; nothing is compiled."""
     from treespec.models.compiled_pass import missing_for_compiling
 
     missing = missing_for_compiling()
     if missing is not None:
-        return Fact("compiled passes", Status.MISSING, missing, "without them passes are eager")
-    value = "a C++ compiler and a folder to compile to are there (models.passes)"
+        return Fact("compiled passes", Status.MISSING, missing, "passes run eagerly instead")
+    value = "a C++ compiler and a folder for its output are available (models.passes)"
     return Fact("compiled passes", Status.OK, value)
 
 
 def captured_passes() -> Fact:
-    """Whether there is what capturing a model's passes on a GPU takes; nothing is captured."""
+    """Whether a model's passes can be captured on a GPU; nothing is captured."""
     import torch
 
     from attention_masks.tree_attention.triton import available
 
-    name, advice = "captured passes", "without them passes on a GPU are eager"
+    name, advice = "captured passes", "passes on a GPU run eagerly instead"
     if not torch.cuda.is_available():
-        why = (
+        reason = (
             "torch is built for the CPU only"
             if torch.version.cuda is None
             else "torch finds no GPU"
         )
         return Fact(
-            name, Status.MISSING, f"{why}: they are CUDA graphs", "on a CPU, compile passes"
+            name, Status.MISSING, f"{reason}, and these are CUDA graphs", "on a CPU, compile passes"
         )
     missing = available(torch.device("cuda"))
     if missing is not None:
         return Fact(name, Status.MISSING, missing, advice)
-    return Fact(name, Status.OK, "a GPU and the kernel of tree attention are there (models.passes)")
+    value = "a GPU and the kernel of tree attention are available (models.passes)"
+    return Fact(name, Status.OK, value)
 
 
 def _cores() -> int:
@@ -169,7 +170,7 @@ def _cores() -> int:
 
 
 def shortened(commit: str) -> str:
-    """A commit in its first ten characters; `-dirty` stays.
+    """The first ten characters of a commit; a suffix `-dirty` is kept.
 
     Example:
         >>> shortened("67f0c079a44c6c49-dirty")

@@ -1,4 +1,4 @@
-"""What `treespec doctor` prints."""
+"""Print the findings of `treespec doctor`."""
 
 from rich.console import Console
 
@@ -30,9 +30,9 @@ TESTS = (
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
-    """Print facts with what to do, the tests, and what the times mean for trees."""
+    """Print facts with advice, the tests, what the times mean for trees, and a verdict."""
     width = min(WIDTH, console.width)
-    facts = Table("what is here", FACTS, checkup.facts, tone=lambda fact: TONES[fact.status])
+    facts = Table("this machine", FACTS, checkup.facts, tone=lambda fact: TONES[fact.status])
     tests = Table("self-test", TESTS, checkup.tests, tone=lambda test: "" if test.passed else "bad")
     print_table(facts, console, width)
     print_table(tests, console, width)
@@ -43,10 +43,11 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
 
 def _verdict(checkup: Checkup) -> str:
     problems = [fact.name for fact in checkup.facts if fact.status is Status.PROBLEM]
-    broken = [test.name for test in checkup.tests if not test.passed]
-    if broken:
-        return f"Not well: {len(broken)} tests failed ({'; '.join(broken)})."
-    passed = f"{len(checkup.tests)} tests passed"
+    failed = [test.name for test in checkup.tests if not test.passed]
+    if failed:
+        tests = "test" if len(failed) == 1 else "tests"
+        return f"Something is wrong: {len(failed)} {tests} failed ({'; '.join(failed)})."
+    passed = f"{len(checkup.tests)} {'test' if len(checkup.tests) == 1 else 'tests'} passed"
     if problems:
-        return f"treespec works: {passed}. Look at: {', '.join(problems)}."
-    return f"All is well: {passed}."
+        return f"treespec works: {passed}. Problems to look at: {', '.join(problems)}."
+    return f"Everything is fine: {passed}."

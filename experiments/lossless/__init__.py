@@ -1,1 +1,1 @@
-"""Proofs that nothing is lost: rules by enumeration, real pairs by tests of their samples."""
+"""Proofs of losslessness: rules by exact enumeration, real pairs by statistical tests of samples."""

@@ -1,7 +1,7 @@
 """`treespec check-lossless`: do the methods of a config keep the law of plain decoding on a real pair?
 
-The law of a real pair cannot be enumerated, so this is a test with a stated false-alarm rate, and a
-statement of what it would have noticed. At temperature 0 the law is one text, which is compared id by id.
+The law of a real pair cannot be enumerated, so this is a statistical test with a stated false-alarm rate
+and a stated smallest detectable deviation. At temperature 0 the law is a single text, compared id by id.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
 __all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless", "require_sizes"]
 
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
-"""Three tokens: the third follows a commit that moved rows in the caches."""
+"""Defaults. Three tokens, because the third follows a commit that moved rows in the caches."""
 
 MOST_SAMPLES = 10**7
-"""Each takes a millisecond at least."""
+"""Maximum number of samples; each takes at least a millisecond."""
 
 MOST_TOKENS = 1000
-"""Tokens whose joint law is tested."""
+"""Maximum number of tokens whose joint law is tested."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """All verdicts of a command.
+    """All results of a check.
 
     Args:
-        config: what was checked.
+        config: the checked config.
         dtype: of the target.
-        laws: one for each method and setting of a temperature above 0.
-        greedy: one for each method and setting of temperature 0.
-        false_alarm: probability that one of the laws fails although all are equal.
+        laws: one for each method and setting above temperature 0.
+        greedy: one for each method and setting at temperature 0.
+        false_alarm: probability that any law fails although all are equal.
         exact: whether the reference was the exact law.
-        tokens: of each sample.
-        prompts: that samples were drawn after.
-        skipped: methods that are not ours.
-        recalled: share of the target's passes that were recalled.
-        text_of: token ids as text.
+        tokens: per sample.
+        prompts: number of prompts after which samples were drawn.
+        skipped: names of methods that are not ours.
+        recalled: share of the target's passes that were recalled, not run.
+        text_of: decodes token ids to text.
     """
 
     config: Config
@@ -80,7 +80,7 @@ class Check:
 
     @property
     def failed(self) -> tuple[LawCheck | GreedyCheck, ...]:
-        """What claims to be lossless and is not."""
+        """The checks that failed: of methods that claim to be lossless and are not."""
         return tuple(check for check in (*self.greedy, *self.laws) if check.failed)
 
 
@@ -101,16 +101,16 @@ def check_lossless(
     Args:
         config: as `treespec run` takes it. At temperature 0 all its prompts are decoded up to
             `max_new_tokens`.
-        samples: texts of each method and setting above temperature 0, all prompts together.
-        false_alarm: probability that anything fails by chance, all comparisons together (Bonferroni).
-            Rounding at the cut of top-k, top-p and min-p comes on top; see `check_lossless_law`.
-        tokens: of each of these texts; their joint law is tested.
-        prompts: that they are drawn after, the first of the config.
-        exact: against the exact law of plain decoding; else against as many samples of our plain loop.
-        out: a folder in which texts are kept as they come: a check that was stopped goes on with those of
-            the same config, sizes, passes, versions and code. `write_check` removes them.
-        console: where progress is shown; nowhere by default.
-        load: gives the models.
+        samples: texts per method and setting above temperature 0, over all prompts.
+        false_alarm: probability that any comparison fails by chance, over all comparisons (Bonferroni).
+            Failures by rounding at the cut of top-k, top-p and min-p are not included; see `lossless.law`.
+        tokens: per text; their joint law is tested.
+        prompts: number of prompts after which texts are drawn: the first of the config.
+        exact: compare with the exact law of plain decoding; else with as many samples of our plain loop.
+        out: folder to which texts are saved as they are drawn: a stopped check resumes from texts of the
+            same config, sizes, passes, versions and code. `write_check` removes them.
+        console: where to show progress; None to show nothing.
+        load: loads the models.
 
     Raises:
         ConfigError: if there is no tree to check, an argument is out of range, or `out` holds texts of
@@ -120,8 +120,8 @@ def check_lossless(
     """
     require_sizes(samples, false_alarm, tokens, prompts)
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]
-    told = tuple(method for method in config.methods if not wants_measured(method))
-    experiment = build(config.model_copy(update={"methods": told}))
+    ready = tuple(method for method in config.methods if not wants_measured(method))
+    experiment = build(config.model_copy(update={"methods": ready}))
     if all(method.kind != "tree" for method in experiment.methods):
         kinds = ", ".join(dict.fromkeys(method.kind for method in experiment.methods))
         raise ConfigError(
@@ -129,38 +129,43 @@ def check_lossless(
         )
     reporter = Reporter(console)
     if waiting:
-        reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
-    raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
+        reporter.note(f"left out, because their trees wait for a measurement: {', '.join(waiting)}")
+    texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     pair = load_with_passes(config.models, experiment.methods, load, reporter)
-    encoded = encode(raw, config.prompts, pair.tokenizer)
+    encoded = encode(texts, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
-    warm = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
-    few = encoded[:prompts]
-    each = -(-samples // len(few))
+    sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
+    sampled_prompts = encoded[:prompts]
+    per_prompt = -(-samples // len(sampled_prompts))
     kept = None
     if out is not None:
         kept = KeptSamples(
             out, _about(config, experiment.methods, pair, (samples, tokens, prompts))
         )
-    there = 0 if kept is None else len(kept)
-    chunks = (len(few) * len(warm) * (len(methods) + (not exact)) - there) * -(
-        -each // SAMPLES_PER_SIGN
-    )
-    cold = len(experiment.samplings) - len(warm)
-    with reporter.units(chunks + cold * len(encoded), done=there) as begin:
+    resumed = 0 if kept is None else len(kept)
+    batches = len(sampled_prompts) * len(sampled) * (len(methods) + (not exact)) - resumed
+    signs = batches * -(-per_prompt // SAMPLES_PER_SIGN)
+    greedy_count = len(experiment.samplings) - len(sampled)
+    with reporter.units(signs + greedy_count * len(encoded), done=resumed) as begin:
         greedy_checks = [
             check
             for name in experiment.samplings
-            if name not in warm
+            if name not in sampled
             for check in _greedy(experiment, methods, pair, encoded, name, begin)
         ]
         checker = LawChecker(
-            pair, few, samples=samples, tokens=tokens, seed=config.seed, kept=kept, progress=begin
+            pair,
+            sampled_prompts,
+            samples=samples,
+            tokens=tokens,
+            seed=config.seed,
+            kept=kept,
+            progress=begin,
         )
-        level = false_alarm / max(1, len(warm) * len(methods))
+        level = false_alarm / max(1, len(sampled) * len(methods))
         laws = [
             checker.check(method, name, false_alarm=level, exact=exact)
-            for name in warm
+            for name in sampled
             for method in methods
         ]
     return Check(
@@ -171,7 +176,7 @@ def check_lossless(
         false_alarm=false_alarm,
         exact=exact,
         tokens=tokens,
-        prompts=len(few),
+        prompts=len(sampled_prompts),
         skipped=tuple(m.name for m in experiment.methods if m not in methods),
         recalled=checker.memory.recalled / max(1, checker.memory.asked),
         text_of=lambda ids: str(pair.tokenizer.decode(ids)),
@@ -181,7 +186,7 @@ def check_lossless(
 def _about(
     config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """What texts depend on."""
+    """Everything that the sampled texts depend on."""
     parts = parts_of(methods, pair.target)
     models = {"target": pair.target, "draft": pair.draft, **pair.others, **parts}
     return {
@@ -200,17 +205,17 @@ def require_sizes(
     prompts: int,
     named: Callable[[str], str] = str,
 ) -> None:
-    """Refuse sizes of a check that are out of range, before anything is read.
+    """Reject sizes of a check that are out of range, before anything is read.
 
     Args:
-        samples: see `check_lossless`, likewise the next three.
-        false_alarm: a probability.
-        tokens: of each text.
-        prompts: that texts are drawn after.
-        named: what messages call an argument, such as the option that it came from.
+        samples: see `check_lossless`.
+        false_alarm: see `check_lossless`.
+        tokens: see `check_lossless`.
+        prompts: see `check_lossless`.
+        named: maps an argument to its name in messages, such as its command-line option.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: naming the argument.
     """
     require_within(named("samples"), samples, 1, MOST_SAMPLES)
     require_within(named("tokens"), tokens, 1, MOST_TOKENS)
@@ -227,13 +232,13 @@ def _greedy(
     name: str,
     begin: Callable[[str], None],
 ) -> list[GreedyCheck]:
-    """Decode every prompt by `generate`, by our plain loop and by the methods, and compare."""
+    """Decode every prompt by `generate`, by our plain loop and by the methods, and compare the texts."""
     sampling, seed = experiment.samplings[name], experiment.config.seed
     divergences = {method.name: ([], []) for method in methods}
     for prompt in prompts:
         begin(f"{name}: prompt {prompt.index + 1}/{len(prompts)}")
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=pair.target.device)
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "max_new_tokens": experiment.config.max_new_tokens,
             "stop": stop_at_tokens(pair.end_tokens),
             "seed": seed,
@@ -241,14 +246,15 @@ def _greedy(
 
         loop = plain_method("plain", {name: sampling})
         references = (
-            finish(generate_plain(pair, ids, sampling, **more)).tokens,
-            finish(decode_ours(pair, loop, name, ids, **more)).tokens,
+            finish(generate_plain(pair, ids, sampling, **options)).tokens,
+            finish(decode_ours(pair, loop, name, ids, **options)).tokens,
         )
         for method in methods:
-            text = finish(decode_ours(pair, method, name, ids, **more)).tokens
+            text = finish(decode_ours(pair, method, name, ids, **options)).tokens
             for splits, reference in zip(divergences[method.name], references, strict=True):
-                place = split(pair, (prompt.id, prompt.ids), text, reference)
-                splits += [] if place is None else [place]
+                divergence = split(pair, (prompt.id, prompt.ids), text, reference)
+                if divergence is not None:
+                    splits.append(divergence)
     checks = []
     for method in methods:
         rule, (from_generate, from_plain) = method.choices[name].rule, divergences[method.name]

@@ -1,4 +1,4 @@
-"""Temperature 0: the ids of a method against those of plain decoding, and what rounding explains."""
+"""Temperature 0: compare a method's ids with those of plain decoding, and tell rounding from loss."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ __all__ = ["GreedyCheck", "Split", "near_tie_limit", "split"]
 
 @dataclass(frozen=True)
 class Split(Divergence):
-    """A divergence with the target's two best logits at that place.
+    """A divergence, with the margin between the target's two best logits at that position.
 
     Args:
-        token: what the method emitted there; None if its text is over.
-        reference_token: what the reference emitted; None if its text is over.
-        top_two: how far the best logit of a plain pass lies above the second best.
+        token: token of the method at that position; None if its text has ended.
+        reference_token: token of the reference; None if its text has ended.
+        top_two: difference of the two best logits in a plain pass.
         units: the same in units of the last place of the target's dtype at that logit.
     """
 
@@ -35,14 +35,14 @@ class Split(Divergence):
 
 @dataclass(frozen=True)
 class GreedyCheck:
-    """How the greedy texts of a method compare with two plain decoders.
+    """Comparison of a method's greedy texts with those of two plain decoders.
 
     Args:
-        sampling: name of the setting.
-        method: its name.
+        sampling: name of the sampling setting.
+        method: name of the method.
         rule: name of its acceptance rule.
-        lossless: whether the rule claims to be.
-        compared: texts.
+        lossless: whether the rule claims to be lossless.
+        compared: number of texts compared.
         generate: divergences from transformers' `generate`.
         plain: divergences from our own loop without a draft.
     """
@@ -57,7 +57,7 @@ class GreedyCheck:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """All divergences; one from both references counts once."""
+        """All divergences; one that is the same for both references counts once."""
         return tuple(dict.fromkeys(self.generate + self.plain))
 
     @property
@@ -67,7 +67,7 @@ class GreedyCheck:
 
 
 def near_tie_limit(dtype: str) -> float:
-    """The largest difference of logits that counts as rounding; see `NEAR_TIE` of `report.equality`."""
+    """The largest difference of logits that counts as rounding; see `report.equality.NEAR_TIE`."""
     return NEAR_TIE.get(dtype, NEAR_TIE["float32"])
 
 
@@ -77,35 +77,40 @@ def split(
     tokens: Sequence[int],
     reference: Sequence[int],
 ) -> Split | None:
-    """Where a greedy text leaves a reference, and how close the target's decision was; None if nowhere.
+    """The first divergence of a greedy text from a reference, and how close the target's decision was.
 
     Args:
-        pair: the models; one ordinary pass of the target by transformers is made.
+        pair: the models; runs one ordinary transformers pass of the target.
         prompt: id and token ids.
         tokens: of the method.
-        reference: of plain decoding.
+        reference: tokens of plain decoding.
+
+    Returns:
+        The divergence; None if the texts are equal.
     """
     if tuple(tokens) == tuple(reference):
         return None
-    at = first_difference(tokens, reference)
-    token, other = (text[at] if at < len(text) else None for text in (tokens, reference))
-    name, ids = prompt
-    logits = next_logits(pair, [*ids, *reference[:at]])
+    position = first_difference(tokens, reference)
+    token, reference_token = (
+        text[position] if position < len(text) else None for text in (tokens, reference)
+    )
+    prompt_id, ids = prompt
+    logits = next_logits(pair, [*ids, *reference[:position]])
     dtype = logits.dtype
     best, second = logits.double().topk(2).values.tolist()
-    # The distance of neighbouring numbers at this magnitude.
+    # The distance between neighbouring floating-point numbers at this magnitude.
     unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
     margin = None
-    if token is not None and other is not None:
-        margin = float(logits[other].double() - logits[token].double())
+    if token is not None and reference_token is not None:
+        margin = float(logits[reference_token].double() - logits[token].double())
     limit = near_tie_limit(str(dtype).removeprefix("torch."))
     return Split(
-        prompt=name,
-        position=at,
+        prompt=prompt_id,
+        position=position,
         margin=margin,
         near_tie=margin is not None and abs(margin) <= limit,
         token=token,
-        reference_token=other,
+        reference_token=reference_token,
         top_two=best - second,
         units=(best - second) / unit,
     )

@@ -1,15 +1,15 @@
-"""Temperature above 0: samples of a method against plain decoding, by `treespec.testing.compare`.
+"""Temperature above 0: compare samples of a method with plain decoding, by `treespec.testing.compare`.
 
-All samples come from the real `decode`, a text of a few tokens each. They are held against the law of
-plain decoding itself: rows that the unmodified model gives in ordinary passes of transformers, without our
-attention, cache or loop. That is what infinitely many plain samples would give, so half as many samples
-show as much. Samples of our own plain loop can take its place.
+All samples come from the real `decode`, a text of a few tokens each. They are compared with the law of
+plain decoding itself: rows of the unmodified model in ordinary transformers passes, without our attention,
+cache or loop. That is what infinitely many plain samples would give, so half as many samples show as much.
+Samples of our own plain loop can take its place.
 
 Under top-k, top-p and min-p a lossless method can fail by rounding, in float32 and float64 too: a pass over
-a tree and an ordinary one round differently, so that a token within rounding of the cut can be kept by one
-and cut off by the other. The exact law then calls it impossible, and its first occurrence gives p = 0. The
-stated false-alarm rate does not include this. No tolerance is made for it, since how far rounding goes
-depends on the target. A check with another cut tells the two apart: there a loss shows again.
+a tree and an ordinary pass round differently, so that a token within rounding of the cut can be kept by one
+and cut off by the other. The exact law then calls the token impossible, and its first occurrence gives
+p = 0. The stated false-alarm rate does not include this. There is no tolerance for it, because the size of
+the rounding error depends on the target. A check with another cut tells the two apart: a loss shows again.
 """
 
 import time
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLES_PER_SIGN", "LawCheck", "LawChecker"]
 
 REFERENCE = "reference"
-"""The name of our own plain loop, where samples of it are the reference."""
+"""Name of our own plain loop when its samples are the reference."""
 
 SAMPLES_PER_SIGN = 50
-"""Samples between two signs of progress."""
+"""Samples between two updates of progress."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class LawCheck:
     """The verdict on a method under a sampling setting.
 
     Args:
-        sampling: its name.
-        method: its name.
+        sampling: name of the sampling setting.
+        method: name of the method.
         rule: name of the acceptance rule.
-        lossless: whether the rule claims to be.
-        comparison: the test.
-        seconds: that the samples took.
+        lossless: whether the rule claims to be lossless.
+        comparison: the statistical test.
+        seconds: duration of the sampling.
     """
 
     sampling: str
@@ -70,7 +70,7 @@ class LawCheck:
 
     @property
     def failed(self) -> bool:
-        """Whether a rule that claims to be lossless is not; a lossy rule cannot fail."""
+        """Whether a rule claims to be lossless but is not; a lossy rule cannot fail."""
         return self.lossless and not self.comparison.passed
 
 
@@ -82,16 +82,16 @@ class _Remembering(NamedTuple):
 
 
 class LawChecker:
-    """Samples methods after the same prompts.
+    """Samples methods after the same prompts, and compares them with plain decoding.
 
     Args:
         pair: the models.
-        prompts: that texts are drawn after, in equal numbers.
-        samples: of each method, all prompts together.
-        tokens: of each text.
+        prompts: after which texts are drawn, in equal numbers.
+        samples: per method, over all prompts.
+        tokens: per text.
         seed: of the coins, and of the redraws of the tests.
-        kept: texts of the same check that was stopped; new ones are added.
-        progress: told what is going on, once for each `SAMPLES_PER_SIGN` of samples.
+        kept: texts of the same check before it was stopped; new ones are added.
+        progress: called with the current method and prompt, once per `SAMPLES_PER_SIGN` samples.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LawChecker:
 
     @property
     def samples(self) -> int:
-        """Of each method: as asked for, rounded up to equal numbers for all prompts."""
+        """Samples per method: the number asked for, rounded up to equal numbers for all prompts."""
         return self._each * len(self.prompts)
 
     def check(
@@ -136,9 +136,9 @@ class LawChecker:
 
         Args:
             method: of kind `plain` or `tree`.
-            name: of the sampling setting, of a temperature above 0.
-            false_alarm: of this one comparison.
-            exact: against the exact law; else against samples of our own plain loop, drawn once for all.
+            name: of the sampling setting, whose temperature is above 0.
+            false_alarm: probability that this comparison fails by chance.
+            exact: compare with the exact law; else with samples of our plain loop, drawn once per setting.
 
         Raises:
             TooFewSamples: see `compare_laws`.
@@ -160,17 +160,17 @@ class LawChecker:
 
     @torch.inference_mode()
     def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """The law of the next token, by an ordinary pass of transformers for each context asked for.
+        """The law of the next token, by an ordinary transformers pass over the context.
 
         Args:
-            sampling: the settings.
-            prefix: the prompt's number and the tokens after it.
+            sampling: the sampling settings.
+            prefix: the prompt's number, followed by the tokens after the prompt.
         """
         ids = [*self.prompts[prefix[0]].ids, *prefix[1:]]
         return sampling(next_logits(self.pair, ids))
 
     def _texts(self, method: BuiltMethod, name: str) -> Texts:
-        """Rows of the prompt's number and the tokens after it."""
+        """The texts after all prompts, as rows of the prompt's number and the tokens after the prompt."""
         batches: list[Texts] = []
         for i in range(len(self.prompts)):
             texts = None if self._kept is None else self._kept.of(name, method.name, i)

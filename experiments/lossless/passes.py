@@ -1,9 +1,9 @@
 """A model that remembers its passes, so that thousands of texts after one prompt cost less.
 
-What a model returns depends on its weights and on the calls since its last prefill, on nothing else. So a
-pass after the same calls need not run again: its logits are recalled, bit by bit. What is new runs through
-the model's own cache, after the calls that lead there. Nothing of the loop, the drafter or the rule is
-skipped, and no tree is answered with the logits of another.
+The output of a model depends only on its weights and the calls since its last prefill. A pass after the
+same calls therefore need not run again: its logits are recalled, bit for bit. New passes run through the
+model's own cache, after the calls that lead to them. The loop, the drafter and the rule run in full, and no
+tree gets the logits of another.
 """
 
 from collections import OrderedDict
@@ -36,14 +36,14 @@ _Key = tuple[tuple[int, ...], tuple[_Call, ...]]
 
 
 class PassMemory:
-    """Logits by prompt and calls; those not used for longest are forgotten first.
+    """Logits by prompt and calls; the least recently used are forgotten first.
 
     Args:
         budget: bytes of logits to remember.
 
     Attributes:
-        asked: passes that were asked for, prefills not counted.
-        recalled: those that need not run.
+        asked: number of passes asked for, prefills not counted.
+        recalled: number of passes that did not have to run.
     """
 
     def __init__(self, budget: int = LARGEST_BUDGET) -> None:
@@ -52,7 +52,7 @@ class PassMemory:
         self._logits: OrderedDict[_Key, Tensor] = OrderedDict()
 
     def recall(self, key: _Key) -> Tensor | None:
-        """The logits, if they are remembered."""
+        """The logits, if remembered; else None."""
         self.asked += 1
         logits = self._logits.get(key)
         if logits is not None:
@@ -61,7 +61,7 @@ class PassMemory:
         return logits
 
     def remember(self, key: _Key, logits: Tensor) -> None:
-        """Take in new logits, at the cost of old ones."""
+        """Store new logits, and forget old ones if the budget is exceeded."""
         self._logits[key] = logits
         self._room -= logits.nbytes
         while self._room < 0 and len(self._logits) > 1:
@@ -69,14 +69,14 @@ class PassMemory:
 
 
 class RememberingModel:
-    """A `TreeModel` over another one, with the same results.
+    """A `TreeModel` that wraps another one and returns the same results.
 
-    Prefills and keeps are put off until a pass has to run. A prefill with the prompt that stands in the
-    cache costs nothing if no row of a tree was kept behind it.
+    Prefills and keeps are deferred until a pass has to run. A prefill with the prompt that is in the cache
+    costs nothing if no row of a tree was kept after it.
 
     Args:
-        model: its own cache is not touched.
-        memory: shared by all that `fresh` makes.
+        model: the wrapped model; its own cache is not touched.
+        memory: shared with all models that `fresh` returns.
     """
 
     def __init__(self, model: TreeModel, memory: PassMemory | None = None) -> None:
@@ -85,7 +85,7 @@ class RememberingModel:
         self._prompt: tuple[int, ...] = ()
         self._calls: tuple[_Call, ...] = ()
         self._length = 0
-        self._had: _Key | None = None
+        self._done: _Key | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -94,7 +94,7 @@ class RememberingModel:
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for."""
+        """Maximum number of positions of the model."""
         return self._model.max_length
 
     @property
@@ -108,11 +108,11 @@ class RememberingModel:
         return getattr(self._model, "draws_by_kernel", False)
 
     def fresh(self) -> "RememberingModel":
-        """The same weights and memory with an empty cache of its own."""
+        """A model with the same weights and memory, and an empty cache of its own."""
         return type(self)(self._model, self.memory)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget all rows and commit those of these tokens."""
+        """Forget all rows, and commit the rows of these tokens."""
         self._device = tokens.device
         self._prompt, self._calls = tuple(tokens.tolist()), ()
         self._length = len(self._prompt)
@@ -120,7 +120,7 @@ class RememberingModel:
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1, recalled if the same calls led here before."""
+        """Logits after nodes first .. first + T - 1; recalled if the same calls were made before."""
         self._calls = (*self._calls, _Run(tuple(tokens.tolist()), tuple(parents), first))
         key = (self._prompt, self._calls)
         logits = self.memory.recall(key)
@@ -135,10 +135,10 @@ class RememberingModel:
         self._length += len(nodes)
 
     def _catch_up(self) -> Float[Tensor, "T V"]:
-        """Make all calls that the model has not had; the last is a pass, whose logits are returned."""
+        """Make all calls that the model has not received; returns the logits of the last one, a pass."""
         start = self._usable()
         if start is None:
-            self._had = None
+            self._done = None
             self._model.prefill(self._row(self._prompt))
             start = 0
         logits = None
@@ -147,26 +147,27 @@ class RememberingModel:
                 self._model.keep(call.nodes)
             else:
                 logits = self._model.run(self._row(call.tokens), call.parents, call.first)
-        self._had = (self._prompt, self._calls)
+        self._done = (self._prompt, self._calls)
         assert logits is not None
         return logits
 
     def _usable(self) -> int | None:
-        """How many of the calls are in effect in the model's cache; None if it must start over.
+        """Number of calls whose effect is in the model's cache; None if the model must start over.
 
-        Passes that this text did not make are overwritten by the next one, unless something kept them or
-        they overwrote rows that it needs.
+        The next pass overwrites the rows of passes that this text did not make, unless their rows were kept
+        or they overwrote rows that this text needs.
         """
-        if self._had is None or self._had[0] != self._prompt:
+        if self._done is None or self._done[0] != self._prompt:
             return None
-        had, shared = self._had[1], 0
-        while shared < min(len(had), len(self._calls)) and had[shared] == self._calls[shared]:
+        done, shared = self._done[1], 0
+        while shared < min(len(done), len(self._calls)) and done[shared] == self._calls[shared]:
             shared += 1
-        extra, then = had[shared:], self._calls[shared] if shared < len(self._calls) else None
+        extra = done[shared:]
         if not extra:
             return shared
-        overwritten = isinstance(then, _Run) and all(
-            isinstance(call, _Run) and call.first >= then.first for call in extra
+        upcoming = self._calls[shared] if shared < len(self._calls) else None
+        overwritten = isinstance(upcoming, _Run) and all(
+            isinstance(call, _Run) and call.first >= upcoming.first for call in extra
         )
         return shared if overwritten else None
 

@@ -1,11 +1,11 @@
-"""The whole proof: every lossless rule, every law that it takes, every tree of up to six nodes.
+"""The full proof: every lossless rule, every law that it covers, every tree of up to six nodes.
 
     python -m treespec.experiments.lossless.prove [--nodes 6] [--tables 20] [--out proof.json]
 
 Two theorems by exact enumeration of the project's code. *One step*: the law of a step's tokens, completed
 by the target's own law, is the target's law of depth + 1 tokens, in float64 and in float32. *Composition*:
-three tokens through the real `decode`, with caches and pending tokens handed from step to step, follow the
-target's law. Then the rules are proved in exact fractions, without any error, on small trees.
+three tokens through the real `decode`, with caches and pending tokens passed from step to step, follow the
+target's law. In addition the rules are proved in exact fractions, without any error, on small trees.
 """
 
 import argparse
@@ -51,10 +51,10 @@ __all__ = ["Job", "Result", "jobs", "main", "prove"]
 
 VOCAB = 3
 COMPOSED_TOKENS = 3
-"""Tokens through `decode`."""
+"""Tokens decoded in the composition theorem."""
 
 MOST_FAILURES = 10
-"""That are printed."""
+"""Number of failures to print."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Job:
         theorem: `one step`, `fractions` or `composition`.
         shape: the tree.
         law: how children are drawn.
-        tables: random pairs of tables, beside all adversarial ones (composition: pairs in all).
+        tables: number of random pairs of tables, besides all adversarial ones (composition: all pairs).
     """
 
     theorem: str
@@ -75,21 +75,21 @@ class Job:
 
     @property
     def weight(self) -> float:
-        """Roughly how long it takes, to start long jobs first."""
+        """A rough estimate of the job's duration, to start long jobs first."""
         drawn = 0 if self.law is Law.DETERMINISTIC else self.shape.size
         return VOCAB**drawn * self.tables * (30 if self.theorem == "composition" else 1)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was proved of one rule and law, or why not.
+    """The outcome of the proof for one rule and law.
 
     Args:
         theorem: of the job.
-        rule: its name.
-        law: its name.
+        rule: name of the rule.
+        law: name of the law.
         proof: cases, runs and largest error.
-        failure: the message of the first failure, if any.
+        failure: message of the first failure, if any.
     """
 
     theorem: str
@@ -100,11 +100,11 @@ class Result:
 
 
 def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
-    """All parts, the longest first.
+    """All parts of the proof, the longest first.
 
     Args:
-        nodes: of the largest trees.
-        tables: random pairs of tables for the one-step theorem.
+        nodes: size of the largest trees.
+        tables: number of random pairs of tables for the one-step theorem.
     """
     parts = []
     for size in range(1, nodes + 1):
@@ -119,7 +119,7 @@ def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
 
 
 def prove(job: Job) -> list[Result]:
-    """Run one part over every lossless rule that covers its tree and law."""
+    """Run one part for every lossless rule that covers its tree and law."""
     torch.set_num_threads(1)
     rules = [r for r in RULES.values() if r.lossless and job.law in r.laws]
     if job.theorem == "composition":
@@ -142,7 +142,7 @@ def prove(job: Job) -> list[Result]:
         adversarial = (adversarial_pairs(VOCAB, 0, one_hot, dtype) for dtype in dtypes)
         for pair in chain(*random, *adversarial) if covering else ():
             case = Case(job.shape, job.law, pair)
-            oracle = case.oracle(exact=exact)  # the drafted trees are the same for all rules
+            oracle = case.oracle(exact=exact)  # drafted trees are the same for all rules
             for rule in covering:
                 try:
                     proofs[str(rule)] += case.prove(rule, oracle, exact)
@@ -189,13 +189,16 @@ def _composed(job: Job, rule: Rule) -> Result:
 
 
 def _composed_vocab(job: Job) -> int:
-    """Two tokens for trees of four nodes, if the law can draw its siblings from two: steps multiply."""
+    """Vocabulary size: 2 for trees of four nodes if the law can draw their siblings from 2 tokens, else 3.
+
+    The smaller vocabulary limits the number of branches, which multiplies with every step.
+    """
     distinct = job.law is not Law.IID and max(map(len, job.shape.children)) > 2
     return VOCAB if job.shape.size < 4 or distinct else 2
 
 
 def proofs(todo: Sequence[Job]) -> Iterator[tuple[int, int, list[Result]]]:
-    """The results of all parts as they come in, with the parts done and to do."""
+    """The results of all parts as they finish, each with the number of parts done and in total."""
     with ProcessPoolExecutor() as pool:
         pending = [pool.submit(prove, job) for job in todo]
         for done, future in enumerate(as_completed(pending), start=1):
@@ -207,33 +210,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m treespec.experiments.lossless.prove", description=__doc__
     )
-    parser.add_argument("--nodes", type=int, default=6, help="of the largest trees")
-    parser.add_argument("--tables", type=int, default=20, help="random pairs of tables")
-    parser.add_argument("--out", type=Path, help="write the table as JSON")
+    parser.add_argument("--nodes", type=int, default=6, help="size of the largest trees")
+    parser.add_argument("--tables", type=int, default=20, help="number of random pairs of tables")
+    parser.add_argument("--out", type=Path, help="write the results to this file, as JSON")
     options = parser.parse_args(arguments)
     if options.out:
         try:
             require_own(options.out, ("proved", "not_proved"), "record of this command")
         except ConfigError as error:
             parser.error(str(error))
-    console, start, where = Console(), time.perf_counter(), environment()
+    console, start, machine = Console(), time.perf_counter(), environment()
     table: dict[tuple[str, str, str], Proof] = {}
     failures: list[str] = []
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("proving", total=None)
-        for done, whole, results in proofs(jobs(options.nodes, options.tables)):
+        for done, total_parts, results in proofs(jobs(options.nodes, options.tables)):
             for result in results:
                 key = result.theorem, result.rule, result.law
                 table[key] = table.get(key, Proof(0, 0, 0.0)) + result.proof
                 failures += [result.failure] if result.failure else []
-            progress.update(bar, completed=done, total=whole)
-            if (
-                options.out
-            ):  # after every part, so that a killed proof has proved what it has proved
+            progress.update(bar, completed=done, total=total_parts)
+            if options.out:  # after every part, so that a killed proof keeps its results
                 record = {
-                    **where,
+                    **machine,
                     "parts": done,
-                    "of_parts": whole,
+                    "of_parts": total_parts,
                     **_record(table, start, failures),
                 }
                 write_whole(options.out, json.dumps(record, indent=1) + "\n")
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 Row = tuple[tuple[str, str, str], Proof]
-"""Theorem, rule and law, and what was proved of them."""
+"""Theorem, rule and law, and what was proved for them."""
 
 COLUMNS = (
     Column[Row]("theorem", lambda row: row[0][0], left=True),

@@ -1,8 +1,8 @@
-"""The texts of an unfinished `treespec check-lossless`, so that a check that was stopped goes on.
+"""Save the texts of an unfinished `treespec check-lossless`, so that a stopped check can resume.
 
-One line for each prompt of a method and a setting, written when all its texts are there. The first line
-says what they are samples of: config, sizes, passes, versions, and the code itself, since texts of other
-code would prove nothing about this. Of a line that a kill cut short nothing is taken.
+The file has one line per prompt, method and setting, written when all its texts are drawn. The first line
+records what the texts are samples of: config, sizes, passes, versions, and the code itself, because texts
+of other code prove nothing about this code. A line that a kill cut short is ignored.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ __all__ = ["NAME", "KeptSamples", "Texts", "code_hash"]
 NAME = "samples.jsonl"
 
 FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
-"""Of a line."""
+"""Keys of a line."""
 
 
 class Texts(NamedTuple):
-    """The texts after one prompt.
+    """Sampled texts.
 
     Args:
-        rows: token ids of each.
-        seconds: that they took.
+        rows: the prompt's number and the token ids of each text.
+        seconds: duration of the sampling.
     """
 
     rows: list[list[int]]
@@ -38,11 +38,11 @@ class Texts(NamedTuple):
 
 
 class KeptSamples:
-    """Texts that are kept in a file as they come.
+    """Texts that are saved to a file as they are drawn.
 
     Args:
-        folder: of the check; it must be there.
-        about: what they are samples of, as plain data.
+        folder: of the check; must exist.
+        about: what the texts are samples of, as plain data.
 
     Raises:
         ConfigError: if the folder holds texts of anything else.
@@ -53,30 +53,30 @@ class KeptSamples:
         self._texts: dict[tuple[str, str, int], Texts] = {}
         head = json.loads(json.dumps(about))
         lines = self.path.read_bytes().split(b"\n") if os.path.lexists(self.path) else []
-        whole = lines[:-1]
-        if lines and (not whole or _data(whole[0]) != head):
+        complete = lines[:-1]
+        if lines and (not complete or _data(complete[0]) != head):
             raise ConfigError(
                 f"{self.path} holds texts of another check, or of other code: remove it, or give another "
                 "folder with --out"
             )
-        for line in whole[1:]:
+        for line in complete[1:]:
             row = _data(line)
             if isinstance(row, dict) and set(row) == FIELDS:
                 key = row["sampling"], row["method"], row["prompt"]
                 self._texts[key] = Texts(row["rows"], row["seconds"])
-        kept = whole or [json.dumps(head).encode()]
-        if len(whole) + 1 != len(lines) or lines[-1:] != [b""]:
-            write_whole(self.path, b"".join(line + b"\n" for line in kept))
+        kept_lines = complete or [json.dumps(head).encode()]
+        if len(complete) + 1 != len(lines) or lines[-1:] != [b""]:
+            write_whole(self.path, b"".join(line + b"\n" for line in kept_lines))
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def of(self, sampling: str, method: str, prompt: int) -> Texts | None:
-        """What is there already."""
+        """The saved texts of a method after a prompt; None if there are none."""
         return self._texts.get((sampling, method, prompt))
 
     def add(self, sampling: str, method: str, prompt: int, texts: Texts) -> None:
-        """Keep the texts after a prompt."""
+        """Save the texts of a method after a prompt."""
         row = {"sampling": sampling, "method": method, "prompt": prompt, **texts._asdict()}
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -1,4 +1,4 @@
-"""What `treespec check-lossless` prints and writes: tables, verdicts, and what they mean."""
+"""Print and write the results of `treespec check-lossless`: tables, verdicts, and what they mean."""
 
 import json
 from collections.abc import Callable
@@ -23,10 +23,10 @@ from treespec.whole_file import write_whole
 __all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
 
 WIDTH = 118
-"""Columns that are printed at most."""
+"""Maximum width of the output, in columns."""
 
 MOST_SPLITS = 6
-"""Divergences that are printed."""
+"""Number of divergences to print."""
 
 Decode = Callable[[list[int]], str]
 
@@ -44,11 +44,11 @@ def print_check(check: Check, console: Console) -> None:
         title = f"{sampling}: texts equal to those of plain greedy decoding, id by id"
         print_table(Table(sampling, GREEDY_COLUMNS, rows, title=title, tone=_tone), console, width)
         splits = [(row, s) for row in rows for s in row.splits]
-        for row, place in splits[:MOST_SPLITS]:
-            tell(f"{row.method}: {_split_text(place, text_of)}")
+        for row, split in splits[:MOST_SPLITS]:
+            tell(f"{row.method}: {_split_text(split, text_of)}")
         if len(splits) > MOST_SPLITS:
             tell(f"... and {len(splits) - MOST_SPLITS} more")
-        tell(_near_tie_note(check, [place for _, place in splits]), "dim")
+        tell(_near_tie_note(check, [split for _, split in splits]), "dim")
     for sampling in dict.fromkeys(row.sampling for row in check.laws):
         laws = [row for row in check.laws if row.sampling == sampling]
         print_table(_law_table(check, sampling, laws), console, width)
@@ -74,14 +74,14 @@ def verdict(check: Check) -> str:
 
 
 def check_data(check: Check) -> dict[str, Any]:
-    """Everything printed, with config, seed, code, versions and hardware, as plain data."""
+    """Everything that is printed, with config, seed, code, versions and hardware, as plain data."""
 
     def row(entry: LawCheck | GreedyCheck) -> dict[str, Any]:
         more: dict[str, Any] = {"failed": entry.failed}
         if isinstance(entry, LawCheck):
             more |= {"p_value": entry.comparison.p_value, "passed": entry.comparison.passed}
         else:
-            more |= {"near_ties": sum(s.near_tie for s in entry.splits)}
+            more |= {"near_ties": sum(split.near_tie for split in entry.splits)}
         return asdict(entry) | more
 
     return {
@@ -101,18 +101,18 @@ def check_data(check: Check) -> dict[str, Any]:
 
 
 def write_check(check: Check, folder: Path) -> Path:
-    """Write `check_data` as `check.json`; infinities, of something impossible that was seen, are null."""
+    """Write `check_data` to `check.json`. Infinities (an impossible token was seen) are written as null."""
     text = json.dumps(plain_data(check_data(check)), indent=1) + "\n"
     path = write_whole(folder / "check.json", text)
-    (folder / NAME).unlink(missing_ok=True)  # texts of this check while it was unfinished
+    (folder / NAME).unlink(missing_ok=True)  # texts saved while the check was unfinished
     return path
 
 
 def require_check(folder: Path) -> None:
-    """Refuse a folder whose `check.json` is none of ours.
+    """Reject a folder whose `check.json` is not the result of a check.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: naming the file.
     """
     keys = ("checked", "false_alarm", "laws", "greedy", "passed")
     require_own(folder / "check.json", keys, "result of `treespec check-lossless`")
@@ -186,15 +186,15 @@ GREEDY_COLUMNS = (
 )
 
 
-def _split_text(place: Split, text_of: Decode) -> str:
+def _split_text(split: Split, text_of: Decode) -> str:
     def shown(token: int | None) -> str:
         return "the end" if token is None else repr(text_of([token]))
 
-    what = "near-tie" if place.near_tie else "NOT a near-tie"
+    what = "near-tie" if split.near_tie else "NOT a near-tie"
     return (
-        f"prompt {place.prompt}, token {place.position + 1}: {shown(place.token)} instead of "
-        f"{shown(place.reference_token)}; top-2 margin {place.top_two:.3g} logits "
-        f"({place.units:.3g} units of the last place): {what}"
+        f"prompt {split.prompt}, token {split.position + 1}: {shown(split.token)} instead of "
+        f"{shown(split.reference_token)}; top-2 margin {split.top_two:.3g} logits "
+        f"({split.units:.3g} units of the last split): {what}"
     )
 
 
@@ -231,33 +231,36 @@ def _notes(check: Check) -> list[str]:
     notes = []
     if check.laws:
         notes = [
-            f"False alarms: lossless methods fail with a probability of at most {check.false_alarm:g}, all "
-            f"{len(check.laws)} comparisons together ({check.false_alarm / len(check.laws):.2g} each, "
-            "Bonferroni). p: exact, by redrawing the statistic under equality.",
+            "False alarms: the probability that any lossless method fails is at most "
+            f"{check.false_alarm:g} over all {len(check.laws)} comparisons "
+            f"({check.false_alarm / len(check.laws):.2g} each, Bonferroni). p: exact, by redrawing the "
+            "statistic under equality.",
             "Token 2 and later are tested given the tokens before them. noticed from: total variation of "
             "the first token, after every prompt, that would be noticed in 90 % of cases or more. "
             "Differences among rare tokens pooled into one cell are not seen.",
             f"Samples: texts by the real loop, tokens: {check.tokens}, prompts: {check.prompts}; "
-            f"{100 * check.recalled:.0f} % of the target's passes were recalled from equal ones.",
+            f"{100 * check.recalled:.0f} % of the target's passes were recalled from identical ones.",
         ]
         if check.exact and any(map(_truncated, check.config.samplings)):
             notes.append(
                 "top-k, top-p, min-p: passes over trees and over single tokens round differently, in any "
-                "dtype. A token within rounding of the cut can so occur where the exact law has none, and "
-                "fails at once (p = 0), which the false-alarm rate does not include. If one token instead "
-                "of 0.00 % is all that deviates, check again with another cut: a loss stays, rounding does "
-                "not."
+                "dtype. A token within rounding of the cut can therefore occur although the exact law "
+                "excludes it; the check then fails at once (p = 0), which the false-alarm rate does not "
+                "include. If the only deviation is a token expected in 0.00 %, check again with another "
+                "cut: a loss stays, rounding does not."
             )
         if check.dtype in ("bfloat16", "float16"):
             notes.append(
-                f"In {check.dtype} passes over trees and over single tokens differ by rounding, which "
+                f"In {check.dtype}, passes over trees and over single tokens differ by rounding, which "
                 "enough samples would notice too (top-p and top-k most of all); use float32."
             )
     if not all(row.lossless for row in (*check.laws, *check.greedy)):
         notes.append(
-            "lossy: the rule changes the law by design, so that it cannot fail; measurable: and these "
-            "samples show it."
+            "lossy: the rule changes the law by design, so it cannot fail; measurable: these samples show "
+            "the change."
         )
     if check.skipped:
-        notes.append(f"Not checked, because they are not ours: {', '.join(check.skipped)}.")
+        notes.append(
+            f"Not checked, because they do not run in treespec's loop: {', '.join(check.skipped)}."
+        )
     return notes

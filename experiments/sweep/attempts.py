@@ -1,8 +1,8 @@
-"""What became of each attempt at a job, one small file each, and whether the job is finished.
+"""The outcome of each attempt at a job, in a small file of its own, and whether the job is finished.
 
-A worker writes its file when it ends, well or not. One that was killed cannot: then the sweep writes the
-file for it, so that a job is never without a reason. Whether the job is finished its run's folder says, and
-nobody else.
+A worker writes the file when it ends, successfully or not. If a worker was killed, the sweep writes the
+file in its place, so that every failure has a recorded reason. Only the folder of a job's run says whether
+the job is finished.
 """
 
 import json
@@ -34,13 +34,13 @@ _FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null
 
 @dataclass(frozen=True)
 class Task:
-    """One attempt at a job.
+    """An attempt at a job, to be run.
 
     Args:
         name: of the job.
         folder: of the job.
-        attempt: its number.
-        log: where the worker's output goes.
+        attempt: number of the attempt.
+        log: file for the worker's output.
     """
 
     name: str
@@ -51,7 +51,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a task; None: it finished."""
+    """A task that has ended.
+
+    Args:
+        task: the task.
+        error: why it failed; None if it did not, or if its attempt's file says why.
+    """
 
     task: Task
     error: str | None
@@ -59,10 +64,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a job.
+    """An attempt at a job that has ended.
 
     Args:
-        number: from 1.
+        number: counted from 1.
         error: why it failed, in one line; None if the job is finished.
         about: where and how it ran: executor, workers, host, threads, versions, started, ended.
     """
@@ -74,14 +79,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How far a job is.
+    """The state of a job.
 
     Args:
         name: of the job.
-        ran: whether its run came to its end, with or without errors.
-        errors: rows that hold an error.
-        error: why it is not finished well, as far as an attempt says; None if it is, or was never tried.
-        attempts: that have ended.
+        ran: whether its run reached its end, with or without errors.
+        errors: number of rows that record an error.
+        error: why the job is not finished, by its last attempt; None if it is finished or was never tried.
+        attempts: the attempts that have ended.
     """
 
     name: str
@@ -92,7 +97,7 @@ class JobOutcome:
 
     @property
     def finished(self) -> bool:
-        """Every method finished every prompt."""
+        """Whether every method finished every prompt."""
         return self.ran and not self.errors
 
     @property
@@ -103,7 +108,7 @@ class JobOutcome:
         return "not finished" if self.error is None else "failed"
 
     def data(self) -> Mapping[str, Any]:
-        """As plain data."""
+        """The outcome as plain data."""
         return {
             "job": self.name,
             "state": self.state,
@@ -130,17 +135,17 @@ def read_attempts(job: Path) -> list[Attempt]:
 
 
 def outcome_of(job: Path) -> JobOutcome:
-    """The outcome of a job, from its folder.
+    """The outcome of a job, read from its folder.
 
     Raises:
-        SweepError: if a file of it is damaged.
+        SweepError: if a file in it is damaged.
     """
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = parsed(path, SweepError) if path.exists() else {}
     problem = fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)})
     if problem:
-        raise SweepError(f"{path} is no manifest of a run: {problem}")
+        raise SweepError(f"{path} is not the manifest of a run: {problem}")
     ran = manifest.get("finished") is not None
     errors = int(manifest.get("errors") or 0) if ran else 0
     error = None
@@ -152,7 +157,7 @@ def outcome_of(job: Path) -> JobOutcome:
 
 
 def write_attempt(job: Path, attempt: Attempt) -> None:
-    """Write down how an attempt ended; what a worker wrote itself stays."""
+    """Record how an attempt ended, unless its worker has recorded that itself."""
     name = f"attempts/{attempt.number:03d}.json"
     if not (job / name).exists():
         (job / "attempts").mkdir(parents=True, exist_ok=True)
@@ -160,13 +165,13 @@ def write_attempt(job: Path, attempt: Attempt) -> None:
 
 
 def write_json(job: Path, name: str, data: Any) -> None:
-    """Replace a file of a job, which is in the sweep's list of files, atomically."""
+    """Replace a file of a job atomically; the sweep's list of files must name it."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     try:
         write_whole(job / name, text, temporary=Mark.read(job.parents[1]).temporary())
     except (OSError, Unreadable) as error:
-        why = getattr(error, "strerror", error)
+        reason = getattr(error, "strerror", error)
         raise SweepNotWritten(
-            f"{job / name} cannot be written: {why}. What was finished before is kept, and the same "
-            "command goes on"
+            f"{job / name} cannot be written: {reason}. Finished results are kept, and the same command "
+            "resumes the sweep"
         ) from None

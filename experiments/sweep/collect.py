@@ -1,4 +1,4 @@
-"""The one result of a sweep: all rows of all jobs, and a summary by job, sampling setting and method."""
+"""Collect the result of a sweep: the rows of all jobs, and a summary by job, setting and method."""
 
 import io
 import json
@@ -23,30 +23,30 @@ __all__ = ["METRIC_PREFIX", "Collected", "collect", "without_times"]
 Keep = Callable[[Path, str | bytes], object]
 
 PREFIX = "sweep."
-"""Before the keys of the grid, where they are names of columns: a run has a column `seed` too."""
+"""Prefix of columns named after keys of the grid: a run has a column `seed` of its own."""
 
 METRIC_PREFIX = "metric."
-"""Before the names of plug-ins' metrics."""
+"""Prefix of columns named after metrics."""
 
 SCHEMA_KEY = "treespec_sweep_schema_version"
-"""Key of a table's own metadata; beside it is the version of the runs' rows."""
+"""Key in the Parquet metadata for the sweep's schema version; the version of a run's rows is beside it."""
 
 MEASURED_PREFIXES = ("tokens_per_second", "speedup", "step_ms")
 MEASURED_SUFFIXES = ("_s", "_bytes", "_j")
 MEASURED_NAMES = ("baseline", "fastest")
-"""Columns that hold times, memory and energy, or what follows from them: all others are the same in every
+"""Columns that hold times, memory and energy, or follow from them; all others are the same in every
 repetition."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What a sweep found.
+    """The collected result of a sweep.
 
     Args:
         outcomes: of every job, in the order of the grid.
         prompts: the rows of all finished jobs, with `job` and a column for each key of the grid.
         summary: one row for each finished job, sampling setting and method.
-        notes: what must be known to read it.
+        notes: caveats for reading the tables.
     """
 
     outcomes: tuple[JobOutcome, ...]
@@ -55,7 +55,7 @@ class Collected:
     notes: tuple[str, ...]
 
     def data(self, folder: Path) -> dict[str, Any]:
-        """As plain data: the folder, every job with its state, the summary, the notes."""
+        """The result as plain data: the folder, every job with its state, the summary, the notes."""
         return {
             "folder": str(folder),
             "jobs": [outcome.data() for outcome in self.outcomes],
@@ -65,20 +65,20 @@ class Collected:
 
     @property
     def failed(self) -> tuple[JobOutcome, ...]:
-        """Jobs that did not finish, or with errors."""
+        """Jobs that did not finish, or finished with errors."""
         return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
 
 
 def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None) -> Collected:
-    """Read all jobs that have finished, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
+    """Read all jobs that have run, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
 
     Args:
         folder: of the sweep.
-        manifest: its `sweep.json`.
-        keep: writes a file of the folder; `search.whole_file.write_whole` by default.
+        manifest: its parsed `sweep.json`.
+        keep: writes a file of the folder; `treespec.whole_file.write_whole` by default.
 
     Raises:
-        SweepError: if a file of it is damaged, or cannot be written.
+        SweepError: if a file is damaged, or cannot be written.
     """
     import polars as pl
 
@@ -94,10 +94,10 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
         except RunFolderError as error:
             if outcome.finished:
                 raise SweepError(f"a finished job cannot be read: {error}") from None
-            continue  # every row holds an error: the outcome says which
+            continue  # every row records an error, and the outcome says which
         values = _columns(entry, manifest["grid"])
-        heads = pl.DataFrame([values], infer_schema_length=None)
-        prompts.append(heads.join(run.prompts, how="cross"))
+        job_columns = pl.DataFrame([values], infer_schema_length=None)
+        prompts.append(job_columns.join(run.prompts, how="cross"))
         rows += [values | row for row in _rows(run)]
     collected = Collected(
         tuple(outcomes),
@@ -110,7 +110,7 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
 
 
 def without_times(frame: "pl.DataFrame") -> "pl.DataFrame":
-    """The columns that must come out the same wherever and however often a sweep runs."""
+    """The columns that must be the same wherever and however often a sweep runs."""
     return frame.select(
         name
         for name in frame.columns
@@ -121,10 +121,10 @@ def without_times(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _columns(entry: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """`job`, and the values of the grid: of one kind where all of a key are (numbers, truth), else text."""
+    """`job` and the grid's values: a number or a boolean if all values of the key are, else text."""
     values: dict[str, Any] = {"job": entry["name"]}
     for key, value in entry["values"].items():
-        kinds = {type(other) for other in grid[key]}
+        kinds = {type(swept) for swept in grid[key]}
         if kinds <= {int} or kinds <= {str} or kinds <= {bool}:
             values[PREFIX + key] = value
         elif kinds <= {int, float}:
@@ -160,7 +160,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
 
 
 def _interval(name: str, value: Interval | None) -> dict[str, float | None]:
-    """Three columns: the estimate and the bounds of its interval, null where there are none."""
+    """Three columns: the estimate and the bounds of its interval; null if there are none."""
     if value is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     bounds = (value.low, value.high) if value.bounded else (None, None)
@@ -174,19 +174,19 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
         for attempt in read_attempts(folder / "jobs" / outcome.name)[-1:]
     ]
     notes = []
-    beside = sorted({about.get("workers", 1) or 0 for about in attempts} - {1})
-    if beside:
-        most = beside[-1]
-        many = f"up to {most} jobs ran side by side" if most else "SLURM runs jobs side by side"
+    parallel = sorted({about.get("workers", 1) or 0 for about in attempts} - {1})
+    if parallel:
+        most = parallel[-1]
+        jobs = f"up to {most} jobs ran in parallel" if most else "SLURM runs jobs in parallel"
         notes.append(
-            f"Times: {many}, sharing caches and memory: they are not comparable with those of jobs that "
-            "ran alone. Ratios within a job (speedups) suffer less; tokens per step do not."
+            f"Times: {jobs}, sharing caches and memory, so times are not comparable with those of jobs "
+            "that ran alone. Ratios within a job (speedups) suffer less; tokens per step do not suffer."
         )
     for key, what in (("threads", "threads"), ("host", "machines")):
         values = sorted({str(about[key]) for about in attempts if about.get(key) is not None})
         if len(values) > 1:
             notes.append(
-                f"Jobs ran with different {what} ({', '.join(values)}): times do not compare."
+                f"Jobs ran with different {what} ({', '.join(values)}): their times are not comparable."
             )
     versions = {json.dumps(about.get("versions"), sort_keys=True) for about in attempts}
     if len(versions) > 1:
@@ -197,7 +197,7 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
 def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected, keep: Keep) -> None:
     about = METADATA | {SCHEMA_KEY: str(manifest["schema_version"])}
     for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
-        buffer = io.BytesIO()  # polars has errors of its own for a disk that is full
+        buffer = io.BytesIO()  # written in memory first: polars has its own errors for a full disk
         frame.write_parquet(buffer, metadata=about)
         keep(folder / f"{name}.parquet", buffer.getvalue())
     data = {

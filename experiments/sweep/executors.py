@@ -1,7 +1,7 @@
 """Where the jobs of a sweep run: in this process, in processes of this machine, or on SLURM (`slurm`).
 
-submitit has a local executor too, but it starts everything that it is given at once; a sweep must keep to a
-number of workers, or the times mean nothing. So local workers are processes of our own, one for each job.
+The local executor of submitit starts all jobs at once. A sweep must limit the number of workers, or its
+times mean nothing; so local workers are processes of our own, one per job.
 """
 
 import os
@@ -21,43 +21,43 @@ from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 __all__ = ["Executor", "InProcess", "LocalWorkers", "threads_for"]
 
 LOG_TAIL = 400
-"""Characters of a worker's output that are quoted when it says nothing else."""
+"""Characters of a worker's output to quote if the worker reports nothing else."""
 
 
 class Executor(ABC):
-    """Runs tasks. Each of them writes into its job's folder; what is returned is only whether it ended."""
+    """Runs tasks. A task writes its results to its job's folder; the executor only reports its end."""
 
     name: str
     workers: int = 1
-    """How many jobs may run side by side; 0 for as many as it likes."""
+    """Number of jobs that may run in parallel; 0 for no limit."""
     queues: bool = False
-    """Whether what it is given waits in a queue of its own, so that `poll` alone says what runs."""
+    """Whether started tasks may wait in a queue, so that only `poll` tells which jobs run."""
     threads: int | None = None
-    """Of torch in each job; None where jobs take what they find."""
+    """Threads of torch in each job; None for torch's default or SLURM's allotment."""
 
     @abstractmethod
     def room(self) -> int:
-        """How many tasks it takes now."""
+        """Number of tasks that can be started now."""
 
     @abstractmethod
     def start(self, tasks: Sequence[Task]) -> None:
-        """Begin these tasks, no more than there is room for."""
+        """Start these tasks, at most `room()` of them."""
 
     @abstractmethod
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """What has ended since the last call, and the names of the jobs that run at the moment."""
+        """The tasks that have ended since the last call, and the names of the jobs running now."""
 
     @abstractmethod
     def stop(self) -> str:
-        """End what can be ended, after Ctrl-C or an error; says what happens to the rest."""
+        """Stop what can be stopped, after Ctrl-C or an error; returns what became of the jobs, in words."""
 
     def made(self) -> Sequence[Path]:
-        """Files in the folder of logs that the tasks of the last `start` leave besides their own logs."""
+        """Files in the log folder that the tasks of the last `start` leave besides their own logs."""
         return ()
 
 
 class InProcess(Executor):
-    """One job after the other, here.
+    """Runs one job after the other, in this process.
 
     Args:
         allow_versions: see `run_job`.
@@ -70,11 +70,11 @@ class InProcess(Executor):
         self._ended: list[Ended] = []
 
     def room(self) -> int:
-        """One, if the last one's end has been asked for."""
+        """One, unless `poll` has not yet reported the last task."""
         return 1 - len(self._ended)
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Run it to its end."""
+        """Run each task to its end."""
         for task in tasks:
             error = None
             try:
@@ -89,21 +89,21 @@ class InProcess(Executor):
             self._ended.append(Ended(task, error))
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """What has ended."""
+        """The tasks that have ended; none are running."""
         ended, self._ended = self._ended, []
         return ended, set()
 
     def stop(self) -> str:
-        """Nothing is left running."""
+        """Do nothing: the interrupt itself has stopped the job."""
         return "the job in progress was stopped"
 
 
 class LocalWorkers(Executor):
-    """A process for each job, so many at a time.
+    """Runs each job in a process of its own, a limited number at a time.
 
     Args:
-        workers: jobs side by side.
-        threads: of torch in each; `threads_for(workers)` by default.
+        workers: number of jobs in parallel.
+        threads: of torch in each process; `threads_for(workers)` by default.
         allow_versions: see `run_job`.
     """
 
@@ -118,20 +118,20 @@ class LocalWorkers(Executor):
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that run."""
+        """Process ids of the running workers."""
         return [process.pid for _, process in self._running.values()]
 
     def room(self) -> int:
-        """Workers that are free."""
+        """Number of free workers."""
         return self.workers - len(self._running)
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Start a worker for each."""
+        """Start a worker for each task."""
         for task in tasks:
             task.log.parent.mkdir(parents=True, exist_ok=True)
             with task.log.open("ab") as log:
-                # Its standard input stays open as long as this process lives. A session of its own keeps
-                # Ctrl-C from it: this process stops it.
+                # Standard input stays open as long as this process lives (`--with-parent`). In a session of
+                # its own the worker does not receive Ctrl-C; this process stops it.
                 process = subprocess.Popen(
                     self.command(task),
                     stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ class LocalWorkers(Executor):
             self._running[task.name] = task, process
 
     def command(self, task: Task) -> list[str]:
-        """The command line of a worker. -P: a folder `experiments` that lies here is not imported."""
+        """The command line of a worker. -P keeps Python from importing a local folder `experiments`."""
         command = [
             sys.executable,
             "-P",
@@ -156,18 +156,18 @@ class LocalWorkers(Executor):
         return command + ["--allow-versions"] * self._allow_versions
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """Workers that are gone, and those that are not."""
+        """The workers that have ended, and the names of jobs still running."""
         ended = []
         for name, (task, process) in list(self._running.items()):
             code = process.poll()
             if code is not None:
                 del self._running[name]
                 _hang_up(process)
-                ended.append(Ended(task, None if code == 0 else _death(code, task.log)))
+                ended.append(Ended(task, None if code == 0 else _reason(code, task.log)))
         return ended, set(self._running)
 
     def stop(self) -> str:
-        """Kill the workers: what they have finished is on the disk, and the rest is done again."""
+        """Kill the workers. Finished prompts are on disk; the rest is decoded again later."""
         stopped = len(self._running)
         for _, process in self._running.values():
             process.kill()
@@ -179,28 +179,28 @@ class LocalWorkers(Executor):
 
 
 def threads_for(workers: int) -> int:
-    """Threads of torch for each of so many workers: a share of the cores, at most what the user allows."""
+    """Threads of torch per worker: an equal share of the cores, at most what the user allows."""
     affinity = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
     cores = len(affinity) if affinity else psutil.cpu_count() or 1
     return at_most_allowed(max(1, cores // workers))
 
 
 def _hang_up(process: "subprocess.Popen[bytes]") -> None:
-    """Close the pipe to a worker that is gone."""
+    """Close the pipe to a worker that has ended."""
     if process.stdin is not None:
         process.stdin.close()
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """That of this process, with the same code on the path and so many threads."""
+    """This process's environment, with the same code on the path and the number of threads set."""
     root = os.fspath(Path(treespec.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     return {**os.environ, **counts, "PYTHONPATH": path}
 
 
-def _death(code: int, log: Path) -> str:
-    """Why a worker ended, if it did not say so itself."""
+def _reason(code: int, log: Path) -> str:
+    """Why a worker failed, for workers that did not record it themselves."""
     if code < 0:
         try:
             name = signal.Signals(-code).name

@@ -1,12 +1,12 @@
-"""The folder of a sweep: its manifest, its jobs' folders, and who may write it.
+"""The folder of a sweep: its manifest, the folders of its jobs, and the lock on writing it.
 
 sweep.json               grid, base config, jobs, versions; replaced atomically
 jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
 plugins/                 copies of the plug-ins, which workers load
-logs/                    what workers printed
-.treespec                that the folder is ours, and what we made in it (`records.mark`)
+logs/                    output of the workers
+.treespec                marks the folder as treespec's, and lists the files made in it (`records.mark`)
 prompts.parquet, summary.parquet, summary.json   the collected result
 """
 
@@ -46,7 +46,7 @@ PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
 
 
 def versions_here() -> dict[str, Any]:
-    """What decides about results, of this process: workers must have what their sweep was planned with."""
+    """The versions in this process that affect results; workers must have those of the planned sweep."""
     here = environment()
     return {
         "treespec": here["treespec_version"],
@@ -56,9 +56,9 @@ def versions_here() -> dict[str, Any]:
 
 
 def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """`torch: 2.13.0 was planned, 2.12.1 is here`, for all that differ.
+    """A line such as `torch: 2.13.0 was planned, 2.12.1 is here` for each version that differs.
 
-    What was not noted when the sweep was planned (by an older treespec) cannot be told to differ.
+    Versions that the sweep did not record (planned by an older treespec) are not compared.
     """
     return [
         f"{name}: {planned[name]} was planned, {here.get(name)} is here"
@@ -68,7 +68,7 @@ def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> l
 
 
 SWEEP_VERSION = 1
-"""Of the layout and of `sweep.json`."""
+"""Version of the folder's layout and of `sweep.json`."""
 
 SWEEP = Kind(
     name="sweep",
@@ -93,10 +93,10 @@ class SweepFolder(HeldFolder):
     """A sweep's folder, held by one process at a time (`with SweepFolder(path) as folder:`).
 
     Args:
-        path: made if it does not exist.
+        path: of the folder; created if missing.
 
     Raises:
-        SweepError: on entering, if the path is no folder of a sweep, or another process holds it.
+        SweepError: on entering, if the path is not a sweep's folder, or another process holds it.
     """
 
     kind = SWEEP
@@ -108,11 +108,11 @@ class SweepFolder(HeldFolder):
 
     @property
     def logs(self) -> Path:
-        """The folder of what workers print."""
+        """The folder for the output of workers."""
         return self.path / "logs"
 
     def manifest(self) -> dict[str, Any] | None:
-        """The parsed `sweep.json`, None if nothing was started here.
+        """The parsed `sweep.json`; None if no sweep was started in the folder.
 
         Raises:
             SweepError: if it is damaged, or of a newer treespec.
@@ -122,16 +122,16 @@ class SweepFolder(HeldFolder):
     def start(
         self, grid: Grid, session: Mapping[str, Any], *, allow_versions: bool = False
     ) -> dict[str, Any]:
-        """Write or continue the manifest, and the config of every job.
+        """Write or continue the manifest, and write the config of every job.
 
         Args:
-            grid: what is swept.
-            session: how the jobs will be run; noted with the time.
+            grid: the sweep's grid.
+            session: how the jobs will be run; recorded with the time.
             allow_versions: continue a sweep that was planned with other versions.
 
         Raises:
-            SweepError: if the folder belongs to another grid, naming what differs.
-            VersionsDiffer: if it was planned with other code or packages.
+            SweepError: if the folder belongs to another grid, naming the differences.
+            VersionsDiffer: if the sweep was planned with other code or packages.
         """
         earlier, here = self.manifest(), versions_here()
         if earlier is None:
@@ -163,8 +163,8 @@ class SweepFolder(HeldFolder):
             changed = different_versions(manifest["versions"], here)
             if changed and not allow_versions:
                 raise VersionsDiffer(
-                    f"{self.path} was planned with other versions; --allow-versions continues all the "
-                    "same, --fresh starts over. What differs:\n" + _lines(changed)
+                    f"{self.path} was planned with other versions; --allow-versions continues anyway, "
+                    "--fresh starts over. What differs:\n" + _lines(changed)
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
@@ -175,37 +175,39 @@ class SweepFolder(HeldFolder):
             self.keep(self.path / FOLDER / file.path.name, file.content)
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
-            # Without a manifest, what is there is of a killed start, perhaps with another config.
+            # Without a manifest, existing files are from a killed start, perhaps with another config.
             if earlier is None or not path.exists():
                 self.keep(path, _yaml(config_data(job.config)))
         self._keep_manifest(manifest)
         return manifest
 
     def require_free(self, grid: Grid) -> None:
-        """Refuse a folder in which files of others are where the jobs of a grid go.
+        """Reject a folder in which files that are not ours occupy the places of the grid's jobs.
 
         Raises:
-            SweepError: naming the first.
+            SweepError: naming the first such file.
         """
         self.files.require_free([*_names(grid), *_runs(grid)])
 
     def task(self, name: str, attempt: int) -> Task:
-        """An attempt at a job. What its worker will write is named in the folder's list now: only the
-        process that holds the folder writes that list.
+        """A new attempt at a job.
+
+        The files that its worker will write are added to the folder's list now, because only the process
+        that holds the folder writes that list.
         """
-        told = f"jobs/{name}/attempts/{attempt:03d}.json"
+        record = f"jobs/{name}/attempts/{attempt:03d}.json"
         with self._writing():
-            self.files.claim(f"logs/{name}.log", told)
+            self.files.claim(f"logs/{name}.log", record)
         return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
 
     def claim_logs(self, paths: Iterable[Path]) -> None:
-        """Name files that an executor of its own makes, for it to fill or as soon as it has made them."""
+        """Add files that an executor creates itself to the folder's list, before or after they exist."""
         inside = [path for path in paths if path.is_relative_to(self.path.resolve())]
         with self._writing():
             self.files.adopt(path.relative_to(self.path.resolve()).as_posix() for path in inside)
 
     def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder so that it is there whole or not at all.
+        """Write a file of this folder atomically.
 
         Raises:
             SweepError: if it cannot be written.
@@ -219,15 +221,15 @@ class SweepFolder(HeldFolder):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say of a write that fails in which folder, and how to go on."""
+        """Turn a failed write into an error that names the folder and says how to resume."""
         try:
             yield
         except OSError as error:
             if isinstance(error, SweepError):
                 raise
             raise SweepNotWritten(
-                f"{self.path} cannot be written: {error.strerror or error}. What was finished before is "
-                "kept, and the same command goes on"
+                f"{self.path} cannot be written: {error.strerror or error}. Finished results are kept, and "
+                "the same command resumes the sweep"
             ) from None
 
     def _require_same(self, manifest: Mapping[str, Any], grid: Grid) -> None:
@@ -243,14 +245,14 @@ class SweepFolder(HeldFolder):
         )
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Say in the manifest that every job has come to its end."""
+        """Record in the manifest that every job has ended."""
         self._keep_manifest(dict(manifest) | {"finished": now()})
 
     def clear(self) -> None:
-        """Delete what this folder's own list names, and nothing else; runs of jobs by their own lists.
+        """Delete only the files that this folder's list names, and those in the lists of the jobs' runs.
 
         Raises:
-            SweepError: if a job is still being written, before anything is deleted.
+            SweepError: if a job is still being written; then nothing is deleted.
         """
         with self._writing():
             self.files.clear()
@@ -267,7 +269,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
-    problem = fits(data, _FORM) if isinstance(data, dict) else "the object with its keys is missing"
+    problem = fits(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
     if not newer and problem:
         raise SweepError(
             f"{path} is not the manifest of a sweep ({problem}); give another folder with --out, or start "
@@ -290,7 +292,7 @@ def _lines(changed: Sequence[str]) -> str:
 
 
 def _names(grid: Grid) -> list[str]:
-    """What a sweep makes whatever comes, but for its workers' attempts and logs."""
+    """The files that every sweep creates, except for the logs of its workers."""
     files = ["sweep.json", "prompts.parquet", "summary.parquet", "summary.json"]
     for job in grid.jobs:
         files += [f"jobs/{job.name}/{name}" for name in ("config.yaml", "slurm.json", "attempts/")]

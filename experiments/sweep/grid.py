@@ -1,10 +1,10 @@
-"""A grid over the keys of a config: the Cartesian product of its lists, a job for each point.
+"""A grid over keys of a config: the Cartesian product of its lists, with a job for each point.
 
     sweep:
       seed: [0, 1, 2]
       methods[3].shape.depth: [2, 4, 8]
 
-Keys are those of overrides on the command line, values are in YAML. The first key changes slowest.
+Keys are written like those of overrides on the command line, values in YAML. The first key changes slowest.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class Job:
 
     Args:
         name: readable, and safe as the name of a folder: `models.dtype=float32,seed=1`.
-        values: of every key of the grid.
-        config: the experiment.
+        values: the value of every key of the grid.
+        config: of the experiment.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Grid:
-    """A config that holds a grid.
+    """A config with a grid.
 
     Args:
-        path: of its file.
+        path: of the config's file.
         name: of the experiment.
-        base: the config without the grid, as it was written, overrides applied.
+        base: the config without the grid, as written, with overrides applied.
         axes: the values of each key, in order.
         jobs: in the order of the product.
     """
@@ -82,36 +82,36 @@ class Grid:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what the jobs are."""
+        """SHA-256 of the jobs' names and configs."""
         text = json.dumps([[job.name, config_hash(job.config)] for job in self.jobs])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
-    """Read a config with a grid and check every job of it.
+    """Read a config with a grid, and check all of its jobs.
 
     Args:
-        source: path of a YAML file, or the name of a config that is shipped.
+        source: path of a YAML file, or the name of a shipped config.
         overrides: of the base, or of the grid: `sweep.seed=[0,1]`.
 
     Raises:
-        ConfigError: if the file or the grid is wrong, or any of its jobs is no valid experiment.
+        ConfigError: if the file or the grid is wrong, or a job is not a valid experiment.
     """
     path, data = read_data(source)
-    given = data.pop("sweep", None) or {}
-    if not isinstance(given, dict):
-        raise ConfigError(f"{path}: sweep = {brief(given)}: must be a mapping of keys to lists")
-    axes = {_canonical(str(key)): values for key, values in given.items()}
-    if len(axes) < len(given):
-        raise ConfigError(f"{path}: sweep: two of its keys are the same: {brief(list(given))}")
-    wheres = {key: f"{path}: sweep.{key[:80]}" for key in axes}
+    sweep = data.pop("sweep", None) or {}
+    if not isinstance(sweep, dict):
+        raise ConfigError(f"{path}: sweep = {brief(sweep)}: must be a mapping of keys to lists")
+    axes = {_canonical(str(key)): values for key, values in sweep.items()}
+    if len(axes) < len(sweep):
+        raise ConfigError(f"{path}: sweep: two of its keys are the same: {brief(list(sweep))}")
+    origins = {key: f"{path}: sweep.{key[:80]}" for key in axes}
     for text in overrides:
         key, value = parse_override(text)
         parts = key_parts(key)
         if parts[0] == "sweep" and len(parts) > 1:
             swept = _canonical(".".join(parts[1:]))
             axes[swept] = value
-            wheres[swept] = f"override {brief(text)}: sweep.{swept[:80]}"
+            origins[swept] = f"override {brief(text)}: sweep.{swept[:80]}"
         elif parts[0] == "sweep":
             raise ConfigError(
                 f"override {brief(text)}: name a key of the grid, such as sweep.seed=[0,1]"
@@ -120,13 +120,13 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
             data = override(data, text)
     if not axes:
         raise ConfigError(
-            f"{path}: no `sweep:` in it, so it is one experiment: `treespec run {source}`, or give a grid, "
-            "such as sweep.seed=[0,1]"
+            f"{path}: no `sweep:`, so this is a single experiment: use `treespec run {source}`, or give a "
+            "grid, such as sweep.seed=[0,1]"
         )
     data, axes = (json.loads(json.dumps(part, default=str)) for part in (data, axes))
-    _require_axes(path, axes, wheres)
+    _require_axes(path, axes, origins)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = _configs(path, data, points, overrides, wheres)
+    configs = _configs(path, data, points, overrides, origins)
     jobs = tuple(map(Job, _names(points), points, configs))
     _require_different(path, jobs)
     frozen = {key: tuple(values) for key, values in axes.items()}
@@ -134,7 +134,7 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
 
 
 def _point_text(values: Mapping[str, Any]) -> str:
-    """`seed=1, models.dtype=float32`, for messages."""
+    """A point for messages, such as `seed=1, models.dtype=float32`."""
     return ", ".join(f"{key[:80]}={_text(value)[:80]}" for key, value in values.items())
 
 
@@ -142,25 +142,27 @@ def _canonical(key: str) -> str:
     return ".".join(key_parts(key))
 
 
-def _require_axes(path: Path, axes: Mapping[str, Any], wheres: Mapping[str, str]) -> None:
+def _require_axes(path: Path, axes: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     for key, values in axes.items():
-        where = wheres[key]
+        origin = origins[key]
         if not key:
             raise ConfigError(f"{path}: sweep: a key is empty; write one such as models.dtype")
         if key in ("name", "output", "sweep"):
             raise ConfigError(
-                f"{where}: cannot be swept; every job has a name and a folder of its own"
+                f"{origin}: cannot be swept; every job has a name and a folder of its own"
             )
         if not isinstance(values, list):
             raise ConfigError(
-                f"{where} = {brief(values)}: must be a list, such as [{_text(values)[:80]}]"
+                f"{origin} = {brief(values)}: must be a list, such as [{_text(values)[:80]}]"
             )
         if not values:
-            raise ConfigError(f"{where} = []: an empty list leaves nothing to run; give it a value")
+            raise ConfigError(
+                f"{origin} = []: an empty list leaves nothing to run; give it a value"
+            )
         texts = Counter(json.dumps(value, default=str) for value in values)
-        twice = next((text for text, count in texts.items() if count > 1), None)
-        if twice is not None:
-            raise ConfigError(f"{where}: {twice[:200]} appears twice")
+        repeated = next((text for text, count in texts.items() if count > 1), None)
+        if repeated is not None:
+            raise ConfigError(f"{origin}: {repeated[:200]} appears twice")
         parts = key.split(".")
         inner = next((k for k in axes if k != key and k.split(".")[: len(parts)] == parts), None)
         if inner is not None:
@@ -168,7 +170,7 @@ def _require_axes(path: Path, axes: Mapping[str, Any], wheres: Mapping[str, str]
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_JOBS:
         raise ConfigError(
-            f"{path}: sweep: {count:,} jobs, but {MOST_JOBS:,} are the most; cut a list"
+            f"{path}: sweep: {count:,} jobs, but at most {MOST_JOBS:,} are allowed; shorten a list"
         )
 
 
@@ -177,35 +179,35 @@ def _configs(
     data: dict[str, Any],
     points: Sequence[Mapping[str, Any]],
     overrides: Sequence[str],
-    wheres: Mapping[str, str],
+    origins: Mapping[str, str],
 ) -> list[Config]:
-    """The config of every point; all different problems are told in one go, each with its first job."""
+    """The config of every point; one error lists all distinct problems, each with its first job."""
     known = list(Config.model_fields)
     configs, problems = [], {}
     for point in points:
         changed = {key: value for key, value in data.items() if key != "output"}
         try:
             for key, value in point.items():
-                first = key.split(".")[0]
-                if first not in known:
-                    hint = nearest(first[:80], known)
+                top_key = key.split(".")[0]
+                if top_key not in known:
+                    hint = nearest(top_key[:80], known)
                     raise ConfigError(
-                        f"{wheres[key]}: unknown key {brief(first, 80)}{hint} "
+                        f"{origins[key]}: unknown key {brief(top_key, 80)}{hint} "
                         f"(keys: {', '.join(known)})"
                     )
-                changed = put(changed, key, value, wheres[key])
+                changed = put(changed, key, value, origins[key])
             config = validated(path, changed, overrides)
             build(config)
             configs.append(config)
         except ConfigError as error:
             for line in str(error).splitlines():
-                blamed = line.startswith((str(path), "override "))
-                line = line if blamed else f"{path}: {line}"
+                has_origin = line.startswith((str(path), "override "))
+                line = line if has_origin else f"{path}: {line}"
                 problems.setdefault(line, point)
     if problems:
         lines = [
             text
-            if text.startswith(tuple(wheres.values()))
+            if text.startswith(tuple(origins.values()))
             else f"{text} (in the job {_point_text(point)})"
             for text, point in list(problems.items())[:PROBLEMS_SHOWN]
         ]
@@ -217,31 +219,31 @@ def _configs(
 def _require_different(path: Path, jobs: Sequence[Job]) -> None:
     seen: dict[str, Job] = {}
     for job in jobs:
-        other = seen.setdefault(config_hash(job.config), job)
-        if other is not job:
+        earlier = seen.setdefault(config_hash(job.config), job)
+        if earlier is not job:
             raise ConfigError(
-                f"{path}: sweep: {_point_text(other.values)} and {_point_text(job.values)} are the same "
+                f"{path}: sweep: {_point_text(earlier.values)} and {_point_text(job.values)} are the same "
                 "experiment"
             )
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A folder's name for each point; where two would be the same or too long, a hash tells them apart."""
+    """A folder name for each point; names that are too long or not distinct get a hash."""
     plain = [
         ",".join(f"{key}={_safe(_text(value))}" for key, value in point.items()) for point in points
     ]
-    counts = Counter(name.lower() for name in plain)  # some file systems know no capitals
+    counts = Counter(name.lower() for name in plain)  # some file systems ignore case
     names = []
     for name, point in zip(plain, points, strict=True):
         if len(name) > LONGEST_NAME or counts[name.lower()] > 1:
-            mark = hashlib.sha256(json.dumps(point, default=str).encode()).hexdigest()[:8]
-            name = f"{name[: LONGEST_NAME - 9]}-{mark}"
+            digest = hashlib.sha256(json.dumps(point, default=str).encode()).hexdigest()[:8]
+            name = f"{name[: LONGEST_NAME - 9]}-{digest}"
         names.append(name)
     return names
 
 
 def _text(value: Any) -> str:
-    """A value, short: as JSON without quotes and spaces."""
+    """A value in short form: JSON without quotes and spaces."""
     if isinstance(value, str):
         return value
     return re.sub(r'[" ]', "", json.dumps(value, default=str))

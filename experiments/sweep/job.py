@@ -1,4 +1,4 @@
-"""One job of a sweep, run from the files in its folder: the same function for every executor.
+"""Run one job of a sweep from the files in its folder; every executor uses the same function.
 
 python -m treespec.experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
 """
@@ -25,7 +25,7 @@ __all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job"
 
 
 class JobFailed(RuntimeError):
-    """A job that did not finish; its attempt says why."""
+    """A job did not finish; the file of its attempt says why."""
 
 
 def run_job(
@@ -37,26 +37,26 @@ def run_job(
     allow_versions: bool = False,
     load: "Callable[[ModelsConfig], Pair] | None" = None,
 ) -> str:
-    """Run what is missing of a job, and write down how that ended.
+    """Run what is missing of a job, and record how the attempt ended.
 
     Args:
-        job: its folder, `jobs/<name>` in a sweep's folder. A path, so that it can be sent to any machine.
-        attempt: its number.
-        about: what the sweep wants noted: the executor, how many jobs run side by side.
-        threads: of torch; None for what SLURM allots, or outside of it for what torch takes by itself.
-        allow_versions: run it with other code or packages than the sweep was planned with.
-        load: gives the models; those that the config names by default.
+        job: path of its folder, `jobs/<name>` in a sweep's folder; a text, which any machine can receive.
+        attempt: number of the attempt.
+        about: what to record with it: the executor, and how many jobs run in parallel.
+        threads: of torch; None for SLURM's allotment or, outside SLURM, torch's default.
+        allow_versions: run with code or packages that differ from those of the planned sweep.
+        load: loads the models; by default those that the config names.
 
     Returns:
         The folder of the run.
 
     Raises:
-        JobFailed: with the reason that stands in the attempt's file.
+        JobFailed: with the reason recorded in the attempt's file.
     """
     from treespec.experiments.records.manifest import now
 
     folder = Path(job)
-    noted = {**(about or {}), "host": socket.gethostname(), "pid": os.getpid(), "started": now()}
+    record = {**(about or {}), "host": socket.gethostname(), "pid": os.getpid(), "started": now()}
     cause = None
     try:
         threads = threads or allotted_threads()
@@ -64,12 +64,12 @@ def run_job(
             import torch
 
             torch.set_num_threads(threads)
-        noted |= {"threads": threads_here(), "slurm_job": os.environ.get("SLURM_JOB_ID")}
-        error = _run(folder, noted, allow_versions, load)
+        record |= {"threads": threads_here(), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+        error = _run(folder, record, allow_versions, load)
     except Exception as problem:
         cause, error = problem, in_words(problem, "the job")
-    noted["ended"] = now()
-    write_attempt(folder, Attempt(attempt, error, noted))
+    record["ended"] = now()
+    write_attempt(folder, Attempt(attempt, error, record))
     if error is not None:
         raise JobFailed(error) from cause
     return str(folder / "run")
@@ -77,11 +77,11 @@ def run_job(
 
 def _run(
     folder: Path,
-    noted: dict[str, Any],
+    record: dict[str, Any],
     allow_versions: bool,
     load: "Callable[[ModelsConfig], Pair] | None",
 ) -> str | None:
-    """Run the job; the first error of a method, if any failed on any prompt."""
+    """Run the job, and add the versions here to `record`; returns the first error of a method, if any."""
     from treespec import plugin_files
     from treespec.experiments.config.file import load_config
     from treespec.experiments.config.plugged import copies, require_same_plugins
@@ -91,11 +91,11 @@ def _run(
     from treespec.experiments.sweep.folder import different_versions, read_manifest, versions_here
 
     planned = read_manifest(folder.parents[1])
-    noted["versions"] = versions_here()
-    changed = different_versions(planned["versions"], noted["versions"])
+    record["versions"] = versions_here()
+    changed = different_versions(planned["versions"], record["versions"])
     if changed and not allow_versions:
         raise VersionsDiffer(
-            f"this worker is not what the sweep was planned with ({'; '.join(changed)}); use the "
+            f"this worker's versions are not those of the planned sweep ({'; '.join(changed)}); use the "
             "same environment everywhere, or --allow-versions"
         )
     plugin_files.load(copies(folder.parents[1] / "sweep.json"))
@@ -104,28 +104,28 @@ def _run(
     hashes = {entry["name"]: entry["config_hash"] for entry in planned["jobs"]}
     if hashes.get(folder.name) != config_hash(config):
         raise SweepError(
-            f"{folder / 'config.yaml'} is not the config that the sweep planned: it was changed since; "
-            "change the sweep's config instead, and give another folder"
+            f"{folder / 'config.yaml'} has been changed since the sweep was planned; change the sweep's "
+            "config instead, and give another folder"
         )
     result = run(config, folder=folder / "run", retry=True, load=load or load_models)
     if not result.failures:
         return None
     row = result.failures[0]
     return (
-        f"{len(result.failures)} of its rows hold an error, first prompt {row.prompt}, {row.sampling}, "
-        f"{row.method}: {row.error}"
+        f"{len(result.failures)} of its rows hold an error, the first for prompt {row.prompt}, "
+        f"{row.sampling}, {row.method}: {row.error}"
     )
 
 
 def threads_here() -> int:
-    """How many threads torch computes with in this process."""
+    """Number of threads of torch in this process."""
     import torch
 
     return torch.get_num_threads()
 
 
 def allotted_threads() -> int | None:
-    """The cores that SLURM gives this process, at most OMP_NUM_THREADS; None outside of SLURM."""
+    """Number of cores that SLURM allots to this process, at most OMP_NUM_THREADS; None outside SLURM."""
     given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE", "")
     if "SLURM_JOB_ID" not in os.environ or not given.isdigit():
         return None
@@ -133,18 +133,18 @@ def allotted_threads() -> int | None:
 
 
 def at_most_allowed(threads: int) -> int:
-    """So many threads, but no more than OMP_NUM_THREADS allows."""
+    """This number of threads, or OMP_NUM_THREADS if that is smaller."""
     allowed = os.environ.get("OMP_NUM_THREADS", "")
     return min(threads, int(allowed)) if allowed.isdigit() and int(allowed) else threads
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """A local worker: one job, then the end. It ends too when its parent is gone."""
+    """Run one job as a local worker; with --with-parent, end when the parent process has ended."""
     parser = argparse.ArgumentParser(prog="python -m treespec.experiments.sweep.job")
     parser.add_argument("folder", help="jobs/<name> in a sweep's folder")
     parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--workers", type=int, default=1, help="jobs that run side by side")
+    parser.add_argument("--workers", type=int, default=1, help="number of jobs in parallel")
     parser.add_argument("--allow-versions", action="store_true")
     parser.add_argument(
         "--with-parent", action="store_true", help="end when standard input is closed"
@@ -171,8 +171,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _end_with_parent() -> None:
-    """End at once when the other end of standard input is gone: no row is ever half written."""
-    while os.read(0, 1024):  # not sys.stdin: its lock would be held when the interpreter ends
+    """End at once when the other end of standard input closes; rows are written whole, so none is lost."""
+    while os.read(0, 1024):  # not sys.stdin, whose lock would be held when the interpreter exits
         pass
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""What a sweep shows while it works: a live table in a terminal, elsewhere a line for each change."""
+"""Progress of a sweep: a live table in a terminal, and a line per change elsewhere."""
 
 import time
 from collections import Counter
@@ -22,17 +22,17 @@ __all__ = ["Board", "JobView", "prompts_done"]
 STATES = ("running", "waiting", "finished", "failed")
 STYLES = {"running": "cyan", "waiting": "dim", "finished": "green", "failed": "red"}
 ROWS_BESIDE = 8
-"""Lines of a terminal that are not for jobs."""
+"""Lines of the terminal that do not show jobs."""
 
 
 @dataclass
 class JobView:
-    """What is shown of a job.
+    """The displayed state of a job.
 
     Args:
         folder: of the job.
-        total: prompts that it decodes, once for each repeat.
-        samplings: settings that each is decoded under.
+        total: number of prompts to decode, times the repeats.
+        samplings: number of sampling settings under which each prompt is decoded.
     """
 
     folder: Path
@@ -45,31 +45,31 @@ class JobView:
     ended: float | None = field(default=None, repr=False)
 
     def seconds(self) -> float | None:
-        """For which it has been running under this command."""
+        """Seconds since the job was started by this command; None if it was not."""
         if self.started is None:
             return None
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
 
 class Board:
-    """The states of all jobs, and where they are shown.
+    """The states of all jobs, shown on a console.
 
     Args:
         jobs: by name, in the order of the grid.
-        console: where to; None shows nothing.
+        console: where to show them; None to show nothing.
     """
 
     def __init__(self, jobs: Mapping[str, JobView], console: Console | None) -> None:
         self.jobs, self._console = dict(jobs), console
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """While it lasts, the table is on the screen, if that is a terminal."""
+        """Show the live table inside the `with` block, if the console is a terminal."""
         if self._console is None or not self._console.is_terminal:
             yield
             return
-        # A thread of rich draws it: jobs in this process leave no other time for it.
+        # A thread of rich draws the table, because jobs in this process block the main thread.
         with Live(
             get_renderable=self.table,
             console=self._console,
@@ -79,7 +79,7 @@ class Board:
             yield
 
     def set(self, name: str, state: str, note: str = "") -> None:
-        """Note a change, and say it where there is no live table."""
+        """Set the state of a job, and print the change if there is no live table."""
         job = self.jobs[name]
         if (job.state, job.note) == (state, note):
             return
@@ -91,21 +91,21 @@ class Board:
         self.note(f"{self.count()}  {name}: {state}{f': {note}' if note else ''}", live=False)
 
     def note(self, text: str, *, live: bool = True) -> None:
-        """Say something that stays; without `live` only where there is no live table."""
+        """Print a line that stays on the screen; without `live`, only if there is no live table."""
         if self._console is not None and (live or not self._console.is_terminal):
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def count(self) -> str:
-        """Such as `[ 3/24]`: the jobs that have come to their end."""
-        over = sum(job.state in ("finished", "failed") for job in self.jobs.values())
+        """The number of jobs that have ended, such as `[ 3/24]`."""
+        ended = sum(job.state in ("finished", "failed") for job in self.jobs.values())
         width = len(str(len(self.jobs)))
-        return f"[{over:{width}}/{len(self.jobs)}]"
+        return f"[{ended:{width}}/{len(self.jobs)}]"
 
     def table(self) -> Table:
-        """The table: those that run first, then as many others as there is room for."""
+        """The table of jobs; if not all fit on the screen, running and failed ones are preferred."""
         counts = Counter(job.state for job in self.jobs.values())
         title = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        elapsed = clock(int(time.monotonic() - self._begun))
+        elapsed = clock(int(time.monotonic() - self._started))
         table = Table(
             title=f"{len(self.jobs)} jobs: {title} ({elapsed})",
             title_justify="left",
@@ -143,7 +143,7 @@ class Board:
 
 
 def prompts_done(job: JobView) -> int:
-    """Prompts that a job has decoded under every setting; read from its run's folder."""
+    """Number of prompts that a job has decoded under every setting, read from its run's folder."""
     run = job.folder / "run"
     with suppress(SweepError, OSError, KeyError, TypeError, ZeroDivisionError):
         methods = len(parsed(run / "manifest.json", SweepError)["methods"])

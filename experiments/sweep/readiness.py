@@ -1,4 +1,4 @@
-"""Check the jobs of a sweep as `treespec run` checks them, before any of them starts."""
+"""Check all jobs of a sweep as `treespec run` would, before the first one starts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ __all__ = ["ready_jobs", "require_models"]
 
 
 def ready_jobs(grid: Grid) -> dict[str, Ready]:
-    """Every job, by name, as far as it is known without models.
+    """Prepare every job, by name, as far as possible without models.
 
     Raises:
         ConfigError, PromptError, SweepError: naming the first job that cannot be run.
@@ -28,7 +28,7 @@ def ready_jobs(grid: Grid) -> dict[str, Ready]:
         if job.config.models.tensor_parallel:
             raise SweepError(
                 f"{grid.path}: models.tensor_parallel in the job {job.name}: a sweep does not start "
-                "torchrun; take it out, or run such experiments one by one (torchrun ... treespec run)"
+                "torchrun; remove it, or run such experiments one by one (torchrun ... treespec run)"
             )
         with _naming(grid, job):
             starts[job.name] = ready(job.config, lambda text: None)
@@ -36,14 +36,14 @@ def ready_jobs(grid: Grid) -> dict[str, Ready]:
 
 
 def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready]) -> None:
-    """Refuse models that cannot be read and texts that do not fit in them; no weights are read.
+    """Reject models that cannot be loaded and texts that exceed their context, without reading weights.
 
-    Whether the device can be had is for the machine to say that runs the job.
+    The device is not checked here, because jobs may run on another machine.
 
     Args:
-        grid: what is swept.
-        jobs: those of it that are to run.
-        starts: every job, by name.
+        grid: the sweep's grid.
+        jobs: the jobs that will run.
+        starts: all jobs as prepared by `ready_jobs`, by name.
 
     Raises:
         PromptError, LoadError, TokenizerMismatch, UnsupportedModel: naming the first job that cannot run.
@@ -56,19 +56,19 @@ def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready])
         config, start = job.config, starts[job.name]
         pair = config.models.target, config.models.draft
         texts = [*start.measured, *start.spare]
-        source = *pair, f"{len(texts)} of {config.prompts.model_dump_json()}"
+        encoding = *pair, f"{len(texts)} of {config.prompts.model_dump_json()}"
         with _naming(grid, job):
             if pair not in outlines:
                 outlines[pair] = outline_pair(*pair)
-            if source not in encoded:
-                encoded[source] = encode(texts, config.prompts, outlines[pair].tokenizer)
+            if encoding not in encoded:
+                encoded[encoding] = encode(texts, config.prompts, outlines[pair].tokenizer)
             outlines[pair] = outline_own_drafts(outlines[pair], start.experiment.methods)
-            require_fits(start.experiment, outlines[pair], encoded[source])
+            require_fits(start.experiment, outlines[pair], encoded[encoding])
 
 
 @contextmanager
 def _naming(grid: Grid, job: Job) -> Iterator[None]:
-    """Say of what is refused in which file and job."""
+    """Add the file and the job to the message of an error."""
     try:
         yield
     except (ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel) as error:

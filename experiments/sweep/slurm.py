@@ -1,8 +1,8 @@
-"""The jobs of a sweep on SLURM, through submitit.
+"""Run the jobs of a sweep on SLURM, through submitit.
 
-What is submitted is `run_job` and the path of a job's folder, so every node must see the folder. How a job
-ended stands in its folder; SLURM is asked only which jobs still wait or run (by squeue: sacct needs an
-accounting database, which many small clusters lack).
+A submission is a call of `run_job` with the path of a job's folder, so every node must see the folder. How
+a job ended is recorded in its folder; SLURM is only asked which jobs still wait or run (by squeue: sacct
+needs an accounting database, which many small clusters lack).
 """
 
 import getpass
@@ -35,11 +35,11 @@ DEFAULT_MINUTES = 240
 
 ASK_EVERY_S = 2.0
 PATIENCE_S = 90.0
-"""Seconds that a job may be missing before it counts as gone: network file systems show what another node
-wrote up to a minute later."""
+"""Seconds that a job may be missing from SLURM before it counts as ended: network file systems can show
+what another node wrote up to a minute late."""
 
 SILENCE_S = 120.0
-"""Seconds after which a SLURM that does not answer is an error."""
+"""Seconds without an answer from SLURM before that is an error."""
 
 ALIVE = {
     "PENDING",
@@ -52,24 +52,24 @@ ALIVE = {
 }
 RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
 ERROR_TAIL = 400
-"""Characters of what a job printed that are quoted when it says nothing else."""
+"""Characters of a job's output to quote if the job reports nothing else."""
 
 FILES_OF_JOB = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
-"""How the files end that submitit and a job of one task leave; the job's number is in front."""
+"""Endings, after the job's number, of the files that submitit and a job of one task leave."""
 
 
 class Slurm(Executor):
     """Submits all jobs at once, as an array.
 
     Args:
-        logs: where submitit keeps its files; every node must see it.
+        logs: folder for the files of submitit; every node must see it.
         parameters: of sbatch: `partition`, `time` (minutes), `cpus_per_task`, `mem`, `account`, ...
-        workers: jobs side by side at most; None for as many as SLURM starts.
+        workers: maximum number of jobs in parallel; None to leave it to SLURM.
         allow_versions: see `run_job`.
-        cancel: whether `stop` cancels what waits and runs.
+        cancel: whether `stop` cancels waiting and running jobs.
 
     Raises:
-        SweepError: if there is no SLURM here, or a parameter is none.
+        SweepError: if SLURM is not available, or a parameter is invalid.
     """
 
     name, queues = "slurm", True
@@ -86,8 +86,8 @@ class Slurm(Executor):
         missing = [tool for tool in TOOLS if shutil.which(tool) is None]
         if missing:
             raise SweepError(
-                f"no SLURM here: {', '.join(missing)} not found on the PATH; use --executor local, or log "
-                "in to a node of the cluster"
+                f"SLURM is not available: {', '.join(missing)} not found on the PATH; use --executor "
+                "local, or log in to a node of the cluster"
             )
         import submitit
 
@@ -101,29 +101,29 @@ class Slurm(Executor):
         self._logs = logs.resolve()
         known = submitit.SlurmExecutor._valid_parameters()
         given = {key.replace("-", "_"): value for key, value in parameters.items()}
-        more = {key: value for key, value in given.items() if key not in known}
+        additional = {key: value for key, value in given.items() if key not in known}
         settings: dict[str, Any] = {"time": DEFAULT_MINUTES, "job_name": "treespec"}
         settings |= {key: value for key, value in given.items() if key in known}
         settings["setup"] = [*_same_code(), *settings.get("setup", [])]
         if workers:
             settings["array_parallelism"] = workers
-        if more:
-            settings["additional_parameters"] = more
+        if additional:
+            settings["additional_parameters"] = additional
         try:
             self._submitter = submitit.SlurmExecutor(folder=self._logs)
             self._submitter.update_parameters(**settings)
-        except Exception as error:  # submitit checks little and raises what it likes
+        except Exception as error:  # submitit checks little, and raises any type of error
             raise SweepError(f"--slurm: {in_words(error, 'submitit')}") from None
 
     def room(self) -> int:
-        """SLURM has a queue of its own."""
+        """A large number, because SLURM queues jobs itself."""
         return 1_000_000
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Submit these jobs, but for those that an earlier command has submitted and SLURM still knows.
+        """Submit these jobs, except those that an earlier command submitted and that SLURM still knows.
 
         Raises:
-            SweepError: with sbatch's own words, if it refuses.
+            SweepError: if sbatch refuses, quoting its message.
         """
         new = []
         self._ask(at_once=True)
@@ -136,9 +136,9 @@ class Slurm(Executor):
         if not new:
             return
         about = {"executor": self.name, "workers": self.workers or None}
-        before = self._there()
+        before = self._files()
         try:
-            # submitit prints what sbatch says, and raises it too: once is enough.
+            # submitit both prints and raises the message of sbatch: once is enough.
             with redirect_stderr(io.StringIO()), self._submitter.batch():
                 jobs = [
                     self._submitter.submit(
@@ -151,45 +151,45 @@ class Slurm(Executor):
                     for task in new
                 ]
         except Exception as error:  # submitit wraps what sbatch prints
-            self._made = [self._logs / name for name in self._there() - before]
-            words = " ".join(str(error).split()) or in_words(error, "sbatch")
-            raise SweepError(f"SLURM refused the jobs: {words}") from None
+            self._made = [self._logs / name for name in self._files() - before]
+            message = " ".join(str(error).split()) or in_words(error, "sbatch")
+            raise SweepError(f"SLURM refused the jobs: {message}") from None
         for task, job in zip(new, jobs, strict=True):
             write_json(task.folder, "slurm.json", {"job": job.job_id, "attempt": task.attempt})
             self._running[task.name] = task, job.job_id
-        scripts = [name for name in self._there() - before if ".submission_file_" in name]
-        names = [f"{job.job_id}{end}" for job in jobs for end in FILES_OF_JOB]
+        scripts = [name for name in self._files() - before if ".submission_file_" in name]
+        names = [f"{job.job_id}{ending}" for job in jobs for ending in FILES_OF_JOB]
         names += [f"{job.job_id.split('_')[0]}_submission.sh" for job in jobs]
         self._made = [self._logs / name for name in dict.fromkeys([*scripts, *names])]
         self._asked = float("-inf")
 
     def made(self) -> Sequence[Path]:
-        """What submitit wrote for the jobs that were submitted last, and what they will write."""
+        """The files that submitit wrote for the jobs submitted last, and those that the jobs will write."""
         made, self._made = self._made, []
         return made
 
-    def _there(self) -> set[str]:
+    def _files(self) -> set[str]:
         return set(os.listdir(self._logs)) if self._logs.is_dir() else set()
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """Jobs that have ended, and those that run; what waits in SLURM's queue is neither.
+        """Jobs that have ended, and those that run; jobs waiting in SLURM's queue are neither.
 
         Raises:
-            SweepError: if SLURM has not answered for long.
+            SweepError: if SLURM has not answered for `SILENCE_S`.
         """
         fresh = self._ask()
         ended, running = [], set()
         for name, (task, job) in list(self._running.items()):
             state = self._states.get(job, "")
-            told = (task.folder / "attempts" / f"{task.attempt:03d}.json").exists()
-            if told:
+            recorded = (task.folder / "attempts" / f"{task.attempt:03d}.json").exists()
+            if recorded:
                 ended.append(Ended(task, None))
             elif state in RUNNING:
                 running.add(name)
             elif state not in ALIVE and fresh:
                 since = self._missing.setdefault(name, self._answered)
                 if self._answered - since >= PATIENCE_S:
-                    ended.append(Ended(task, self._why(job, state)))
+                    ended.append(Ended(task, self._reason(job, state)))
             if state in ALIVE | RUNNING:
                 self._missing.pop(name, None)
         for end in ended:
@@ -198,7 +198,7 @@ class Slurm(Executor):
         return ended, running
 
     def stop(self) -> str:
-        """Leave the jobs to SLURM, or cancel them if that was asked for."""
+        """Leave the jobs to SLURM, or cancel them if `cancel` is set."""
         jobs = sorted({job.split("_")[0] for _, job in self._running.values()})
         if not jobs:
             return "no job was left in SLURM"
@@ -207,12 +207,12 @@ class Slurm(Executor):
                 subprocess.run(["scancel", job], capture_output=True, check=False)
             return f"{len(self._running)} SLURM jobs were cancelled"
         return (
-            f"{len(self._running)} SLURM jobs go on ({', '.join(jobs)}): the same command picks them up, "
-            f"`scancel {' '.join(jobs)}` ends them"
+            f"{len(self._running)} SLURM jobs keep running ({', '.join(jobs)}): the same command picks "
+            f"them up, `scancel {' '.join(jobs)}` ends them"
         )
 
     def _ask(self, at_once: bool = False) -> bool:
-        """Ask SLURM for the states of this user's jobs; False if it was not asked or did not answer."""
+        """Update the states of this user's jobs; False if SLURM was not asked now or did not answer."""
         now = time.monotonic()
         if not at_once and now - self._asked < ASK_EVERY_S:
             return False
@@ -223,9 +223,9 @@ class Slurm(Executor):
         )
         if answer.returncode:
             if at_once or now - self._answered > SILENCE_S:
-                words = " ".join(answer.stderr.split())
+                message = " ".join(answer.stderr.split())
                 raise SweepError(
-                    f"SLURM does not answer: {words}; the same command goes on when it does"
+                    f"SLURM does not answer: {message}; the same command resumes once it does"
                 )
             return False
         self._answered = now
@@ -233,15 +233,16 @@ class Slurm(Executor):
         self._states = {parts[0].strip(): parts[1].strip() for parts in lines}
         return True
 
-    def _why(self, job: str, state: str) -> str:
-        """Why a job ended that has not said so itself."""
+    def _reason(self, job: str, state: str) -> str:
+        """Why a job ended, for jobs that did not record it themselves."""
         tail = ""
         for path in sorted(self._logs.glob(f"{job}_*_log.err")):
             with suppress(OSError):
                 tail = path.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
-        words = " ".join(tail.split())
-        how = f" ({state})" if state else ""
-        return f"SLURM job {job} ended{how} without a result{f': {words}' if words else ''}"
+        message = " ".join(tail.split())
+        state_text = f" ({state})" if state else ""
+        quoted = f": {message}" if message else ""
+        return f"SLURM job {job} ended{state_text} without a result{quoted}"
 
 
 def _submitted(task: Task) -> str | None:
@@ -257,7 +258,7 @@ def _submitted(task: Task) -> str | None:
 
 
 def _same_code() -> list[str]:
-    """Lines of the batch script that let the job import the code that submits it, from any folder."""
+    """Lines of the batch script that let the job import the same code as this process, from any folder."""
     root = os.fspath(Path(treespec.__path__[0]).parent)
     return [
         "export PYTHONSAFEPATH=1",
@@ -267,19 +268,19 @@ def _same_code() -> list[str]:
 
 
 LISTS = ("setup", "teardown", "srun_args")
-"""Settings of submitit that take several values: one for each time they are given."""
+"""Settings of submitit that take several values, one each time they are given."""
 
 SWITCHES = ("stderr_to_stdout", "use_srun")
-"""Settings of submitit that can be turned off."""
+"""Settings of submitit that can be switched off."""
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, Any]:
-    """The settings of `--slurm KEY=VALUE`: text for sbatch, and not YAML, in which 1:00:00 is 3600.
+    """Parse the settings of `--slurm KEY=VALUE` as text for sbatch, not as YAML, where 1:00:00 is 3600.
 
-    Keys have underscores. Whole numbers are numbers, `true` is a switch, all else is text.
+    Hyphens in keys become underscores. Whole numbers become integers, `true` a switch; all else is text.
 
     Raises:
-        SweepError: if one is no key=value, or `time` is no number of minutes.
+        SweepError: if a setting is not key=value, or `time` is not a number of minutes.
     """
     settings: dict[str, Any] = {}
     for text in given:
@@ -288,7 +289,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
         if not equals or not key or not value:
             raise SweepError(f"--slurm {brief(text)}: write key=value, such as partition=gpu")
         if key == "additional_parameters":
-            raise SweepError(f"--slurm {brief(text)}: give each of them by --slurm KEY=VALUE")
+            raise SweepError(f"--slurm {brief(text)}: give each parameter as --slurm KEY=VALUE")
         parsed = _parsed(key, value)
         if key == "time" and (not isinstance(parsed, int) or parsed is True):
             raise SweepError(

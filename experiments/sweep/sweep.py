@@ -1,4 +1,4 @@
-"""Run what is missing of a sweep, by an executor, into its folder. A killed sweep goes on where it was."""
+"""Run the missing jobs of a sweep by an executor. A killed sweep resumes where it stopped."""
 
 import time
 from collections import deque
@@ -24,21 +24,21 @@ __all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
 MOST_WORKERS = 1024
 
 POLL_S = 0.5
-"""Seconds between two looks at the workers: rare enough not to disturb what they measure."""
+"""Seconds between two polls of the workers: rare enough not to disturb their measurements."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a sweep; the text says what became of its jobs."""
+    """Ctrl-C in a sweep; the message says what became of its jobs."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Where the sweep is, and what it found.
+    """A finished sweep.
 
     Args:
         folder: of the sweep.
-        already_finished: no job was left to run.
-        collected: the one result.
+        already_finished: whether no job was left to run.
+        collected: the collected result of all jobs.
     """
 
     folder: Path
@@ -56,36 +56,37 @@ def run_sweep(
     allow_versions: bool = False,
     console: Console | None = None,
 ) -> SweepResult:
-    """Run the jobs of a grid that are not finished, and collect all that are.
+    """Run the unfinished jobs of a grid, and collect the results of all jobs.
 
     Args:
-        grid: what to run.
+        grid: the sweep's grid.
         folder: of the sweep.
-        executor: makes what runs the jobs, given the folder of the sweep's logs.
-        retries: how often a job that fails is tried again before it counts as failed. Each command starts
-            counting anew.
-        fresh: delete an earlier sweep there first.
-        allow_versions: continue a sweep of other code or packages.
-        console: where progress is shown; nowhere by default.
+        executor: creates the executor, given the folder of the sweep's logs.
+        retries: how often to retry a failing job before it counts as failed. Each command starts counting
+            anew.
+        fresh: first delete an earlier sweep in the folder.
+        allow_versions: continue a sweep that was planned with other code or packages.
+        console: where to show progress; None to show nothing.
 
     Raises:
-        ConfigError, PromptError, LoadError, SweepError: what a user can mend; raised before any job starts,
-            but for an executor that refuses its jobs.
-        Interrupted: on Ctrl-C, when the executor has been stopped.
+        ConfigError, PromptError, LoadError, SweepError: errors that a user can fix; raised before any job
+            starts, except if the executor refuses its jobs.
+        Interrupted: on Ctrl-C, after the executor has been stopped.
     """
-    read = {place: what for job in grid.jobs for what, place in inputs_of(job.config)}
-    require_apart(folder, [("the config", grid.path), *((w, p) for p, w in read.items())])
+    keys = {path: key for job in grid.jobs for key, path in inputs_of(job.config)}
+    inputs = [(key, path) for path, key in keys.items()]
+    require_apart(folder, [("the config", grid.path), *inputs])
     starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
         records.require_free(grid)
         runner = executor(records.logs)
-        left = (
+        remaining = (
             grid.jobs
             if fresh
             else [job for job in grid.jobs if not outcome_of(records.job(job.name)).finished]
         )
-        require_models(grid, left, starts)
-        if fresh:  # only now: until here a typo would have cost the earlier sweep
+        require_models(grid, remaining, starts)
+        if fresh:  # after all checks, so that a typo does not cost the earlier sweep
             records.clear()
         session = {
             "executor": runner.name,
@@ -96,10 +97,10 @@ def run_sweep(
         manifest = records.start(grid, session, allow_versions=allow_versions)
         board = Board(_views(grid, starts, folder), console)
         todo = deque(_unfinished(records, board))
-        already = not todo
+        already_finished = not todo
         if todo and len(todo) < len(grid.jobs):
             board.note(
-                f"{len(grid.jobs) - len(todo)} of {len(grid.jobs)} jobs are finished already"
+                f"{len(grid.jobs) - len(todo)} of {len(grid.jobs)} jobs are already finished"
             )
         try:
             with board.shown():
@@ -109,15 +110,15 @@ def run_sweep(
         except BaseException:
             runner.stop()
             raise
-        if console is not None and not already:
+        if console is not None and not already_finished:
             board.note("collecting the results", live=False)
         collected = collect(folder, manifest, records.keep)
         records.finish(manifest)
-        return SweepResult(folder, already, collected)
+        return SweepResult(folder, already_finished, collected)
 
 
 def _views(grid: Grid, starts: Mapping[str, Ready], folder: Path) -> dict[str, JobView]:
-    """What is shown of each job."""
+    """The displayed state of each job."""
     return {
         job.name: JobView(
             folder / "jobs" / job.name,
@@ -129,7 +130,7 @@ def _views(grid: Grid, starts: Mapping[str, Ready], folder: Path) -> dict[str, J
 
 
 def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
-    """The next attempt at every job that is not finished."""
+    """The next attempt at every unfinished job."""
     tasks = []
     for name, view in board.jobs.items():
         outcome = outcome_of(records.job(name))
@@ -144,7 +145,7 @@ def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
 def _work(
     records: SweepFolder, runner: Executor, board: Board, todo: deque[Task], retries: int
 ) -> None:
-    """Keep the executor busy until every job has come to its end."""
+    """Keep the executor busy until every job has ended."""
     failures: dict[str, int] = {}
     open_tasks = len(todo)
     while open_tasks:
@@ -163,11 +164,11 @@ def _work(
         for name in running:
             board.set(name, "running")
         for end in ended:
-            again = _settle(records, board, end, failures, retries)
-            if again is None:
+            retry = _settle(records, board, end, failures, retries)
+            if retry is None:
                 open_tasks -= 1
             else:
-                todo.append(again)
+                todo.append(retry)
         if not ended:
             time.sleep(POLL_S)
 
@@ -175,13 +176,13 @@ def _work(
 def _settle(
     records: SweepFolder, board: Board, end: Ended, failures: dict[str, int], retries: int
 ) -> Task | None:
-    """Note how an attempt ended; the next one, if there is to be one."""
+    """Record how an attempt ended; returns the next attempt, or None if the job has ended."""
     name, number = end.task.name, end.task.attempt
     job = records.job(name)
     outcome = outcome_of(job)
-    told = any(attempt.number == number for attempt in outcome.attempts)
-    if not told:
-        error = None if outcome.finished else end.error or "it ended without a word"
+    recorded = any(attempt.number == number for attempt in outcome.attempts)
+    if not recorded:
+        error = None if outcome.finished else end.error or "it ended without giving a reason"
         write_attempt(job, Attempt(number, error))
         outcome = outcome_of(job)
     view = board.jobs[name]
@@ -190,19 +191,19 @@ def _settle(
         board.set(name, "finished")
         return None
     failures[name] = failures.get(name, 0) + 1
-    why = outcome.error or "it ended without a word"
+    reason = outcome.error or "it ended without giving a reason"
     if failures[name] > retries:
-        board.set(name, "failed", why)
+        board.set(name, "failed", reason)
         return None
-    board.set(name, "waiting", f"to be tried again: {why}")
+    board.set(name, "waiting", f"will be retried: {reason}")
     return records.task(name, number + 1)
 
 
 def require_workers(executor: str, workers: int | None) -> None:
-    """Refuse a number of workers that an executor cannot use.
+    """Reject a number of workers that the executor cannot use.
 
     Raises:
-        SweepError: saying what can.
+        SweepError: naming the bound, or the executors that can.
     """
     if workers is not None and workers < 1:
         raise SweepError(f"--workers {workers}: must be at least 1")

@@ -13,16 +13,16 @@ from treespec.search.intervals import Interval
 __all__ = ["print_collected"]
 
 MOST_ROWS = 120
-"""Of a table that shows every method; a longer one shows the fastest of each kind."""
+"""Maximum rows of a table that shows every method; beyond that, it shows the fastest of each kind."""
 
 MOST_ERRORS = 10
-"""That are printed."""
+"""Number of failed jobs whose errors are printed."""
 
 _Row = dict[str, Any]
 
 
 def print_collected(collected: Collected, console: Console) -> None:
-    """Print a table for each sampling setting, the jobs that failed, and what must be known."""
+    """Print a table for each sampling setting, the failed jobs, and the notes."""
     rows = collected.summary.to_dicts()
     if len(rows) > MOST_ROWS:
         rows = _fastest_of_kind(rows)
@@ -45,13 +45,15 @@ def print_collected(collected: Collected, console: Console) -> None:
 
 
 def _table(sampling: str, rows: Sequence[_Row]) -> Table:
-    begins = {id(row) for i, row in enumerate(rows) if not i or row["job"] != rows[i - 1]["job"]}
+    first_of_job = {
+        id(row) for i, row in enumerate(rows) if not i or row["job"] != rows[i - 1]["job"]
+    }
 
     def value(key: str) -> Column[_Row]:
-        """A key of the grid, written where a job begins."""
+        """A column for a key of the grid, filled in the first row of each job."""
         return Column(
             key.removeprefix(PREFIX),
-            lambda row: str(row[key]) if id(row) in begins else "",
+            lambda row: str(row[key]) if id(row) in first_of_job else "",
             left=True,
         )
 
@@ -93,8 +95,8 @@ def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:
     for row in rows:
         if row["lossless"]:
             key = row["job"], row["sampling"], row["group"]
-            held = best.get(key)
-            if held is None or row["tokens_per_second"] > held["tokens_per_second"]:
+            fastest = best.get(key)
+            if fastest is None or row["tokens_per_second"] > fastest["tokens_per_second"]:
                 best[key] = row
     chosen = {id(row) for row in best.values()}
     return [row for row in rows if id(row) in chosen]

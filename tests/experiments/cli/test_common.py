@@ -1,4 +1,4 @@
-"""What commands show while they work."""
+"""What commands show while they run."""
 
 from io import StringIO
 
@@ -10,7 +10,7 @@ from treespec.experiments.cli import common
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_is_told_that_something_goes_on(monkeypatch, terminal):
-    """A file and a pipe get what was asked for and nothing else."""
+    """Files and pipes receive the output of the command and nothing else."""
     shown = StringIO()
     console = Console(file=shown, force_terminal=terminal)
     monkeypatch.setattr(common, "progress", lambda quiet: console)

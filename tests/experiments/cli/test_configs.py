@@ -53,8 +53,8 @@ def test_the_schema():
     ("line", "part"),
     [
         (["configs", "smok"], "did you mean 'smoke'?"),
-        (["configs", "smoke", "--schema"], "give it alone"),
-        (["configs", "--schema", "--json"], "give it alone"),
+        (["configs", "smoke", "--schema"], "give no NAME and no --json"),
+        (["configs", "--schema", "--json"], "give no NAME and no --json"),
     ],
 )
 def test_wrong_calls(line, part):
@@ -78,9 +78,9 @@ def test_init_leaves_what_is_there(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("kept")
     (tmp_path / "link.yaml").symlink_to("nowhere")
     for name, part in {
-        "mine.yaml": "mine.yaml is there already",
-        "link.yaml": "link.yaml is there already",
-        ".": "is there already",
+        "mine.yaml": "mine.yaml already exists",
+        "link.yaml": "link.yaml already exists",
+        ".": "already exists",
         "missing/mine.yaml": "there is no folder missing",
         "mine.yaml/x": "there is no folder mine.yaml",
         "two\nlines.yaml": "without control characters",

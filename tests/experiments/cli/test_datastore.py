@@ -1,4 +1,4 @@
-"""`treespec datastore`: texts become a file, which says what it is; bad input ends with exit code 2."""
+"""`treespec datastore`: builds a file from texts, describes it, and rejects bad input with exit code 2."""
 
 import json
 from importlib.resources import files
@@ -50,7 +50,7 @@ def held_out():
 
 
 def test_copies_of_held_out_files_are_left_out(tmp_path):
-    """Under their names or others, whole or a part: no 16 tokens in a row of them can be found."""
+    """Under any name, whole or in part: no 16 consecutive tokens of them are found."""
     own = "\n".join(f"value_{i} = {i} * offset_{i}" for i in range(400))
     texts, given = tmp_path / "texts", held_out()
     texts.mkdir()
@@ -76,7 +76,7 @@ def test_bad_input(texts, tmp_path):
         file.truncate(2**24 + 1)
     (tmp_path / "heapq.py").write_text(held_out()["heapq.py"])
     for said, arguments in {
-        "is there already": ["build", tmp_path / "there", texts],
+        "already exists": ["build", tmp_path / "there", texts],
         "No such file": ["build", tmp_path / "x", tmp_path / "none"],
         "none: No such file": ["build", tmp_path / "x", texts, tmp_path / "none"],
         "more than the 16777216 bytes": ["build", tmp_path / "x", texts, tmp_path / "large.py"],

@@ -1,4 +1,4 @@
-"""Nonsense on the command line: one line that says what is wrong, exit code 2, never a traceback."""
+"""Nonsense on the command line: one line says what is wrong, exit code 2, never a traceback."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from treespec.experiments.cli.main import app
 
 @pytest.fixture
 def call(settings, tmp_path, monkeypatch):
-    """Call `treespec` in a folder full of files that are not what a command wants."""
+    """Call `treespec` in a folder of files that no command accepts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / "folder").mkdir()
@@ -44,7 +44,7 @@ WRONG = {
     f"run {'x' * 3000}": ["xxx"],
     "run exp.yaml seed": ["write key=value"],
     "run exp.yaml =1": ["write key=value"],
-    "run exp.yaml methods.9.kind=plain": ["no index in 0..4"],
+    "run exp.yaml methods.9.kind=plain": ["not an index in 0..4"],
     # run: prompts
     "run exp.yaml prompts.path=folder": ["folder: Is a directory"],
     "run exp.yaml prompts.path=empty": ["empty: the file is empty"],
@@ -85,7 +85,7 @@ WRONG = {
     "search 0.5 --to nobody --json": ["nobody"],
     # profile and trace
     f"profile exp.yaml --out {NO_OUT}": ["there is no folder folder/missing"],
-    "profile exp.yaml --out empty": ["empty is there already"],
+    "profile exp.yaml --out empty": ["empty already exists"],
     "profile missing --out new.json": ["no config file 'missing'"],
     f"trace exp.yaml --out {NO_OUT}": ["there is no folder folder/missing"],
     "trace exp.yaml --sampling T=0 --out t.npz --width 0": ["width = 0"],
@@ -174,20 +174,24 @@ def failing(monkeypatch, error):
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; the same command goes on where it stopped"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command resumes where it stopped"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
-            "error: No space left on device; what was",
+            "error: No space left on device; finished results",
         ),
-        (OSError(errno.EFBIG, "File too large", "a/b"), 1, "error: a/b: File too large; what was"),
+        (
+            OSError(errno.EFBIG, "File too large", "a/b"),
+            1,
+            "error: a/b: File too large; finished results",
+        ),
         (
             PermissionError(errno.EACCES, "Permission denied", "a/b"),
             2,
             "error: a/b: Permission denied",
         ),
         (OSError("odd"), 2, "error: odd"),
-        (ZeroDivisionError("x"), 1, "a defect of treespec, whatever the input. Please report it"),
+        (ZeroDivisionError("x"), 1, "a bug in treespec, whatever the input. Please report it"),
         (MemoryError(), 1, "error: out of memory"),
     ],
 )
@@ -200,7 +204,7 @@ def test_what_happens_while_it_runs(call, monkeypatch, error, code, says):
 
 
 def test_nobody_reads_the_output(call, monkeypatch):
-    """As in `treespec report ... | head`: the end, and not a word about it."""
+    """As in `treespec report ... | head`: the command ends without a message."""
     failing(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
     done = call("run", "exp.yaml", "-q")
     assert done.exit_code == 1

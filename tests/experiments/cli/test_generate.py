@@ -1,4 +1,4 @@
-"""`treespec generate`: one text, streamed; numbers beside it, bad input refused."""
+"""`treespec generate`: streams one text, prints numbers to stderr, and rejects bad input."""
 
 import json
 import os
@@ -148,15 +148,15 @@ def test_colours_on_a_terminal(monkeypatch):
         (["x", "--file", "prompt.txt"], ["give one prompt"]),
         (["--file", "missing.txt"], ["missing.txt"]),
         ([""], ["the prompt is empty"]),
-        (["x", "--target", "y"], ["--pair brings both"]),
+        (["x", "--target", "y"], ["--pair names both"]),
         (["x", "--shape", "karry:2x3"], ["--shape = 'karry:2x3'", "kary:2x3"]),
-        (["x", "--shape", "{kind:"], ["--shape is no YAML"]),
+        (["x", "--shape", "{kind:"], ["--shape is not YAML"]),
         (["x", "--shape", "{kind: chain}"], ["--shape.depth is missing", "chain:4"]),
         (["x", "--shape", "optimal:16"], ["needs what a run measures"]),
         (["x", "--shape", "plain", "--rule", "rrs"], ["--rule is of a tree"]),
         (["x", "--shape", "plain", "--source", "lookup"], ["--source is of a tree"]),
         (["x", "--source", "lokup"], ["--source: unknown source 'lokup'; did you mean 'lookup'?"]),
-        (["x", "--source", "{source:"], ["--source is no YAML"]),
+        (["x", "--source", "{source:"], ["--source is not YAML"]),
         (["x", "--source", "{ngram: 2}"], ["--source: a mapping with a 'source' is needed"]),
         (["x", "--source", "{source: lookup, ngram: 0}"], ["--source.ngram = 0"]),
         (["x", "--source", "lookup", "--shape", "chain:4"], ["--shape: the draft source 'lookup'"]),
@@ -210,7 +210,7 @@ def test_a_draft_model_of_its_own(call, tiny_pair):
 
 
 def test_parts_of_a_plug_in(call, loaded_pair, tmp_path, monkeypatch):
-    """Its drafter, rule and growth decode the same text; they are proved before."""
+    """A plug-in's drafter, rule and growth decode the same text, after they were proved."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
     source = ("--source", "{source: repeat, n: 2}", "--rule", "mine")

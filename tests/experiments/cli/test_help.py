@@ -1,4 +1,4 @@
-"""The help of every command: one screen, examples that work as they are written, completion."""
+"""The help of every command: one screen, examples that work as written, completion."""
 
 import os
 import re
@@ -23,7 +23,7 @@ COMMANDS = get_command(app).commands
 
 
 def shown(*arguments):
-    """What a help prints in a terminal of 80 columns."""
+    """The lines of a help text in a terminal of 80 columns."""
     done = CliRunner().invoke(
         app, [*arguments, "--help"], prog_name="treespec", env={"COLUMNS": "80"}
     )
@@ -32,7 +32,7 @@ def shown(*arguments):
 
 
 def examples(lines, title="Examples:"):
-    """The lines below the title."""
+    """The lines below a title."""
     stripped = [line.strip() for line in lines]
     return stripped[stripped.index(title) + 1 :]
 
@@ -83,7 +83,7 @@ def test_first_steps_work():
 
 
 def parse(line):
-    """The command, its options and arguments, and the config that it names exist."""
+    """Raise unless the command, its options and arguments, and the config that it names exist."""
     words = shlex.split(line)
     end = min((words.index(mark) for mark in ("|", ">") if mark in words), default=len(words))
     program, name, *arguments = words[:end]
@@ -120,7 +120,7 @@ def test_version():
 
 
 def completed(*words, **more):
-    """What bash is offered for the last of these words."""
+    """The completions that bash gets for the last of these words."""
     env = {"_TREESPEC_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words)}
     env |= {"COMP_CWORD": str(len(words) - 1), **more}
     done = CliRunner().invoke(app, [], prog_name="treespec", env=env)
@@ -148,7 +148,7 @@ def test_files_are_completed_too(tmp_path, monkeypatch):
     [("treespec run tree_vs", "tree_vs_chain"), ("treespec run smoke models.dt", "models.dtype=")],
 )
 def test_completion_in_a_process_of_its_own(words, offered):
-    """As the shell asks, and without loading anything heavy."""
+    """As the shell calls it, and without importing anything heavy."""
     code = (
         "import sys\nfrom treespec.experiments.cli.main import main\n"
         "try:\n    main()\nfinally:\n"
@@ -220,7 +220,7 @@ def test_values_of_overrides_are_completed():
 
 
 def test_values_where_the_shell_splits_at_the_equals_sign():
-    """Bash gives `models.dtype=bf` as three words, and replaces the last one."""
+    """Bash passes `models.dtype=bf` as three words, and replaces the last one."""
     assert completed("treespec", "run", "smoke", "models.dtype", "=", "bf") == ["bfloat16"]
     assert "bfloat16" in completed("treespec", "run", "smoke", "models.dtype", "=")
 

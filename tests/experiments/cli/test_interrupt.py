@@ -1,4 +1,4 @@
-"""Ctrl-C in a process of its own, as in a shell: exit code 130, one line, nothing finished is lost."""
+"""Ctrl-C in a separate process, as in a shell: exit code 130, one line, no finished work is lost."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from treespec.experiments.cli import main as cli
 
 COMMAND = "from treespec.experiments.cli.main import main; main()"
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""A shell that starts the tests in the background lets them ignore Ctrl-C."""
+"""A shell that starts the tests in the background makes them ignore Ctrl-C."""
 
 PATIENCE_S = 120
 
@@ -39,13 +39,13 @@ def running(folder):
 
 
 def rows(folder):
-    """Finished lines of the log."""
+    """Complete lines of the log."""
     log = folder / "prompts.jsonl"
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def started_by_its_script(handler, pressed_at):
-    """`treespec --version`, with Ctrl-C at the import of a module."""
+    """Run `treespec --version`, with Ctrl-C during the import of a module."""
     project = Path(__file__).parents[3] / "pyproject.toml"
     script = tomllib.loads(project.read_text())["project"]["scripts"]["treespec"].split(":")
     code = (
@@ -66,21 +66,21 @@ def started_by_its_script(handler, pressed_at):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("module", ["cli.main", "cli.common", "cli.help"])
 def test_interrupted_while_the_commands_are_imported(module):
-    """The first tenth of a second: no traceback, and the exit code of an interrupt."""
+    """In the first tenth of a second: no traceback, and the exit code of an interrupt."""
     done = started_by_its_script("default_int_handler", f"treespec.experiments.{module}")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interrupt_that_the_shell_ignores_stays_ignored():
-    """As in a job in the background."""
+    """As in a background job."""
     done = started_by_its_script("SIG_IGN", "treespec.experiments.cli.main")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("treespec ")
 
 
 def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
-    """The commands are put together outside of what catches an interrupt for them."""
+    """Commands are assembled outside the code that catches interrupts for them."""
 
     def stop(*arguments):
         raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
 
 
 def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsys):
-    """Python would print it as an exception that it ignores, and the command would go on."""
+    """Python would print it as an ignored exception, and the command would continue."""
 
     class Closed:
         def __del__(self):
@@ -120,7 +120,7 @@ def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsy
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interrupt_at_the_end_of_python_is_not_told():
-    """The command is done, and its exit code stands; a thread that ends late gives it time to come."""
+    """The finished command's exit code stands; a thread that ends late leaves time for the interrupt."""
     late = (
         "import os, signal, threading, time\n"
         "from treespec.experiments.cli.main import main\n"
@@ -153,6 +153,6 @@ def test_interrupted(tmp_path, decoding):
         finally:
             process.kill()
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    assert said.splitlines()[-1] == "interrupted; the same command resumes where it stopped"
     assert "Traceback" not in said
     assert bool(rows(folder)) == decoding

@@ -1,4 +1,4 @@
-"""`--json`: one object on stdout and nothing else, its keys stable, its numbers those of the tables."""
+"""`--json`: exactly one object on stdout, with stable keys and the numbers of the tables."""
 
 import json
 
@@ -18,7 +18,7 @@ from treespec.search.intervals import Interval
 
 
 def printed(*arguments, code=0):
-    """The one object that a command prints."""
+    """The JSON object that a command prints."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == code, done.output
 
@@ -33,7 +33,7 @@ def printed(*arguments, code=0):
 
 @pytest.fixture(autouse=True)
 def _no_html(monkeypatch):
-    """Figures take seconds, and have tests of their own."""
+    """Skip figures, which take seconds and have their own tests."""
     monkeypatch.setattr(
         "treespec.experiments.report.page.write_report", lambda run: run.folder / "report.html"
     )
@@ -152,4 +152,4 @@ def test_search_prints_the_ranking(tmp_path):
 def test_configs_are_listed():
     found = {row["name"]: row for row in printed("configs", "--json")["configs"]}
     assert found["smoke"]["path"].endswith("smoke.yaml")
-    assert found["smoke"]["about"].startswith("Seconds long")
+    assert found["smoke"]["about"].startswith("Every kind of method")

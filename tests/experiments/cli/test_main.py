@@ -26,7 +26,7 @@ def call(settings, tmp_path, monkeypatch):
 
 
 def refused(result, *parts):
-    """Exit code 2 and one message that holds these parts."""
+    """Assert exit code 2 and one message that contains these parts."""
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -43,7 +43,7 @@ def test_run_and_report(call, tmp_path):
     assert (folder / "report.html").exists()
     again = call("run", "exp.yaml", "max_new_tokens=4")
     assert again.exit_code == 0
-    assert "finished already" in again.stderr
+    assert "already finished" in again.stderr
     shown = call("report", folder)
     assert shown.exit_code == 0
     assert "generate" in shown.output

@@ -1,4 +1,4 @@
-"""`treespec skip-set search`: a file that a config can name; bad input ends with exit code 2."""
+"""`treespec skip-set search`: writes a file that a config can name; rejects bad input with exit code 2."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_bad_input(tmp_path):
     empty = tmp_path / "empty.md"
     empty.write_text("")
     for said, arguments in {
-        "is there already": [empty],
+        "already exists": [empty],
         "--size = 0: must be at least 1": [tmp_path / "x", "--size", 0],
         "size = 10, but must be at most 9": [tmp_path / "x", "--size", 10],
         "the texts have no tokens": [tmp_path / "x", empty],

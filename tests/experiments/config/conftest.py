@@ -1,4 +1,4 @@
-"""A folder with bad files, made once for all tests of a file."""
+"""A folder of bad files, created once per test file."""
 
 import pytest
 from hostile.commands import special_files
@@ -6,6 +6,6 @@ from hostile.commands import special_files
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With some of every kind that is no file."""
+    """A folder of bad files, and of everything that is not a regular file."""
     with special_files(tmp_path_factory.mktemp("bounds")) as path:
         yield path

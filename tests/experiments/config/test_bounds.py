@@ -1,4 +1,4 @@
-"""Hostile or absurd configs, overrides and sweeps: exit code 2, one message, before work is done."""
+"""Hostile or absurd configs, overrides and sweeps: exit code 2 and one message, before any work is done."""
 
 import pytest
 import yaml
@@ -45,11 +45,11 @@ CONFIGS = {
     "a path with a zero byte": (at_path('"a\\0b"'), ["prompts.path", "zero byte"]),
     "a long name": (named("x" * 5000), ["name", "200 bytes"]),
     "a long name in few characters": (named("語" * 80), ["name", "200 bytes"]),
-    "a name with a slash": (named("a/b"), ["name", "fit for the name of a folder"]),
-    "a name of dots": (named("'..'"), ["name", "fit for the name of a folder"]),
-    "a name with a zero byte": (named('"a\\0b"'), ["name", "fit for the name of a folder"]),
-    "a name of two lines": (named('"a\\nb"'), ["name", "fit for the name of a folder"]),
-    "a name with a bell": (named('"a\\ab"'), ["name", "fit for the name of a folder"]),
+    "a name with a slash": (named("a/b"), ["name", "usable as the name of a folder"]),
+    "a name of dots": (named("'..'"), ["name", "usable as the name of a folder"]),
+    "a name with a zero byte": (named('"a\\0b"'), ["name", "usable as the name of a folder"]),
+    "a name of two lines": (named('"a\\nb"'), ["name", "usable as the name of a folder"]),
+    "a name with a bell": (named('"a\\ab"'), ["name", "usable as the name of a folder"]),
 }
 SHAPES = {
     "kind: kary, branching: 1000, depth: 1000": "16,384 nodes",
@@ -116,8 +116,8 @@ OVERRIDES = {
     f"seed=[{'1, ' * 25_000}]": "override 'seed=",
     f"{'k' * 5000}=1": "unknown key",
     f"{'a.' * 20000}b=1": "20001 parts",
-    f"methods.{DIGITS}.kind=plain": "no index",
-    "methods.².kind=plain": "no index",
+    f"methods.{DIGITS}.kind=plain": "not an index",
+    "methods.².kind=plain": "not an index",
     f"name={'x' * 5000}": "name",
     f"output={'o' * 100_000}": "output",
     f"methods.0.name={'n' * 5000}": "methods[0].name",
@@ -138,7 +138,7 @@ SWEEPS = {
 
 
 def cases():
-    """What it is -> command line, files, words of the message."""
+    """Cases by description: command line, files, words of the message."""
     for name, (text, words) in CONFIGS.items():
         yield f"config: {name}", "run bad.yaml", {"bad.yaml": text}, ["bad.yaml", *words]
     for name in ("a bomb", "deep brackets", "digits"):

@@ -1,4 +1,4 @@
-"""The worst input takes two seconds and 500 MB at most until it is refused."""
+"""The worst input is rejected within two seconds and 500 MB."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Hostile or absurd files, and what is no file: exit code 2, one message that names it."""
+"""Hostile or absurd files, and paths that are not files: exit code 2, one message that names them."""
 
 import json
 import os
@@ -116,7 +116,7 @@ LATENCIES = {
 
 
 def cases():
-    """What it is -> command line, files, words of the message."""
+    """Cases by description: command line, files, words of the message."""
     for name, text in TEXTS.items():
         yield f"rates: {name}", "search bad.json --size 8", {"bad.json": text}, ["bad.json"]
     for name, text in PROMPTS.items():

@@ -1,4 +1,4 @@
-"""Absurd numbers and trees on the command line: exit code 2, one message, before work is done."""
+"""Absurd numbers and trees on the command line: exit code 2 and one message, before any work is done."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ NUMBERS = {
 
 
 def cases():
-    """What it is -> command line, files, words of the message."""
+    """Cases by description: command line, files, words of the message."""
     for word in WORDS:
         yield f"words: {word[:40]}", ["replay", "good.npz", "--shapes", word], {}, ["--shapes"]
     for line, word in NUMBERS.items():
@@ -80,7 +80,7 @@ def test_many_trees_are_too_many_nodes(monkeypatch):
 
 
 def test_what_is_large_and_good_is_still_read(tmp_path, monkeypatch):
-    """Limits are no smaller than what they say."""
+    """The limit itself is still accepted."""
     monkeypatch.chdir(tmp_path)
     largest = {
         "chain:16383": 16384,

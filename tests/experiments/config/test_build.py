@@ -155,7 +155,7 @@ def test_sampling_names():
 
 
 def test_a_method_brings_its_drafter():
-    """None for plain decoding; else its tree by the law of the setting."""
+    """`NoDrafter` for plain decoding; else a drafter of the method's tree by the setting's law."""
     model = TabularModel(random_table(4, 0), 4)
     pair = SimpleNamespace(target=model, draft=model)
     plain, drafting = experiment({"kind": "plain"}, tree("kary", branching=2, depth=1)).methods

@@ -1,4 +1,4 @@
-"""Merges and cascades in configs: what is built of them, and what is refused before a model is loaded."""
+"""Merges and cascades in configs: how they are built, and what is rejected before a model is loaded."""
 
 from types import SimpleNamespace
 
@@ -123,14 +123,14 @@ def test_rates_lay_out_the_tree_of_a_model_that_has_a_budget():
 
 
 def test_a_budget_that_is_too_small_for_its_source_is_named():
-    """Of the whole tree, in which there is room, nothing need be changed."""
+    """The whole tree has room, so nothing in it needs to change."""
     sources = [{"source": "lookahead"}, {"source": "lookup"}]
     draft = {"source": "merge", "sources": sources, "budgets": {"lookahead": 20, "lookup": 2}}
     room = {"kind": "budget", "depth": 9, "size": 60, "branching": 11}
     with pytest.raises(InvalidArgument) as refused:
         method(draft, room).drafter(pair(), "T=1")
     said = str(refused.value)
-    assert "budgets.lookahead = 20, which with the root is a size of 21: lookahead with" in said
+    assert "budgets.lookahead = 20, which is a size of 21 with the root: lookahead with" in said
     assert "size: 56" in said
     fits = method(draft | {"budgets": {"lookahead": 55, "lookup": 2}}, room)
     assert fits.drafter(pair(), "T=1").layout.budgets["lookahead"] == 55
@@ -178,7 +178,7 @@ def test_a_cascade_is_made_from_its_end():
 REFUSED = {
     "'kseq' does not cover mixed trees": ((MERGE, SMALL), {"rule": "kseq"}),
     "rule 'onehot'": ((MERGE, SMALL), {"rule": "onehot", "law": "iid"}),
-    "the draft source 'merge' does not draw children iid, but deterministic": (
+    "the draft source 'merge' does not support iid; it supports deterministic": (
         (TEXTS, SMALL), {"law": "iid"}
     ),
     "takes limits instead of 'chain'": ((MERGE, {"kind": "chain", "depth": 3}), {}),
@@ -193,10 +193,10 @@ REFUSED = {
     "the cascade ends in itself: 'other' stands at two": (
         (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
     ),
-    "the cascade ends in itself: models.draft and 'embedded' are one model": (
+    "the cascade ends in itself: models.draft and 'embedded' are the same model": (
         (CASCADE | {"models": [None, "embedded"]}, CHAIN), {}
     ),
-    "the cascade ends in itself: 'other' and models.draft are one model": (
+    "the cascade ends in itself: 'other' and models.draft are the same model": (
         (CASCADE | {"models": ["other"], "draft": {"source": "model"}}, CHAIN),
         {"models": {"draft": "other"}},
     ),
@@ -244,15 +244,15 @@ def test_one_folder_by_two_names_is_one_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     models, two = {"target": "pair"}, ("pair/draft", "link", str(tmp_path / "other/../pair/draft"))
     for name in two:
-        with pytest.raises(ConfigError, match=f"models.draft and '{name}' are one model"):
+        with pytest.raises(ConfigError, match=f"models.draft and '{name}' are the same model"):
             build(config(CASCADE | {"models": [None, name]}, CHAIN, models=models))
-    with pytest.raises(ConfigError, match="'link' and 'pair/draft' are one model"):
+    with pytest.raises(ConfigError, match="'link' and 'pair/draft' are the same model"):
         build(config(CASCADE | {"models": ["link", "pair/draft"]}, CHAIN))
     build(config(CASCADE | {"models": [None, "other"]}, CHAIN, models=models))
 
 
 def test_ddtree_is_refused_by_sources_that_give_no_distributions():
-    """A chain of a draft model gives one for each position; what a text says is none."""
+    """A draft model's chain gives a distribution per position; a text gives none."""
     ddtree = {"kind": "ddtree", "size": 8, "depth": 3}
     built = method({"source": "model"}, ddtree)
     assert choice(built) == (Law.DETERMINISTIC, "onehot")
@@ -274,7 +274,7 @@ def test_ddtree_is_refused_by_sources_that_give_no_distributions():
 
 
 def test_a_merge_without_a_budget_to_share_is_refused():
-    with pytest.raises(InvalidArgument, match="a merge needs a budget that its sources share"):
+    with pytest.raises(InvalidArgument, match="a merge needs a budget with a size and a branching"):
         method(MERGE, CHAIN).drafter(pair(), "T=1")
 
 

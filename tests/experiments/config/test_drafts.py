@@ -1,4 +1,4 @@
-"""The draft of a method is a choice of its own."""
+"""The draft source of a method, as a choice in its config."""
 
 import json
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ BUDGET = {"kind": "budget", "depth": 4}
 
 
 def test_a_method_begins_its_prompts_cold_or_warm():
-    """Or neither, where no source keeps what it learned. Of sources in a merge one warm one is enough."""
+    """Or neither, if no source can keep what it learned. One warm source makes a merge warm."""
     cold = {"source": "token_recycling"}
     warm = {"source": "suffix_tree", "warm": "past"}
     shape = BUDGET | {"size": 6, "branching": 2}
@@ -121,18 +121,18 @@ REFUSED = {
         tree(BUDGET, draft={"source": "retrieval", "datastore": "x", "shortest": 3, "longest": 2}), {}
     ),
     "methods[0].draft.files is missing": (tree(BUDGET, draft={"source": "documents"}), {}),
-    "methods[0].law: the draft source 'lookup' does not draw children iid, but deterministic": (
+    "methods[0].law: the draft source 'lookup' does not support iid; it supports deterministic": (
         tree(BUDGET, law="iid", **LOOKUP), {}
     ),
-    "a budget needs a size": (tree(BUDGET | {"branching": 2}, **LOOKUP), {}),
+    "needs a size: its nodes": (tree(BUDGET | {"branching": 2}, **LOOKUP), {}),
     "needs a draft model, but models.draft is 'none'": (tree(CHAIN), {"models": {"draft": "none"}}),
     "assisted generation needs a draft model": (
         {"kind": "assisted"}, {"models": {"draft": "none"}}
     ),
-    "search measures models.draft, but that is 'none'": (
+    "search measures models.draft, which is 'none'": (
         tree(BUDGET, **LOOKUP), {"models": {"draft": "none"}, "search": {}}
     ),
-    "that is measured of models.draft": (
+    "these are measured for models.draft": (
         tree({"kind": "optimal", "rates": "measured", "size": 4}, draft={"source": "model", "model": "x"}),
         {"search": {}},
     ),
@@ -165,7 +165,7 @@ def test_a_pair_without_a_draft_and_methods_with_their_own():
 
 
 def test_a_manifest_has_the_hashes_of_files_that_sources_read(tmp_path):
-    """So that a run whose files have changed since does not go on."""
+    """So that a run whose files have changed is not resumed."""
     from treespec.experiments.records.changes import drafted
 
     named = {key: tmp_path / key for key in ("a", "b", "store")}

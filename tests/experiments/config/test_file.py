@@ -154,9 +154,9 @@ def test_overrides_reach_everywhere():
         ("seed", "write key=value"),
         ("=3", "write key=value"),
         ("methods.9.kind=plain", "methods is a list of 2"),
-        ("methods.first=3", "'first' is no index"),
+        ("methods.first=3", "'first' is not an index"),
         ("name.first=3", "name is 'x' and has no key 'first'"),
-        ("seed=[1", "no YAML"),
+        ("seed=[1", "is not YAML"),
     ],
 )
 def test_bad_overrides(text, part):

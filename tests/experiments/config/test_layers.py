@@ -1,4 +1,4 @@
-"""Sources that are a part of the target, in configs: made, and refused before the first token."""
+"""Sources that are a part of the target, in configs: built, or rejected before the first token."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_a_file_of_another_model_is_refused(outline, tmp_path):
 
 
 def test_a_file_of_another_model_with_as_many_layers_is_refused(pair, outline, tmp_path):
-    """Before the first token; of an outline, which has no weights, layers are all there is."""
+    """Before the first token; an outline has no weights, so only layers can be compared."""
     for said, target in {
         r"searched for another model \(A of 3 parameters, weights 01\)": "A of 3 parameters, weights 01",
         "does not say which model it was searched for": "",
@@ -140,7 +140,7 @@ def test_an_architecture_that_cannot_is_refused_with_its_key(pair, monkeypatch):
 
 
 def test_within_a_merge(pair, outline, tmp_path):
-    """Looked at before weights are loaded, and made once they are."""
+    """Checked before weights are loaded, and built once they are."""
 
     def merged(layers):
         sources = [{"source": "early_exit", "layers": layers}, {"source": "lookup"}]

@@ -1,4 +1,4 @@
-"""Files that may not be read, and folders that may not be entered: told by name, with exit code 2."""
+"""Files that may not be read, and folders that may not be entered: named in the message, exit code 2."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ LINES = {
 
 @pytest.fixture
 def closed(folder, monkeypatch):
-    """A folder in which `secret` files may not be read, and `hidden` not be entered, not even by root."""
+    """A folder with unreadable `secret` files and an inaccessible folder `hidden`, even for root."""
     (folder / "hidden").mkdir(exist_ok=True)
     for name in ("secret.yaml", "secret.json", "secret.jsonl", "secret.npz", "hidden/x.json"):
         (folder / name).write_text(BASE)
@@ -80,5 +80,5 @@ def test_models_that_may_not_be_read(closed):
 
 def test_a_folder_that_takes_no_files_is_told_before_work(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match=r"--out .*: no file may be made in the folder"):
+    with pytest.raises(ConfigError, match=r"--out .*: no permission to create files in the folder"):
         require_new(tmp_path / "trace.npz")

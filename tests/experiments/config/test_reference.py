@@ -1,4 +1,4 @@
-"""Every key of a config is described, and the files made of the descriptions are those of the code."""
+"""Every key of a config is described, and the generated files match the descriptions in the code."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_files_are_those_of_the_code():
 
 
 def undescribed(part, where=""):
-    """Properties of a schema without words of their own."""
+    """Properties of a schema without a description."""
     for key, value in part.get("properties", {}).items():
         if not value.get("description", "").strip():
             yield f"{where}.{key}"
@@ -43,7 +43,7 @@ def test_every_key_is_described():
 
 
 def test_rules_and_laws_are_listed_and_others_are_allowed():
-    """Editors offer ours; those of plug-ins are no errors."""
+    """Editors offer built-in names; names of plug-ins are not errors."""
     tree = config_schema()["$defs"]["TreeMethod"]["properties"]
     for key, names in (("law", LAWS), ("rule", RULES)):
         listed, other, null = tree[key]["anyOf"]

@@ -1,4 +1,4 @@
-"""Files that searches start from."""
+"""Reading the files that searches start from."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Draft sources without a model, from configs: each is made within its budget, from files that fit."""
+"""Draft sources without a model, in configs: each is built within its budget, from files that match."""
 
 from types import SimpleNamespace
 
@@ -51,7 +51,7 @@ def made(outline, *given, **settings):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, outline, digest):
-    """A text, a datastore and past texts of the embedded pair's tokens."""
+    """A text, a datastore and past texts, in the tokens of the embedded pair."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text.py").write_text("for i in range(10):\n    print(i)\n")
     ids = outline.tokenizer.encode((folder / "text.py").read_text())
@@ -100,7 +100,8 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
     assert len(latest) == 3
     assert len(made(outline, "suffix_tree", warm=two)[1].past.texts) == 2
     with pytest.raises(
-        ConfigError, match="most_tokens = 4 is of past texts: name their file by warm"
+        ConfigError,
+        match="most_tokens = 4 limits past texts, but there are none: name their file as warm",
     ):
         experiment("suffix_tree", most_tokens=4)
     size = outline.target.vocab_size
@@ -115,7 +116,7 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
 
 
 def test_warm_state_of_another_target_is_refused_before_the_first_token(outline, tmp_path, digest):
-    """Of the same tokens but other weights; what a text source reads is tied to tokens alone."""
+    """A target with the same tokens but other weights; files of text sources depend on tokens only."""
     limits = vars(outline.target)
     target = SimpleNamespace(**limits, fingerprint="B of 2 parameters, weights 02")
     loaded = SimpleNamespace(
@@ -190,7 +191,7 @@ def test_files_of_others_are_refused_before_the_first_token(outline, files, tmp_
 
 
 def test_files_that_sources_read_are_inputs(files, tmp_path):
-    """So that no run writes into the folder of one, or clears it."""
+    """So that no run writes to, or clears, a folder that contains one."""
     text, store = str(files / "text.py"), str(files / "store")
     found = {}
     for source, given in {

@@ -1,4 +1,4 @@
-"""Shapes as they are typed on the command line mean the same in configs and overrides."""
+"""Spelled shapes mean the same on the command line, in configs and in overrides."""
 
 from typing import get_args
 
@@ -75,9 +75,9 @@ def test_a_searched_tree_asks_for_a_search():
     ("given", "parts"),
     [
         ("kary:2", ["takes 2 numbers (branching x depth), not 1", "or kary:2x3"]),
-        ("kary:2xx", ["whole, with x between", "{kind: kary, branching: 2, depth: 3}"]),
-        ("karry:2x3", ["no shape is spelled so", "or kary:2x3"]),
-        ("eagle2:4x6", ["no shape is spelled so", "{kind: eagle2, k: 4, depth: 6, size: 16}"]),
+        ("kary:2xx", ["whole numbers separated by x", "{kind: kary, branching: 2, depth: 3}"]),
+        ("karry:2x3", ["not a spelling of a shape", "or kary:2x3"]),
+        ("eagle2:4x6", ["not a spelling of a shape", "{kind: eagle2, k: 4, depth: 6, size: 16}"]),
         ("kary:2x9999", ["16,384 nodes", "kary:2x3"]),
         ("nonsense", ["chain:4", "kary:2x3", "expansion:3x2x1"]),
         ("{kind: chain}", ["depth is missing", "{kind: chain, depth: 4} or chain:4"]),

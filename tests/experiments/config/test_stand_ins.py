@@ -1,4 +1,4 @@
-"""What is known of methods that wait for a measurement, and what becomes of them."""
+"""Stand-ins for methods that wait for a measurement, and the methods that replace them."""
 
 from dataclasses import replace
 
@@ -64,7 +64,8 @@ def test_laws_and_rules_of_waiting_methods_are_known_before():
 
 def test_names_that_clash_are_found_before_anything_is_measured():
     with pytest.raises(
-        ConfigError, match=r"methods\[2\].*'best' stands before it; give one a 'name'"
+        ConfigError,
+        match=r"methods\[2\].*an earlier method is called 'best' too; give one of them a 'name'",
     ):
         build(_config(BEST, BEST | {"max_size": 5}))
     build(_config(OPTIMAL, {"shape": OPTIMAL, "law": "deterministic"}))

@@ -1,4 +1,4 @@
-"""Names of trees in configs become shapes and growths, from numbers and from files."""
+"""Trees in configs become shapes and growths, from numbers and from files."""
 
 import numpy as np
 import pytest

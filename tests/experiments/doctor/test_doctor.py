@@ -1,4 +1,4 @@
-"""`treespec doctor`: what it finds, what it tests, and that its tests can fail."""
+"""`treespec doctor`: its findings, its tests, and that its tests can fail."""
 
 import importlib
 import json
@@ -84,7 +84,7 @@ def test_a_failed_test_is_told_and_ends_with_exit_code_1(monkeypatch):
     done = CliRunner().invoke(app, ["doctor", "--quick"])
     assert done.exit_code == 1
     assert "FAILED" in done.stdout
-    assert "1 tests failed (b)" in done.stdout
+    assert "1 test failed (b)" in done.stdout
     assert "Traceback" not in done.output
 
 
@@ -107,7 +107,7 @@ def test_what_is_printed_says_what_to_do():
     assert "Trees are free." in shown
     assert "FAILED" in shown
     well = text(Checkup((FACT,), (GOOD,), (), ()))
-    assert "treespec works: 1 tests passed. Look at: disk." in well
+    assert "treespec works: 1 test passed. Problems to look at: disk." in well
     assert all(len(line) <= 60 for line in text(Checkup((FACT,), (GOOD,), (), ()), 60).splitlines())
 
 
@@ -175,8 +175,8 @@ def test_speed_is_of_what_was_timed(monkeypatch):
     ("ms", "words"),
     [
         (11.0, "nearly free to verify"),
-        (20.0, "more than 2.0 tokens a step"),
-        (80.0, "chains and small"),
+        (20.0, "more than 2.0 tokens per step"),
+        (80.0, "Chains and small"),
     ],
 )
 def test_what_times_mean(ms, words):
@@ -197,7 +197,7 @@ def test_the_better_dtype_is_named():
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Puts a shell script on the path, before everything else."""
+    """Put a shell script first on the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(name, script):
@@ -218,7 +218,7 @@ def test_slurm_answers_or_does_not(program, monkeypatch):
     assert "Unable to contact" in fact.value
     assert "slurmctld" in fact.advice
     program("sinfo", "true")
-    assert "names no partition" in machine.slurm()[0].value
+    assert "lists no partition" in machine.slurm()[0].value
     program("sinfo", "exec sleep 5")
     monkeypatch.setattr(machine, "PATIENCE_S", 0.1)
     assert "does not answer" in machine.slurm()[0].value
@@ -290,7 +290,7 @@ def test_the_whole_self_test():
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0, done.output
     for words in (
-        "All is well",
+        "Everything is fine",
         "keep the target's law",
         "agree with the reference",
         "sm_90",

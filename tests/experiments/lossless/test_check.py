@@ -32,7 +32,7 @@ CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
 TREE = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 1]}, "rule": "rrsw"}
 SMALL = ("--samples", "60", "--tokens", "2", "--prompts", "1")
 WARM = [{"temperature": 3.0}]
-"""The tiny models are sure of themselves; this spreads their laws."""
+"""The tiny models are confident; a high temperature flattens their laws."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_lossless_methods_pass(call, tmp_path):
     for part in (
         "T=0: texts equal to those of plain greedy decoding",
         "T=3: joint law of 2 tokens, against the exact law of plain decoding",
-        "probability of at most 0.001, all 3 comparisons",
+        "fails is at most 0.001 over all 3 comparisons",
         "No loss was found: 6 comparisons.",
     ):
         assert part in " ".join(result.output.split()), result.output
@@ -288,7 +288,7 @@ def test_split_measures_the_targets_own_decision(loaded_pair):
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("temperature", [3.0, 1.0])
 def test_remembered_passes_change_no_token(loaded_pair, temperature):
-    """Drafters whose trees come again and drafters whose trees differ; a memory that forgets at once."""
+    """Drafters whose trees repeat, drafters whose trees differ, and a memory that forgets at once."""
     sampling, prompts = Sampling(temperature), ([5, 6, 7, 8], [9])
     for law, verifier in ((Law.WITHOUT_REPLACEMENT, rrsw), (Law.DETERMINISTIC, naive)):
         texts = []
@@ -336,7 +336,7 @@ def test_wrong_input(call, arguments, parts):
 
 def test_help_says_what_a_false_alarm_is(call):
     words = [word for word in call("--help").output.split() if word not in "│|"]
-    assert "Probability that anything fails by chance" in " ".join(words)
+    assert "Probability that any comparison fails by chance" in " ".join(words)
 
 
 def test_the_shipped_config_is_valid():

@@ -177,7 +177,7 @@ def test_a_run_does_not_write_where_it_reads(call, tmp_path, prompt_file, tiny_p
         for fresh in ([], ["--fresh"]):
             done = call([*command, *extra, "--out", out, *fresh])
             assert done.exit_code == 2, done.output
-            assert "which is read" in done.stderr
+            assert "which is an input" in done.stderr
             assert os.fspath(out) in done.stderr
     assert (snapshot(tmp_path), snapshot(tiny_pair)) == before
 
@@ -193,12 +193,12 @@ def test_a_run_does_not_write_where_it_reads(call, tmp_path, prompt_file, tiny_p
         ("output=BASE", "is not in BASE/"),
         ("output=.", "is not in BASE/"),
         ("output=elsewhere", "is not in BASE/"),
-        ("output=BASE/link/x", "a link leads it out"),
+        ("output=BASE/link/x", "a link leads out"),
         ("output=5", "output"),
         ("name=../elsewhere", "name = '../elsewhere'"),
         ("name=..", "name = '..'"),
         ("name=a/b", "name = 'a/b'"),
-        ("name=link", "a link leads it out"),
+        ("name=link", "a link leads out"),
     ],
 )
 def test_no_config_leads_out_of_its_folder(call, tmp_path, command, override, part):

@@ -145,7 +145,7 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
     (folder / "plugins" / "four_parts.py").write_text(other.read_text())
     refused = treespec("run", config)
     assert refused.exit_code == 2
-    assert "was changed since" in refused.stderr
+    assert "has been changed" in refused.stderr
 
 
 def test_settings_of_plug_ins_change_the_experiment(write):

@@ -61,7 +61,7 @@ def test_export_from_text_and_from_a_file(tmp_path):
     assert formats.load(grown) == TreeShape((-1, 0, 0, 1))
     again = call("export", path, "--to", "sequoia", "--out", grown)
     assert again.exit_code == 2
-    assert "there already" in again.output
+    assert "already exists" in again.output
     binary = call("export", path, "--to", "sequoia")
     assert binary.exit_code == 2
     assert "format sequoia is binary: name a file with --out" in binary.output
@@ -86,13 +86,13 @@ def test_a_found_tree_is_written_for_export(tmp_path):
     done = call("search", "0.6,0.2", "--size", 4, "--to", "treespec", "--out", out)
     assert done.exit_code == 0, done.output
     assert call("export", out, "--to", "medusa").exit_code == 0
-    assert call("search", "0.6", "--out", out).exit_code == 2  # it is there already
+    assert call("search", "0.6", "--out", out).exit_code == 2  # it already exists
 
 
 def test_options_about_times_need_times():
     done = call("search", "0.6", "--law", "iid")
     assert done.exit_code == 2
-    assert "--law says which times hold" in done.output
+    assert "--law selects among times" in done.output
 
 
 def test_a_tree_longer_than_the_name_of_a_file_is_read():

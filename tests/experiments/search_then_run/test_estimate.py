@@ -39,7 +39,7 @@ def test_a_trace_gives_a_table_and_a_file_that_reads_back(trace, tmp_path):
     found = AcceptanceEstimate.from_json(out.read_text())
     again = estimate_acceptance(Trace.load(trace), by="depth", depth=2, shrinkage=20)
     assert found.rates.tolist() == again.rates.tolist()
-    assert _call(trace, "--out", out)[0] == 2  # it is there already
+    assert _call(trace, "--out", out)[0] == 2  # it already exists
     assert json.loads(_call(trace, "--json")[1])["by"] == "rank"
 
 

@@ -200,7 +200,7 @@ def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
     assert "resamples" not in shown
     many = call("search", files / "short.npz", "0.6")
     assert many.exit_code == 2
-    assert "2 sources are ranked together by speed" in many.output
+    assert "2 sources can only be ranked by speed" in many.output
 
 
 def test_what_a_wrong_tree_costs(files):

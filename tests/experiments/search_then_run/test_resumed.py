@@ -103,7 +103,7 @@ def test_texts_that_are_gone_by_now_stop_no_resumed_run(searching, loaded_pair, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": None}, r"methods\[3\]\.shape asks for what is 'measured'.*no `search`"),
+        ({"search": None}, r"methods\[3\]\.shape asks for 'measured' values.*no `search`"),
         ({"search": {"prompts": None}}, "search.prompts: the run's prompts are whole texts"),
     ],
 )

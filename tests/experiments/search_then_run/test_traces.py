@@ -122,7 +122,10 @@ def test_the_command_writes_a_trace(settings, tmp_path):
     assert done.exit_code == 0, done.output
     assert "2 texts, 38 positions, 2 children each, law deterministic, rule greedy" in done.output
     assert Trace.load(out).kept.tolist() == [3, 3]
-    for where, words in ((out, "there already"), (tmp_path / "no" / "t.npz", "there is no folder")):
+    for where, words in (
+        (out, "already exists"),
+        (tmp_path / "no" / "t.npz", "there is no folder"),
+    ):
         again = call("trace", config, "--sampling", "T=0", "--out", where)
         assert again.exit_code == 2
         assert words in again.output

@@ -1,4 +1,4 @@
-"""A config with a small grid, and a sweep's folder with runs of known truth."""
+"""A config with a small grid, and a sweep's folder with synthetic runs whose true values are known."""
 
 import pytest
 import yaml
@@ -13,7 +13,7 @@ GRID = {"seed": [0, 1], "methods[1].shape.depth": [2, 3]}
 
 @pytest.fixture
 def grid_file(settings, tmp_path):
-    """Writes the tiny config with a grid, changed, and gives its path."""
+    """Write the tiny config with a grid and changes, and return its path."""
 
     def write(sweep=None, **changes):
         methods = [{"kind": "plain"}, {"kind": "tree", "shape": {"kind": "chain", "depth": 3}}]
@@ -34,7 +34,7 @@ def grid(grid_file):
 
 @pytest.fixture
 def planned(grid, tmp_path):
-    """A sweep's folder in which nothing has run."""
+    """A planned sweep's folder, before any job has run."""
     with SweepFolder(tmp_path / "sweep") as records:
         records.start(grid, {"executor": "process"})
     return tmp_path / "sweep"
@@ -42,7 +42,7 @@ def planned(grid, tmp_path):
 
 @pytest.fixture
 def pretend(planned, grid):
-    """Lets a job have run: writes a synthetic run into its folder."""
+    """Pretend that a job has run: write a synthetic run to its folder."""
 
     def run(job, seed=0, errors=frozenset()):
         chain = SyntheticMethod("chain 3", "tree", TreeShape.chain(3), (0.6,), errors=errors)

@@ -1,4 +1,4 @@
-"""The command, in this process and with real workers."""
+"""`treespec sweep`, in this process and with real workers."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from treespec.experiments.run import models
 
 @pytest.fixture
 def call(tmp_path, loaded_pair, monkeypatch):
-    """Call `treespec sweep` in an empty folder; the pair is loaded already."""
+    """Call `treespec sweep` in an empty folder, with a pair that is already loaded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
 
@@ -44,7 +44,7 @@ def test_a_sweep_its_table_and_its_json(call, grid_file, tmp_path):
     assert again.exit_code == 0
     data = json.loads(again.stdout)
     assert [job["state"] for job in data["jobs"]] == ["finished"] * 2
-    assert "finished already" in again.stderr
+    assert "already finished" in again.stderr
     refused(call(grid_file()), "belongs to another sweep", "sweep.seed")
 
 
@@ -71,7 +71,7 @@ def test_a_draft_model_of_a_method_is_looked_at_before_any_job_starts(
     (own / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
     refused(call(asked(own)), "context is 16", "in the job seed=0")
     assert nothing_left()
-    refused(call(asked(own), "--out", own), "methods[1].draft.model", "is read")
+    refused(call(asked(own), "--out", own), "methods[1].draft.model", "is an input")
     (own / "config.json").write_text(json.dumps(config))
     result = call(asked(own))
     assert result.exit_code == 0, result.stderr
@@ -104,7 +104,7 @@ def test_wrong_input(call, grid_file, tmp_path, monkeypatch):
     refused(call(path, "--executor", "slurm", "--slurm", "time=1:00:00"), "time=60 for an hour")
     refused(call(path, "prompts.path=nowhere.jsonl"), "nowhere.jsonl")
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    refused(call(path, "--executor", "slurm"), "no SLURM here")
+    refused(call(path, "--executor", "slurm"), "SLURM is not available")
     assert not (tmp_path / "sweeps").exists() or not any((tmp_path / "sweeps").rglob("*.parquet"))
 
 

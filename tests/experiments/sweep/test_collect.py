@@ -13,7 +13,7 @@ from treespec.experiments.sweep.folder import read_manifest
 
 @pytest.fixture
 def collected(planned, grid, pretend):
-    """Three jobs have run, one of them with an error on one prompt; the fourth failed."""
+    """Three jobs have run, one of them with an error on a prompt; the fourth failed."""
     for i, job in enumerate(grid.jobs[:3]):
         pretend(job.name, seed=i, errors=frozenset({1}) if i == 2 else frozenset())
         write_attempt(planned / "jobs" / job.name, Attempt(1, None, {"workers": 2, "threads": 1}))
@@ -85,7 +85,7 @@ def test_columns_without_times(collected):
 
 
 def test_jobs_side_by_side_are_said_to_be(collected):
-    assert any("up to 2 jobs ran side by side" in note for note in collected.notes)
+    assert any("up to 2 jobs ran in parallel" in note for note in collected.notes)
 
 
 def test_nothing_finished(planned):

@@ -73,7 +73,7 @@ def test_a_worker_that_is_killed(tmp_path):
 
 
 def test_workers_end_with_their_parent(tmp_path):
-    """The pipe to their standard input closes: here by hand, else because the parent is gone."""
+    """The pipe to their standard input closes: here by hand, otherwise because the parent has ended."""
     line = "import os\nwhile os.read(0, 1024): pass\nos._exit(7)"
     executor = workers_of(line)
     executor.start([task(tmp_path)])

@@ -93,7 +93,7 @@ def test_other_versions_are_refused_unless_told(planned, job, loaded_pair):
 def test_a_config_that_was_changed_is_refused(job):
     path = job / "config.yaml"
     path.write_text(path.read_text().replace("max_new_tokens: 4", "max_new_tokens: 5"))
-    assert "is not the config that the sweep planned" in fails(job, 1, None)
+    assert "has been changed since the sweep was planned" in fails(job, 1, None)
 
 
 def test_every_version_counts():

@@ -1,4 +1,4 @@
-"""A sweep deletes by its list, the runs of its jobs by lists of their own; nothing of others is touched."""
+"""A sweep deletes only files on its own list and on those of its jobs' runs; no other file is touched."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from treespec.experiments.sweep.sweep import run_sweep
 
 
 def tree(folder):
-    """Everything in a folder: files with what they hold, folders with None."""
+    """Everything in a folder: files with their content, folders with None."""
     return {
         path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -95,7 +95,7 @@ def test_an_executor_that_cannot_be_had_leaves_nothing(tmp_path, grid):
 
 
 def test_a_run_that_was_moved_into_a_job_is_left_alone(planned, grid, pretend, tmp_path):
-    """It has a mark, but not the id that the sweep gave to the folder of its job."""
+    """It has a mark, but not the id that the sweep gave to the job's folder."""
     first, second = (job.name for job in grid.jobs[:2])
     for name in (first, second):
         pretend(name)

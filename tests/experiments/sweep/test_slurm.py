@@ -1,4 +1,4 @@
-"""The SLURM executor against tools that only pretend; `test_real_slurm` runs where there is a SLURM."""
+"""The SLURM executor with fake SLURM tools; `test_real_slurm` runs if SLURM is available."""
 
 import json
 import os
@@ -38,7 +38,7 @@ echo "$@" >> "{state}/cancelled"
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """A folder of what the pretended SLURM knows; its tools are first on the PATH."""
+    """The state folder of the fake SLURM, whose tools are first on the PATH."""
     tools, state = tmp_path / "bin", tmp_path / "state"
     tools.mkdir()
     state.mkdir()
@@ -53,7 +53,7 @@ def state(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only if told: a list of one number."""
+    """A clock that moves only when told to: a list with the time in seconds."""
     seconds = [1000.0]
     monkeypatch.setattr("treespec.experiments.sweep.slurm.time.monotonic", lambda: seconds[0])
     return seconds
@@ -169,7 +169,7 @@ def test_a_slurm_that_refuses_is_quoted(tmp_path, state, tasks):
 
 def test_no_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    with pytest.raises(SweepError, match=r"no SLURM here: sbatch.* --executor local"):
+    with pytest.raises(SweepError, match=r"SLURM is not available: sbatch.* --executor local"):
         slurm(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_interrupts_cancel_only_if_told(tmp_path, state, tasks):
     executor = slurm(tmp_path)
     executor.start(tasks)
     text = executor.stop()
-    assert "3 SLURM jobs go on" in text
+    assert "3 SLURM jobs keep running" in text
     assert "scancel 1" in text
     assert not (state / "cancelled").exists()
     executor = slurm(tmp_path, cancel=True)
@@ -230,7 +230,7 @@ def test_real_slurm(grid, tmp_path):
 @pytest.mark.slow
 @needs_slurm
 def test_plug_ins_on_a_real_slurm(grid_file, tmp_path, monkeypatch):
-    """Jobs load the copies in the sweep's folder: the file is gone when they start."""
+    """Jobs load the copies in the sweep's folder; the original file is gone when they start."""
     from treespec import plugin_files
     from treespec.experiments.config.plugged import plug_in
     from treespec.experiments.sweep.sweep import run_sweep

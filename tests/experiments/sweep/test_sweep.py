@@ -1,4 +1,4 @@
-"""The driver, with executors that pretend, and once with real (tiny) jobs."""
+"""The driver of sweeps, with fake executors, and once with real (tiny) jobs."""
 
 import io
 import shutil
@@ -23,7 +23,7 @@ def _no_waiting(monkeypatch):
 
 
 class Pretender:
-    """Ends every task at the second poll, as `fate` says; what it is given runs `pretend`."""
+    """Ends every task at the second poll, as `fate` says; started tasks call `pretend`."""
 
     name, queues, threads = "local", False, 1
 
@@ -61,7 +61,7 @@ class Pretender:
 
 @pytest.fixture
 def start(grid, planned, pretend):
-    """Run the tiny grid with an executor that pretends."""
+    """Run the tiny grid with a fake executor."""
 
     def start(fate=lambda task: None, executor=None, **options):
         made = executor or Pretender(pretend, fate)
@@ -199,7 +199,7 @@ GRID = {"seed": [0, 1]}
 
 
 def broken_models(pair, folder, how):
-    """A copy of the pair that is damaged in some way."""
+    """A copy of the pair, damaged in a given way."""
     shutil.copytree(pair, folder)
     target = folder / "target"
     if how == "no folder":
@@ -218,7 +218,7 @@ def broken_models(pair, folder, how):
 def test_models_that_cannot_be_read_are_refused_before_anything_starts(
     grid_file, tiny_pair, tmp_path, how, fresh
 ):
-    """The last job names them, so that the first would have run."""
+    """Only the last job names them, so the first could have run."""
     broken = str(broken_models(tiny_pair, tmp_path / "broken", how))
     grid = load_grid(grid_file({"models.target": [str(tiny_pair), broken]}))
     executor = Pretender(pytest.fail, lambda task: None)
@@ -238,7 +238,7 @@ def test_texts_too_long_for_the_context_are_refused_before_anything_starts(grid_
 
 
 def test_models_that_are_gone_cost_no_finished_sweep(start, planned, monkeypatch):
-    """Its results are shown as before, and --fresh is refused before it deletes them."""
+    """Its results are shown as before, and --fresh is rejected before it deletes them."""
 
     def gone(*sources):
         raise LoadError("there is no such model")

@@ -72,7 +72,7 @@ def test_trace_then_profile_then_search(call, tmp_path):
         assert valued == pytest.approx(row["tokens_per_step"])
     again = call("profile", "exp.yaml", "--out", "latency.json")
     assert again.exit_code == 2
-    assert "there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_predictions_are_of_the_right_size(settings, loaded_pair):
