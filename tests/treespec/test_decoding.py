@@ -288,9 +288,7 @@ def test_an_id_that_the_target_does_not_have_is_refused_before_the_target_runs(
     assert run(drafter=DraftsAnId(3), verifier=verify.onehot)
     drafter = DraftsAnId(3)
     drafter.propose = lambda coins: [1, 2]
-    with pytest.raises(
-        InvalidArgument, match=r"the drafter.s proposal = .* must be a TokenTree"
-    ):
+    with pytest.raises(InvalidArgument, match=r"the drafter.s proposal = .* must be a TokenTree"):
         run(drafter=drafter)
 
 

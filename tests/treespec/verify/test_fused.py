@@ -327,9 +327,7 @@ def test_draft_probabilities_that_are_none_of_a_child_that_is_tried(bad, outcome
             assert got == outcome(rule, tree, rows, Given(*[uniform] * 3))
             if bad:
                 assert got[0] is NotADistribution
-                says = (
-                    f"draft's row of node 0 is no distribution: token 1 has the probability {bad:g}"
-                )
+                says = f"draft's row of node 0 is not a distribution: token 1 has the probability {bad:g}"
                 assert says in got[1]
             # What is vouched for is looked at only where it is needed.
             got = outcome(fused(rule, block=4), tree.vouched(), rows, Given(*[uniform] * 3))
