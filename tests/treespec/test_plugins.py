@@ -70,7 +70,7 @@ def test_a_file_is_one_module_wherever_it_lies(tmp_path):
 
 BROKEN = {
     "line 3 cannot be imported": "\n1 / 0\n",
-    "line 2 cannot be imported: no valid Python": "def (:\n",
+    "line 2 cannot be imported: invalid syntax": "def (:\n",
     "cannot be imported: it ends the program": "raise SystemExit(0)\n",
     "registers nothing": "x = 1\n",
     "registers the source 'lookup', which is one of treespec's own": (
