@@ -110,7 +110,7 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
         status = os.fstat(descriptor)
         _require_regular(name, status)
         if status.st_size > most:
-            raise Unreadable(f"{name}: {status.st_size} bytes, more than the limit of {most} bytes")
+            raise Unreadable(f"{name}: {status.st_size} bytes, more than the {most} bytes allowed")
         yield file
 
 
@@ -126,7 +126,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
         except OSError as error:
             raise Unreadable(f"{path}: {error.strerror}") from None
     if len(data) > most:  # the file grew, or the system generates it while it is read
-        raise Unreadable(f"{path}: more than the limit of {most} bytes")
+        raise Unreadable(f"{path}: more than the {most} bytes allowed")
     return data
 
 

@@ -48,8 +48,8 @@ def test_the_root_alone_is_plain_decoding(growths):
     [
         ([1, 2], "'Keeping' does not keep the root"),
         ([0, 4], "'Keeping' keeps node 4 but not its parent 1"),
-        ([0, 8], r"'Keeping' keeps nodes that are not there: \[0, 8\]"),
-        ([0, -1], "nodes that are not there"),
+        ([0, 8], r"'Keeping' keeps nodes that do not exist: \[0, 8\]"),
+        ([0, -1], "nodes that do not exist"),
     ],
 )
 def test_what_is_no_tree_is_refused(growths, keep, message):
