@@ -132,7 +132,7 @@ def test_saved_and_loaded(tmp_path):
         InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to 3 at most"
     ):
         Lookahead(2, 4, 2, pool=pool)
-    with pytest.raises(InvalidArgument, match="70000 is no token id"):
+    with pytest.raises(InvalidArgument, match="70000 is not a token id"):
         Lookahead(2, 3, 2, pool=pool, vocab_size=9)
     with pytest.raises(Unreadable, match="vocabulary"):
         Lookahead.load(tmp_path / "pool", vocab_size=9)

@@ -110,7 +110,7 @@ def test_saved_and_loaded(tmp_path):
 
 WRONG = {
     "3 children, but successors = 2": {"shape": TreeShape.expansion([3]), "successors": 2},
-    r"table\[1\]\[0\] = 9 is no token id: ids are 0..8": {"table": {1: [9]}, "vocab_size": 9},
+    r"table\[1\]\[0\] = 9 is not a token id: ids are 0..8": {"table": {1: [9]}, "vocab_size": 9},
 }
 
 

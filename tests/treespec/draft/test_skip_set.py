@@ -90,7 +90,7 @@ def test_a_search_stops_at_the_sets_that_it_may_try():
             sets.search(size)
     with pytest.raises(InvalidArgument, match="texts has no token"):
         SkipSets(Layered(), [[]])
-    with pytest.raises(InvalidArgument, match=r"texts\[0\]\[1\] = 5 is no token id"):
+    with pytest.raises(InvalidArgument, match=r"texts\[0\]\[1\] = 5 is not a token id"):
         SkipSets(Layered(), [[0, 5]])
 
 
