@@ -129,7 +129,7 @@ def test_saved_and_loaded(tmp_path):
     pool = Lookahead.load(tmp_path / "pool")
     assert pool == {5: [(70_000, 1), (2, 3)]}
     with pytest.raises(
-        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to 3 at most"
+        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to at most 3"
     ):
         Lookahead(2, 4, 2, pool=pool)
     with pytest.raises(InvalidArgument, match="70000 is not a token id"):

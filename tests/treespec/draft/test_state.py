@@ -83,7 +83,7 @@ def test_a_file_of_no_known_tokenizer_is_refused_where_one_is_asked_for(name, tm
     path, (load, _) = tmp_path / "state", KINDS[name]
     whole(name, path, tokenizer="")
     assert load(path, vocab_size=9) is not None
-    with pytest.raises(Unreadable, match="does not say of which tokenizer") as refused:
+    with pytest.raises(Unreadable, match="does not state the tokenizer") as refused:
         load(path, vocab_size=9, tokenizer="x")
     assert str(refused.value).startswith(f"{path}: ")
 
@@ -104,8 +104,8 @@ def test_what_another_target_said_is_refused(name, tmp_path):
     with pytest.raises(Unreadable) as refused:
         load(tmp_path / "mine", target=OTHER)
     assert str(refused.value) == (
-        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: make it "
-        "again with this one"
+        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: create it "
+        "again with this target"
     )
     source.save(tmp_path / "none", vocab_size=9)
     rewritten(tmp_path / "mine", header_of(tmp_path / "mine") | {"target": 3})
@@ -157,7 +157,7 @@ def test_files_of_numpy_that_are_no_archive(name, tmp_path):
     path = tmp_path / "state"
     with path.open("wb") as file:
         np.save(file, np.arange(4))
-    with pytest.raises(Unreadable, match="damaged, or no file of a draft source"):
+    with pytest.raises(Unreadable, match="damaged, or not a file of a draft source"):
         KINDS[name][0](path)
 
 
