@@ -152,5 +152,5 @@ def test_wrong_settings(said):
 def test_past_texts_must_be_over():
     counts = counted([1, 2])
     counts.read([3])
-    with pytest.raises(InvalidArgument, match="not over"):
+    with pytest.raises(InvalidArgument, match="not ended"):
         SuffixTree(2, past=counts)
