@@ -301,14 +301,14 @@ MODEL = table(4)
             lambda: Cascade(
                 MODEL, ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()), verify.chain, 2, Sampling()
             ),
-            "ends in itself",
+            "contains itself",
         ),
         (
             lambda: Cascade(
                 MODEL, Cascade(table(5), ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()),
                 verify.chain, 2, Sampling()), verify.chain, 2, Sampling(),
             ),
-            "ends in itself",
+            "contains itself",
         ),
     ],
 )  # fmt: skip
@@ -322,7 +322,7 @@ def test_one_model_in_two_wrappers_is_one_model():
     """By its weights, not by the object that was handed over, nor by its name."""
     for twin in (MODEL.fresh(), TabularModel(MODEL.row, 2)):
         below = ModelDrafter(twin, TreeShape.chain(1), IID, Sampling())
-        with pytest.raises(InvalidArgument, match="one model stands at two of its levels"):
+        with pytest.raises(InvalidArgument, match="one model is used on two of its levels"):
             Cascade(MODEL, below, verify.chain, 2, Sampling())
     Cascade(MODEL, small(seed=4), verify.chain, 2, Sampling())  # equal, but another table
 
@@ -338,13 +338,13 @@ def test_a_source_below_itself_is_refused():
     """Without an end nobody would draft."""
     own = small(kind=Wrapped)
     own.drafter = own
-    with pytest.raises(InvalidArgument, match="one Wrapped stands at two places"):
+    with pytest.raises(InvalidArgument, match="one Wrapped is used at two places"):
         Cascade(MODEL, own, verify.chain, 2, Sampling())
     high, low = small(seed=6, kind=Wrapped), small(seed=7, kind=Wrapped)
     high.drafter = middle = Cascade(table(5), low, verify.chain, 2, Sampling())
     Cascade(MODEL, high, verify.chain, 2, Sampling())
     low.drafter = middle
-    with pytest.raises(InvalidArgument, match="the draft source ends in itself"):
+    with pytest.raises(InvalidArgument, match="the draft source contains itself"):
         Cascade(MODEL, high, verify.chain, 2, Sampling())
 
 

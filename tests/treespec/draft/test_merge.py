@@ -215,7 +215,7 @@ def test_trees_that_cannot_be_merged_are_refused_by_the_name_of_their_source(sou
 def test_what_is_no_tree_is_refused():
     source = Answers(1)
     source.tree = None
-    with pytest.raises(InvalidTree, match="what source 'a' proposed"):
+    with pytest.raises(InvalidTree, match="the proposal of source 'a'"):
         played(merge(a=source, b=lookup()), verify.onehot, Sampling())
 
 
@@ -336,10 +336,10 @@ GOOD = {"a": HIGH, "b": HIGH}
     [
         (lambda: Merge({"a": lookup(), "b": lookup()}, rates=GOOD), "a merge needs a size"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 1, rates=GOOD), "size = 1"),
-        (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "two draft sources at least"),
+        (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "at least two draft sources"),
         (lambda: Merge({"a": 3, "b": lookup()}, 4, rates=GOOD), r"sources\['a'\]"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates={"a": HIGH}), "missing: b"),
-        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "no source: c"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "not a source: c"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": ()}), "'b'.* is empty"),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": [[1.5]]}),
@@ -348,11 +348,11 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: merge(a=Lookahead(), b=lookup(), size=20), "they need 56, root included"),
         (
             lambda: Merge({"a": Jacobi(4), "b": lookup()}, 9, rates=GOOD, depth=2),
-            "'a' reads the rows of all its nodes, which have depth 4",
+            "'a' reads the rows of all its nodes, which reach depth 4",
         ),
         (
             lambda: Merge({"a": Lookahead(2, 3, 2), "b": lookup()}, 20, rates=GOOD, branching=3),
-            "branching = 3, but a read the rows of all their nodes, of which one can have 4 children",
+            "branching = 3, but a read the rows of all their nodes, and a node can have 4 children",
         ),
         (
             lambda: Merge({"a": Lookahead(2, 3, 2), "b": Jacobi(2)}, 20, rates=GOOD, branching=4),
@@ -368,7 +368,7 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: apart((2, 1.5), a=lookup(), b=lookup()), r"budgets\['b'\]"),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, budgets={"a": 1, "c": 1}),
-            r"missing: b; no source: c \(the sources are a, b\)",
+            r"missing: b; not a source: c \(the sources are a, b\)",
         ),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, 7, budgets={"a": 3, "b": 4}),
@@ -380,7 +380,7 @@ GOOD = {"a": HIGH, "b": HIGH}
         ),
         (
             lambda: apart((54, 4), a=Lookahead(), b=lookup()),
-            r"budgets\['a'\] = 54, but this source reads the rows of all its nodes: give it 55",
+            r"budgets\['a'\] = 54, but this source reads the rows of all its nodes: give it at least 55",
         ),
     ],
 )  # fmt: skip
