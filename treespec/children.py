@@ -86,7 +86,7 @@ def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) ->
     """
     law, k = Law.of(law), integer("k", k, error=InvalidTree)
     if k < least:
-        raise InvalidTree(f"k = {k} children, but there must be at least {least or 'none'}")
+        raise InvalidTree(f"k = {k} children, but k must be at least {least}")
     reason = too_many(k, vocabulary, law)
     if reason:
         raise InvalidTree(reason)
@@ -98,7 +98,7 @@ def too_many(k: int, vocabulary: int | None, law: Law) -> str | None:
     if law is Law.HUB and k > 2:
         return f"{k} children of one node, but the law 'hub' gives one or two"
     if law is not Law.IID and vocabulary is not None and k > vocabulary:
-        return f"{k} distinct children of one node, but the vocabulary has {vocabulary}"
+        return f"{k} distinct children of one node, but the vocabulary has {vocabulary} tokens"
     return None
 
 

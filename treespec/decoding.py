@@ -245,7 +245,7 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
     number("context", context)
     if prompt < 1:
         raise EmptyPrompt(
-            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+            "the prompt has no tokens; give at least one, such as a beginning-of-text token"
         )
     wanted = plain_integer(max_new_tokens)
     if wanted is None or wanted < 1:

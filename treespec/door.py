@@ -151,7 +151,7 @@ def require_tokens(tokens: Any) -> None:
     token_ids("the prompt's tokens", tokens, InvalidPrompt)
     if not len(tokens):
         raise EmptyPrompt(
-            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+            "the prompt has no tokens; give at least one, such as a beginning-of-text token"
         )
 
 

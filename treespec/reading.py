@@ -62,12 +62,12 @@ _WORDS_OF_JSON = {
     "Expecting property name": "a key in double quotes is missing",
     "Expecting ',' delimiter": "a comma or a closing bracket is missing",
     "Expecting ':' delimiter": "a colon is missing",
-    "Unterminated string": "a text has no closing quote",
-    "Invalid control character": "a text holds a line end or another control character",
-    "Invalid \\": "a text holds a backslash that means nothing",
-    "Extra data": "something follows the end",
+    "Unterminated string": "a string has no closing quote",
+    "Invalid control character": "a string contains a line break or another control character",
+    "Invalid \\": "a string contains an invalid backslash escape",
+    "Extra data": "there is extra text after the end",
     "Unexpected UTF-8 BOM": "it begins with a byte order mark",
-    "Illegal trailing comma": "a comma stands before a closing bracket",
+    "Illegal trailing comma": "there is a comma before a closing bracket",
 }
 """Messages of `json`, and what to say to users instead."""
 
@@ -105,7 +105,7 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
     except Unreadable:
         raise
     except ValueError:  # a null byte in the name
-        raise Unreadable(f"{name!r}: no file has such a name") from None
+        raise Unreadable(f"{name!r}: a file name cannot contain a null byte") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         _require_regular(name, status)
@@ -188,7 +188,7 @@ def _why_no_json(error: json.JSONDecodeError) -> str:
     if not error.doc.strip():
         return "it is empty"
     known = (words for start, words in _WORDS_OF_JSON.items() if error.msg.startswith(start))
-    return next(known, "it ends")
+    return next(known, "it ends too early")
 
 
 def _require_regular(name: str, status: os.stat_result) -> None:
