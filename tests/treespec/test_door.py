@@ -1,4 +1,4 @@
-"""Every public function with something wrong in each argument: a sentence of ours that names it."""
+"""Every public function reports a wrong argument in one of our sentences, which names the argument."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What others raise, said in one line without the names of classes."""
+"""Errors of other libraries are rephrased in one line without class names."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Plug-ins: registering parts by name, and loading the files that do."""
+"""Plug-ins: registering parts by name, and loading plug-in files."""
 
 import pickle
 import sys
@@ -158,7 +158,7 @@ def test_a_growth_that_does_not_take_its_settings_is_named(tmp_path):
 
 
 class Named:
-    """The settings of a shape, as pydantic gives them."""
+    """The settings of a shape, as pydantic returns them."""
 
     kind = "bare"
 

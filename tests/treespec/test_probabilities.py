@@ -1,4 +1,4 @@
-"""What counts as a row of probabilities: never a row that only rounding moved, always one that is none."""
+"""What counts as a row of probabilities: rounding alone is never refused, a real error always is."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Files and texts of others, within limits: what is refused, what is still read, and in how much time."""
+"""External files and texts within limits: what is refused, what is still read, and how long it takes."""
 
 import json
 import os

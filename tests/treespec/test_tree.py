@@ -211,7 +211,7 @@ def test_a_law_by_its_name():
 
 
 def test_tokens_on_another_device_are_checked_when_they_are_read():
-    """Making a tree must not wait for the device; a meta tensor cannot be read at all."""
+    """Building a tree must not wait for the device; a meta tensor cannot be read at all."""
     tree = make_tree(tokens=torch.empty(5, dtype=torch.int64, device="meta"))
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         tree.token_ids  # noqa: B018

@@ -1,4 +1,4 @@
-"""The datastore: every string is found where it stands; files that are not whole are refused."""
+"""The datastore: every string is found at its places; incomplete files are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Token recycling: the template, whose row stands, and cold rows."""
+"""Token recycling: the template, which row wins, and missing rows."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_of_equal_tokens_the_accepted_path_wins_then_the_later_node(path, row):
 
 
 def test_rows_of_equal_successors_are_refused():
-    """Rows of zeros, as the original begins with, would give a node eight equal children."""
+    """The rows of zeros that the original begins with would give a node eight equal children."""
     with pytest.raises(InvalidArgument, match="holds a token twice"):
         TokenRecycling(table=table((1, 0, 0)))
 

@@ -1,4 +1,4 @@
-"""Skip sets: judged by acceptance along texts, searched, and kept in a file."""
+"""Skip sets: judged by acceptance along texts, searched, and stored in a file."""
 
 import json
 from itertools import combinations
@@ -17,7 +17,7 @@ TEXTS = [[0, 1, 2, 3, 4, 0, 2], [3, 3, 1]]
 
 
 class Layered(TabularModel):
-    """A table to whose logits each sublayer adds something of its own, as layers do."""
+    """A table to whose logits each sublayer adds its own contribution, as layers do."""
 
     layer_count = LAYERS
 
@@ -42,7 +42,7 @@ class Layered(TabularModel):
 
 
 def judged(skip, sampling):
-    """Its acceptance, text by text and token by token."""
+    """The acceptance of a skip set, computed text by text and token by token."""
     draft, total = Layered(skip), 0.0
     for text in TEXTS:
         for end in range(1, len(text) + 1):
