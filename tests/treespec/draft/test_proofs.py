@@ -96,7 +96,7 @@ def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
 
 
 def test_no_source_is_left_out():
-    """Every source that configs can name, by every law that it states, as chains and trees if it drafts both."""
+    """Every source that configs can name, by every law it states, as chains and trees if it drafts both."""
     ours = {name: part for name, part in plugins.parts("source").items() if not part.plugged}
     assert {case.source for case in CASES} == set(ours)
     for name, part in ours.items():
