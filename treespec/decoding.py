@@ -223,9 +223,9 @@ def require_prompt(prompt: Any, vocabulary: int) -> None:
             f"the prompt's ids are {prompt.dtype}, but must be integers (torch.long)"
         )
     if len(prompt) and not (int(prompt.min()) >= 0 and int(prompt.max()) < vocabulary):
-        bad = next(i for i in prompt.tolist() if not 0 <= i < vocabulary)
+        invalid = next(token for token in prompt.tolist() if not 0 <= token < vocabulary)
         raise InvalidPrompt(
-            f"the prompt holds token id {bad}, but the target's ids are 0..{vocabulary - 1}"
+            f"the prompt holds token id {invalid}, but the target's ids are 0..{vocabulary - 1}"
         )
 
 
@@ -247,8 +247,8 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         raise EmptyPrompt(
             "the prompt has no tokens; give at least one, such as a beginning-of-text token"
         )
-    wanted = plain_integer(max_new_tokens)
-    if wanted is None or wanted < 1:
+    budget = plain_integer(max_new_tokens)
+    if budget is None or budget < 1:
         raise InvalidBudget(
             f"max_new_tokens = {shown(max_new_tokens)}, but must be an integer of at least 1"
         )
@@ -256,9 +256,9 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         raise ContextOverflow(
             f"the prompt has {prompt} tokens, but the models' context is {context}"
         )
-    needed = prompt + wanted + tree_depth
+    needed = prompt + budget + tree_depth
     if needed > context:
         raise ContextOverflow(
-            f"{prompt} prompt tokens + {wanted} new tokens + {tree_depth} levels of a tree = "
+            f"{prompt} prompt tokens + {budget} new tokens + {tree_depth} levels of a tree = "
             f"{needed} positions, but the models' context is {context}; reduce one of the three"
         )

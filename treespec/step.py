@@ -79,9 +79,9 @@ class Step:
         verdict: what was accepted.
         scores: what the target computed; some draft sources learn from it.
         tokens: the emitted token ids that decoding keeps: all, except in a last step that is cut short.
-        further: emitted tokens between the path and the bonus that are not in this tree. Only a merge of
-            sources sets them, in the step it passes to a source whose own tree covers just the first part
-            of the accepted tokens: `path` then ends where that tree does, and the bonus is the next root.
+        further: emitted tokens between the path and the bonus that are not in this tree. A merge of sources
+            sets them in the step it passes to a source whose own tree holds only the first accepted tokens:
+            `path` then lists the nodes of these tokens, and the bonus is the next root, as always.
     """
 
     tree: TokenTree

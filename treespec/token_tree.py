@@ -27,7 +27,7 @@ class TokenTree:
     Args:
         shape: the topology.
         tokens: token id of every node, at least 0; `tokens[0]` is the last committed token. If
-            `draft_probs` is given, drafted ids must be among its columns.
+            `draft_probs` is given, drafted ids must be column indices of it.
         draft_probs: the *initial* distribution, after sampling settings, that the children of each node
             were drawn from: one row for each of the M nodes with children, in node order. None when every
             node is deterministic. Rules check that a row is a distribution when they first read it.

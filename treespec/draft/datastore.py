@@ -190,7 +190,7 @@ def suffix_array(tokens: Ids, sorted_by: int) -> Ids:
     order, compared = np.argsort(rank, kind="stable"), 1
     while compared < sorted_by and rank[order[-1]] + 1 < len(tokens):
         pairs = rank * (len(tokens) + 1)
-        pairs[:-compared] += rank[compared:] + 1  # nothing follows the end, and nothing sorts first
+        pairs[:-compared] += rank[compared:] + 1  # the end of the text sorts before any token
         order = np.argsort(pairs, kind="stable")
         sorted_pairs = pairs[order]
         rank[order] = np.concatenate([[0], np.cumsum(sorted_pairs[1:] != sorted_pairs[:-1])])

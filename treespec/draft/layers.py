@@ -66,7 +66,7 @@ class EarlyExit(ModelDrafter):
         sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if the target does not have this many layers, or cannot leave layers out.
+        InvalidArgument: if `target` is not a `LayeredModel`, or does not have this many layers.
         UnsupportedModel: if models of this architecture cannot leave layers out.
         InvalidTree: see `ModelDrafter`.
     """
@@ -168,8 +168,8 @@ class LayerSkip(ModelDrafter):
         sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if the target does not have such a sublayer, would have none left, or cannot leave
-            sublayers out.
+        InvalidArgument: if `target` is not a `LayeredModel`, does not have such a sublayer, or would have
+            none left.
         UnsupportedModel: if models of this architecture cannot leave these sublayers out.
         InvalidTree: see `ModelDrafter`.
     """
