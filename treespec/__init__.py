@@ -1,8 +1,8 @@
 """treespec: a research framework for tree-based speculative decoding.
 
 Draft source, tree shape, acceptance rule and attention kernel are independent parts over one tree type.
-`treespec.step` holds the glossary. Each name below is imported when it is first used: importing this
-package costs nothing, and the command line answers without torch.
+`treespec.step` holds the glossary. Each name below is imported on first use: importing this package costs
+nothing, and the command line answers without torch.
 """
 
 from importlib import import_module
@@ -54,7 +54,7 @@ _MODULES = {
     "generate": "generation",
     "load_pair": "models.load",
 }
-"""Where the names that are no packages stand."""
+"""The module that defines each name; names not listed here are subpackages or modules themselves."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The laws as functions: how the next child of a node is distributed, given its elder siblings.
+"""The laws as functions: the distribution of a node's next child, given its elder siblings.
 
-Drawing for real, drawing on every branch and the tables of the transport rules all go through here, so
-that a law is written down once.
+Real drawing, exhaustive enumeration and the tables of the transport rules all use these functions, so each
+law is written down once.
 """
 
 from functools import lru_cache
@@ -20,22 +20,22 @@ __all__ = ["chosen_children", "next_child", "require_children", "too_many", "top
 
 
 LEAST_TOKENS_FOR_TOPK = 64
-"""Tokens of rows in which `topk` finds the first of several best, as `best_token` does."""
+"""Row length from which `topk` returns the first of several tied best tokens, as `best_token` does."""
 
 
 def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int[Tensor, "R j"]:
-    """The children that a law takes without chance, before it draws the others: j of the k."""
+    """The j of k children that a law chooses without randomness, before it draws the others."""
     law = Law.of(law)
     if law is Law.DETERMINISTIC:
         return top_k(scores, k)
     if law is Law.TOP_THEN_SAMPLE:
         return top_k(scores, k - 1)
     _require_rows("scores", scores)
-    return _nothing(scores.shape[0], scores.device)
+    return _no_children(scores.shape[0], scores.device)
 
 
 @lru_cache(maxsize=64)
-def _nothing(rows: int, device: torch.device) -> Int[Tensor, "R 0"]:
+def _no_children(rows: int, device: torch.device) -> Int[Tensor, "R 0"]:
     with torch.inference_mode(False):
         return torch.empty((rows, 0), dtype=torch.long, device=device)
 
@@ -47,21 +47,21 @@ def next_child(
 
     Args:
         draft_probs: the initial distribution of each row.
-        elder: the tokens of the siblings before it, `chosen_children` included.
-        law: one that draws.
+        elder: the tokens of its elder siblings, including `chosen_children`.
+        law: a law that draws.
     """
     law = Law.of(law)
     _require_rows("draft_probs", draft_probs)
     instance("elder", elder, Tensor, "a tensor of token ids")
     if elder.ndim != draft_probs.ndim:
-        raise InvalidArgument(f"elder = {shown(elder)}, but must have a line of ids for each row")
+        raise InvalidArgument(f"elder = {shown(elder)}, but must have one row of ids for each row")
     if law is Law.IID or not elder.shape[-1]:
         return draft_probs
     if law is not Law.HUB:
         return without(draft_probs, elder)
     hub = draft_probs.argmax(-1, keepdim=True)
-    sure = torch.zeros_like(draft_probs).scatter_(-1, hub, 1.0)
-    return torch.where(elder == hub, without(draft_probs, hub), sure)
+    only_hub = torch.zeros_like(draft_probs).scatter_(-1, hub, 1.0)
+    return torch.where(elder == hub, without(draft_probs, hub), only_hub)
 
 
 def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
@@ -78,15 +78,15 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
 
 
 def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) -> int:
-    """The number of children of one node as a plain integer, if a law can give so many.
+    """The number of children of one node as a plain integer, checked against what the law allows.
 
     Raises:
-        InvalidTree: if k is no integer or below the least, if the law's children are distinct and the
-            vocabulary has fewer tokens, or if k is not 1 or 2 for pairs around a hub.
+        InvalidTree: if k is not an integer of at least `least`, if the law's children are distinct and the
+            vocabulary has fewer tokens, or if k exceeds 2 for the law HUB.
     """
     law, k = Law.of(law), integer("k", k, error=InvalidTree)
     if k < least:
-        raise InvalidTree(f"k = {k} children, but there must be at least {least or 'none'}")
+        raise InvalidTree(f"k = {k} children, but k must be at least {least}")
     reason = too_many(k, vocabulary, law)
     if reason:
         raise InvalidTree(reason)
@@ -94,16 +94,16 @@ def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) ->
 
 
 def too_many(k: int, vocabulary: int | None, law: Law) -> str | None:
-    """Why a law cannot give a node k children; None if it can. Without a vocabulary it has no end."""
+    """Why a law cannot give a node k children, or None if it can; `vocabulary` None means unlimited."""
     if law is Law.HUB and k > 2:
         return f"{k} children of one node, but the law 'hub' gives one or two"
     if law is not Law.IID and vocabulary is not None and k > vocabulary:
-        return f"{k} distinct children of one node, but the vocabulary has {vocabulary}"
+        return f"{k} distinct children of one node, but the vocabulary has {vocabulary} tokens"
     return None
 
 
 def _require_rows(name: str, rows: Any) -> None:
-    """Refuse what is no tensor of rows, or rows of nothing."""
-    real = isinstance(rows, Tensor) and not rows.dtype.is_complex and rows.dtype != torch.bool
-    if not real or not rows.ndim or not rows.shape[-1]:
+    """Refuse anything but a tensor of non-empty rows of real numbers."""
+    is_real = isinstance(rows, Tensor) and not rows.dtype.is_complex and rows.dtype != torch.bool
+    if not is_real or not rows.ndim or not rows.shape[-1]:
         raise InvalidArgument(f"{name} = {shown(rows)}, but must be a tensor of rows [R, V]")

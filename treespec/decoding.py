@@ -1,4 +1,4 @@
-"""The loop. Draft, verify, accept, commit; nothing flows back except `commit`."""
+"""The decoding loop: draft, verify, accept, commit. Nothing flows back except through `commit`."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -27,10 +27,10 @@ __all__ = ["NullObserver", "decode", "require_ids", "require_room", "require_roo
 
 
 class NullObserver:
-    """Observes nothing."""
+    """An observer that records nothing."""
 
     def stage(self, name: str) -> AbstractContextManager[object]:
-        """An empty context."""
+        """Return an empty context."""
         return nullcontext()
 
 
@@ -51,32 +51,32 @@ def decode(
     Plain decoding is the same loop with a drafter that proposes the root alone (`NoDrafter`).
 
     Args:
-        target: whose distribution the text follows.
+        target: the model whose distribution the text follows.
         drafter: proposes a tree at every step.
         verifier: the acceptance rule.
         prompt: `[T]` token ids, at least one, on the models' device.
-        sampling: applied to the target's logits; give the drafter the same.
-        coins: all randomness, of drafting and of acceptance.
-        max_new_tokens: at least 1. The last step may draft past it; what is past it is not kept.
-        stop: asked after every kept token.
-        observer: told of the stages prefill, draft, verify, accept and commit.
+        sampling: settings applied to the target's logits; give the drafter the same settings.
+        coins: the source of all randomness, in drafting and in acceptance.
+        max_new_tokens: at least 1. The last step may draft more; tokens beyond the limit are not kept.
+        stop: called after every kept token with all ids so far; decoding ends when it returns True.
+        observer: notified of the stages prefill, draft, verify, accept and commit.
 
     Yields:
-        One `Step` per pass of the target. `step.tokens` of all steps, joined, are the text. A step holds
-        its `[N, V]` logits: let go of steps that are no longer needed.
+        One `Step` per pass of the target. The text is the concatenation of `step.tokens` over all steps.
+        Each step holds its `[N, V]` logits: drop references to steps that are no longer needed.
 
     Raises:
-        InvalidArgument: if a part is something else. This and the next four are raised by the call itself,
-            all others by the step in which they happen.
+        InvalidArgument: if an argument has the wrong type. This error and the next four are raised by the
+            call itself, all others by the step in which they occur.
         EmptyPrompt: if the prompt has no token.
-        InvalidPrompt: if the prompt is no row of ids of the target's vocabulary.
-        InvalidBudget: if max_new_tokens is no positive integer.
-        ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the context of target or
-            drafter.
-        NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
+        InvalidPrompt: if the prompt is not a row of ids of the target's vocabulary.
+        InvalidBudget: if max_new_tokens is not a positive integer.
+        ContextOverflow: if the prompt, the new tokens and a tree beyond them exceed the context of the
+            target or the drafter.
+        NonFiniteLogits: if a model returns NaN or infinite logits; the error names step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
         InvalidTree: if the root of a drafted tree is not the last committed token, or a drafted token is
-            none of the target's.
+            not in the target's vocabulary.
 
     Example:
         >>> from treespec import Law, TorchCoins, TreeShape, verify
@@ -134,8 +134,8 @@ def _steps(
             drafter.bind_target(target)
         target.prefill(prompt)
         drafter.prefill(prompt)
-    over, index, vocabulary = False, 0, target.vocab_size
-    while not over:
+    finished, index, vocabulary = False, 0, target.vocab_size
+    while not finished:
         try:
             with watch.stage("draft"):
                 tree = drafter.propose(coins)
@@ -146,14 +146,14 @@ def _steps(
                 verdict = verifier(tree, sampling.rows(scores.logits), coins)
         except NonFiniteLogits as error:
             raise NonFiniteLogits(error.node, error.model, index) from None
-        instance("what the verifier gave", verdict, Verdict, "a Verdict")
+        instance("the verifier's result", verdict, Verdict, "a Verdict")
         require_root(tree, ids[-1])
         kept = []
         for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
             kept.append(token)
             ids.append(token)
-            over = len(ids) >= end or stop(ids)
-            if over:
+            finished = len(ids) >= end or stop(ids)
+            if finished:
                 break
         step = Step(tree, verdict, scores, tuple(kept))
         with watch.stage("commit"):
@@ -164,46 +164,46 @@ def _steps(
 
 
 def require_ids(tree: Any, vocabulary: int) -> None:
-    """Refuse a drafted tree with ids that the target does not have, before it is asked for their rows.
+    """Refuse a drafted tree with token ids outside the target's vocabulary, before the target scores it.
 
     Args:
-        tree: as drafted.
-        vocabulary: number of the target's token ids.
+        tree: the drafted tree.
+        vocabulary: size of the target's vocabulary.
 
     Raises:
-        InvalidArgument: if it is not a tree.
-        InvalidTree: naming node and id.
+        InvalidArgument: if `tree` is not a `TokenTree`.
+        InvalidTree: if an id is out of range; the error names node and id.
     """
-    instance("what the drafter proposed", tree, TokenTree, "a TokenTree")
+    instance("the drafter's proposal", tree, TokenTree, "a TokenTree")
     ids = tree.token_ids
     if min(ids) < 0 or max(ids) >= vocabulary:
         node = next(node for node, token in enumerate(ids) if not 0 <= token < vocabulary)
         raise InvalidTree(
             f"node {node} of the drafted tree has the token {ids[node]}, but the target's ids are "
-            f"0..{vocabulary - 1}: draft with the target's tokenizer, or leave such tokens out"
+            f"0..{vocabulary - 1}: draft with the target's tokenizer, or leave out such tokens"
         )
 
 
 def require_root(tree: TokenTree, last: int) -> None:
-    """Refuse a tree that does not begin where the text ends: its rows would continue another text.
+    """Refuse a tree whose root is not the last committed token: its rows would continue another text.
 
     Args:
-        tree: as drafted.
+        tree: the drafted tree.
         last: the last committed token.
 
     Raises:
-        InvalidTree: naming both tokens.
+        InvalidTree: if the root differs; the error names both tokens.
     """
     if tree.token_ids[0] != last:
         raise InvalidTree(
             f"the root of the drafted tree is token {tree.token_ids[0]}, but must be the last committed "
-            f"token, {last}: a drafter learns it from prefill(prompt), then from commit(step), as "
+            f"token, {last}: a drafter learns it from prefill(prompt), then from commit(step) as "
             "step.tokens[-1]"
         )
 
 
 def require_prompt(prompt: Any, vocabulary: int) -> None:
-    """Refuse what is no row of token ids.
+    """Refuse a prompt that is not a row of token ids below `vocabulary`.
 
     Raises:
         InvalidPrompt: saying what was given.
@@ -215,28 +215,28 @@ def require_prompt(prompt: Any, vocabulary: int) -> None:
         )
     if prompt.ndim != 1:
         raise InvalidPrompt(
-            f"the prompt has shape {list(prompt.shape)}, but is one row of ids [T]: "
-            "of a batch of one, give ids[0]"
+            f"the prompt has shape {list(prompt.shape)}, but must be one row of ids [T]: "
+            "for a batch of one, give ids[0]"
         )
     if prompt.dtype not in (torch.int64, torch.int32) and len(prompt):
         raise InvalidPrompt(
             f"the prompt's ids are {prompt.dtype}, but must be integers (torch.long)"
         )
     if len(prompt) and not (int(prompt.min()) >= 0 and int(prompt.max()) < vocabulary):
-        bad = next(i for i in prompt.tolist() if not 0 <= i < vocabulary)
+        invalid = next(token for token in prompt.tolist() if not 0 <= token < vocabulary)
         raise InvalidPrompt(
-            f"token id {bad} in the prompt: the target's ids are 0..{vocabulary - 1}"
+            f"the prompt holds token id {invalid}, but the target's ids are 0..{vocabulary - 1}"
         )
 
 
 def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int) -> None:
-    """Refuse a prompt and budget that cannot be decoded, before any model runs.
+    """Refuse a prompt and budget that do not fit in the context, before any model runs.
 
     Args:
-        prompt: tokens of the prompt.
-        max_new_tokens: tokens to decode.
-        tree_depth: most edges of a tree; the last tree may reach so far beyond the budget.
-        context: positions of the model, or of the shorter one of two.
+        prompt: number of prompt tokens.
+        max_new_tokens: number of tokens to decode.
+        tree_depth: largest depth of a tree; the last tree may reach this far beyond the budget.
+        context: positions of the model, or the smaller number if there are two models.
 
     Raises:
         EmptyPrompt, InvalidBudget, ContextOverflow: see `decode`.
@@ -245,10 +245,10 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
     number("context", context)
     if prompt < 1:
         raise EmptyPrompt(
-            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+            "the prompt has no tokens; give at least one, such as a beginning-of-text token"
         )
-    wanted = plain_integer(max_new_tokens)
-    if wanted is None or wanted < 1:
+    budget = plain_integer(max_new_tokens)
+    if budget is None or budget < 1:
         raise InvalidBudget(
             f"max_new_tokens = {shown(max_new_tokens)}, but must be an integer of at least 1"
         )
@@ -256,9 +256,9 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         raise ContextOverflow(
             f"the prompt has {prompt} tokens, but the models' context is {context}"
         )
-    needed = prompt + wanted + tree_depth
+    needed = prompt + budget + tree_depth
     if needed > context:
         raise ContextOverflow(
-            f"{prompt} prompt tokens + {wanted} new tokens + {tree_depth} levels of a tree = "
-            f"{needed} positions, but the models' context is {context}; shorten one of them"
+            f"{prompt} prompt tokens + {budget} new tokens + {tree_depth} levels of a tree = "
+            f"{needed} positions, but the models' context is {context}; reduce one of the three"
         )

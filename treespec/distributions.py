@@ -1,7 +1,7 @@
 """From logits to the distributions that drafting and acceptance share.
 
 Pure functions on rows `[V]` or stacks of rows `[..., V]`. Half precision is computed in float32; float64
-stays float64. What is *not* here: repetition penalties and other processors that look at the context.
+stays float64. Not covered: repetition penalties and other processors that depend on the context.
 """
 
 import math
@@ -28,23 +28,23 @@ __all__ = [
 ]
 
 TOP_P_CANDIDATES = 1024
-"""Tokens among which top-p looks first."""
+"""Number of most probable tokens that top-p examines first."""
 
 LEAST_TEMPERATURE = 1e-6
-"""Least temperature above 0: dividing logits by less overflows float32."""
+"""Smallest temperature above 0: dividing logits by less overflows float32."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Logits to probabilities: temperature, then top-k, top-p, min-p, in transformers' order and meaning.
+    """Logits to probabilities: temperature, then top-k, top-p, min-p, with transformers' order and meaning.
 
-    The same object serves target and draft, so both distributions are changed alike.
+    Target and draft use the same object, so both distributions are changed alike.
 
     Args:
         temperature: 0, or at least 1e-6. 0 puts all mass on the most probable token (ties: the lowest
-            id); the truncations then change nothing.
+            id); the truncations then have no effect.
         top_k: keep the k most probable tokens (ties with the k-th are kept).
-        top_p: keep the fewest most probable tokens whose mass reaches top_p, in (0, 1].
+        top_p: keep the smallest set of most probable tokens whose mass reaches top_p, in (0, 1].
         min_p: drop tokens less probable than min_p times the most probable one, in [0, 1].
 
     Raises:
@@ -68,16 +68,16 @@ class Sampling:
                 number(name, value, InvalidSampling)
         if plain_integer(self.top_k) is not None:
             object.__setattr__(self, "top_k", plain_integer(self.top_k))
-        fine = self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")
+        valid = self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")
         allowed = f"0 (greedy), or at least {LEAST_TEMPERATURE:g} and finite"
-        _in_range("temperature", self.temperature, fine, allowed)
+        _require_range("temperature", self.temperature, valid, allowed)
         if self.top_k is not None:
-            fine = isinstance(self.top_k, int) and self.top_k >= 1
-            _in_range("top_k", self.top_k, fine, "an integer of at least 1")
+            valid = isinstance(self.top_k, int) and self.top_k >= 1
+            _require_range("top_k", self.top_k, valid, "an integer of at least 1")
         if self.top_p is not None:
-            _in_range("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
+            _require_range("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
         if self.min_p is not None:
-            _in_range("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1]")
+            _require_range("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1]")
 
     @property
     def greedy(self) -> bool:
@@ -88,13 +88,13 @@ class Sampling:
         """Probabilities of the next token.
 
         Args:
-            logits: finite; `rows` checks that, this function does not.
+            logits: finite; `rows` checks this, this method does not.
 
         Returns:
             Rows that sum to 1, in float32, or float64 for float64 logits.
 
         Raises:
-            InvalidArgument: if the logits are no tensor of real numbers with at least one token.
+            InvalidArgument: if the logits are not a tensor of real numbers with at least one token.
         """
         _require_logits(logits, "[..., V]")
         logits = _wide(logits)
@@ -116,24 +116,24 @@ class Sampling:
         return logits.softmax(-1)
 
     def rows(self, logits: Float[Tensor, "N V"], model: str = "target") -> "SampledRows":
-        """The same for each row of `logits`, computed when a row is first asked for.
+        """Probabilities of each row of `logits`, computed on first use of the row.
 
         Raises:
-            InvalidArgument: if the logits are no tensor `[N, V]` of real numbers.
+            InvalidArgument: if the logits are not a tensor `[N, V]` of real numbers.
         """
         return SampledRows(logits, self, model)
 
 
 class SampledRows:
-    """Rows of probabilities, computed from logits at first use and kept.
+    """Rows of probabilities, computed from logits on first use and cached.
 
     Args:
-        logits: one row per node; kept as they are, for verifiers that read many rows at once.
-        sampling: the settings.
-        model: what to call the model if a row is not finite.
+        logits: one row per node; kept unchanged for verifiers that read many rows at once.
+        sampling: the sampling settings.
+        model: name of the model in the error message if a row is not finite.
 
     Raises:
-        NonFiniteLogits: when a row that is asked for holds NaN or infinities.
+        NonFiniteLogits: when a requested row holds NaN or an infinity.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SampledRows:
         return self._rows[node]
 
     def greedy_token(self, node: int) -> int:
-        """The token that has all the mass of a node's row at temperature 0; the row is not made.
+        """The token that has all the mass of a node's row at temperature 0, without computing the row.
 
         Raises:
             InvalidTree, NonFiniteLogits: as for the row.
@@ -158,35 +158,35 @@ class SampledRows:
         return int(best_token(self._finite(node)))
 
     def _finite(self, node: int) -> Float[Tensor, "V"]:
-        """The logits of a node that is there, looked at."""
+        """The logits of a node, after checking that the node exists and its logits are finite."""
         size = self.logits.shape[0]
         if not 0 <= node < size:
-            raise InvalidTree(f"there is no row of node {node}: the nodes are 0..{size - 1}")
+            raise InvalidTree(f"there is no row for node {node}: the nodes are 0..{size - 1}")
         logits = self.logits[node]
         require_finite(logits, self.model, [node])
         return logits
 
 
 def require_finite(logits: Float[Tensor, "*T V"], model: str, nodes: Sequence[int]) -> None:
-    """Raise `NonFiniteLogits` naming the first node whose row holds NaN or an infinity.
+    """Raise `NonFiniteLogits` for the first node whose row holds NaN or an infinity.
 
     Args:
         logits: one row for each node, or the row of one node.
-        model: what to call the model in the message.
+        model: name of the model in the message.
         nodes: the node of each row.
     """
     _require_logits(logits, "[..., V]")
     low, high = read_numbers(*logits.aminmax())
     if not (math.isfinite(low) and math.isfinite(high)):
-        bad = (~torch.isfinite(logits)).any(-1).reshape(-1).nonzero()[0]
-        raise NonFiniteLogits(nodes[int(bad)], model)
+        first = (~torch.isfinite(logits)).any(-1).reshape(-1).nonzero()[0]
+        raise NonFiniteLogits(nodes[int(first)], model)
 
 
 def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
-    """The most probable token of each row, of equal ones the first.
+    """The most probable token of each row; the first one in case of ties.
 
-    On a CPU numpy finds it in a quarter of the time: 0.6 us for 4096 tokens, where torch looks at one after
-    the other.
+    On a CPU numpy is used: it takes a quarter of the time of torch, which compares one token after the
+    other (0.6 us for 4096 tokens).
     """
     wide = _wide(logits)
     if wide.is_cpu and not torch.compiler.is_compiling():
@@ -195,36 +195,36 @@ def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """Half precision is computed in float32."""
+    """The logits in float32, or float64 if they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def read_numbers(*numbers: Shaped[Tensor, ""]) -> list[float]:
     """Scalars of one device and dtype as plain numbers; waits for the device once."""
-    if numbers[0].is_cpu:  # where one more operation costs more than it spares
+    if numbers[0].is_cpu:  # stacking would cost more than it saves
         return [number.item() for number in numbers]
     return torch.stack(numbers).tolist()
 
 
 def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*rows V"]:
-    """The logits with all but the fewest most probable tokens of mass top_p at -inf.
+    """The logits, with -inf outside the smallest set of most probable tokens whose mass reaches top_p.
 
-    A sort of the whole row is ten times as slow on a CPU as to find its best thousand, which mostly hold
-    that mass. A GPU sorts fast and would wait for the question whether they do.
+    On a CPU, sorting the whole row takes ten times as long as finding its best thousand tokens, which
+    usually hold that mass. A GPU sorts fast, and checking whether they do would make the host wait for it.
     """
     probs = logits.softmax(-1)
-    looked_at = logits.shape[-1] if logits.is_cuda else TOP_P_CANDIDATES
+    candidates = logits.shape[-1] if logits.is_cuda else TOP_P_CANDIDATES
     while True:
-        looked_at = min(looked_at, logits.shape[-1])
-        best, order = probs.topk(looked_at, dim=-1)
+        candidates = min(candidates, logits.shape[-1])
+        best, order = probs.topk(candidates, dim=-1)
         mass = best.cumsum(-1)
-        if looked_at == logits.shape[-1] or bool((mass[..., -1] >= top_p).all()):
+        if candidates == logits.shape[-1] or bool((mass[..., -1] >= top_p).all()):
             break
-        looked_at *= 8
-    kept = mass - best < top_p
-    kept[..., 0] = True
-    drop = torch.ones_like(logits, dtype=torch.bool).scatter_(-1, order, ~kept)
-    return logits.masked_fill(drop, -torch.inf)
+        candidates *= 8
+    in_nucleus = mass - best < top_p
+    in_nucleus[..., 0] = True
+    dropped = torch.ones_like(logits, dtype=torch.bool).scatter_(-1, order, ~in_nucleus)
+    return logits.masked_fill(dropped, -torch.inf)
 
 
 def residual(
@@ -232,7 +232,7 @@ def residual(
 ) -> Float[Tensor, "V"]:
     """norm([p - q]+), the target's mass that the draft does not cover (arXiv:2211.17192, Section 2.3).
 
-    Where rounding leaves no mass (p = q), p itself is returned: there was nothing to reject.
+    If rounding leaves no mass (p = q), p itself is returned: there was nothing to reject.
     """
     if not isinstance(target_probs, Tensor) or not isinstance(draft_probs, Tensor):
         raise InvalidArgument(
@@ -242,21 +242,21 @@ def residual(
     if target_probs.shape != draft_probs.shape or not target_probs.is_floating_point():
         raise InvalidArgument(
             f"target_probs is {shown(target_probs)} and draft_probs {shown(draft_probs)}, but must be "
-            "floating rows over one vocabulary"
+            "floating-point rows over one vocabulary"
         )
-    rest = (target_probs - draft_probs).clamp_min_(0)  # in place: rows are long, and this is ours
-    mass = rest.sum()
-    return rest.div_(mass) if mass.item() > 0 else target_probs
+    difference = (target_probs - draft_probs).clamp_min_(0)  # in place: rows are long
+    mass = difference.sum()
+    return difference.div_(mass) if mass.item() > 0 else target_probs
 
 
 def without(
     draft_probs: Float[Tensor, "*rows V"], removed: Int[Tensor, "*rows j"]
 ) -> Float[Tensor, "*rows V"]:
-    """The draft distribution given that the next token is none of `removed`.
+    """The draft distribution given that the next token is not among `removed`.
 
-    Where these tokens were its whole support it becomes uniform over all other tokens, so that drawing
-    can go on (Sequoia, arXiv:2402.12374, Algorithm 2). Drawing without replacement and its acceptance
-    rule both call this function.
+    If these tokens were its whole support, it becomes uniform over all other tokens, so that drawing can
+    continue (Sequoia, arXiv:2402.12374, Algorithm 2). Drawing without replacement and its acceptance rule
+    both call this function.
 
     Args:
         draft_probs: the initial distribution of each row.
@@ -270,31 +270,31 @@ def without(
     if removed.ndim != draft_probs.ndim:
         raise InvalidArgument(
             f"removed is {shown(removed)} and draft_probs {shown(draft_probs)}: "
-            "give a line of ids for each row"
+            "give one row of ids for each row"
         )
-    rest = draft_probs.scatter(-1, removed, 0.0)
-    mass = rest.sum(-1, keepdim=True)
-    # On a CPU a look is cheaper than what it spares; a device would have to be waited for.
-    if mass.is_cpu and all(left > 0 for left in mass.flatten().tolist()):
-        return rest.div_(mass)
-    others = torch.ones_like(rest).scatter_(-1, removed, 0.0)
-    others = others / others.sum(-1, keepdim=True)
-    left = mass > 0
-    return torch.where(left, rest / torch.where(left, mass, 1.0), others)
+    remaining = draft_probs.scatter(-1, removed, 0.0)
+    mass = remaining.sum(-1, keepdim=True)
+    # On a CPU this check costs less than it saves; another device would have to be waited for.
+    if mass.is_cpu and all(row_mass > 0 for row_mass in mass.flatten().tolist()):
+        return remaining.div_(mass)
+    uniform = torch.ones_like(remaining).scatter_(-1, removed, 0.0)
+    uniform = uniform / uniform.sum(-1, keepdim=True)
+    has_mass = mass > 0
+    return torch.where(has_mass, remaining / torch.where(has_mass, mass, 1.0), uniform)
 
 
-def _in_range(name: str, value: Any, fine: bool, allowed: str) -> None:
-    if not fine:
+def _require_range(name: str, value: Any, valid: bool, allowed: str) -> None:
+    if not valid:
         raise InvalidSampling(f"{name} = {value!r}, but must be {allowed}")
 
 
 def _require_logits(logits: Any, shape: str, name: str = "logits") -> None:
-    """Refuse what no distribution can be made of."""
-    real = isinstance(logits, Tensor) and not (
+    """Refuse anything but a tensor of real numbers of this shape."""
+    is_real = isinstance(logits, Tensor) and not (
         logits.dtype.is_complex or logits.dtype == torch.bool
     )
-    rows = shape == "[..., V]" or (real and logits.ndim == 2)
-    if not (real and rows and logits.ndim and logits.shape[-1]):
+    has_shape = shape == "[..., V]" or (is_real and logits.ndim == 2)
+    if not (is_real and has_shape and logits.ndim and logits.shape[-1]):
         raise InvalidArgument(
             f"{name} = {shown(logits)}, but must be a tensor {shape} of real numbers, V at least 1"
         )

@@ -1,7 +1,8 @@
-"""What functions ask of their arguments before they use them: one sentence for each thing that is wrong.
+"""Argument checks, each with a one-sentence error message.
 
-Python says `'list' object has no attribute 'shape'` from inside; here the argument and its value are named,
-and what is allowed. The checks of shapes in signatures (jaxtyping) run in tests only: a user has these.
+Without them Python reports `'list' object has no attribute 'shape'` from deep inside. These messages name
+the argument, its value and what is allowed. The shape annotations in signatures (jaxtyping) are checked in
+tests only; users get the checks of this module.
 """
 
 from numbers import Real
@@ -36,31 +37,31 @@ def integer(
     error: type[TreespecError] = InvalidArgument,
     most: int | None = None,
 ) -> int:
-    """The value as a plain integer; numpy's and torch's integers count, truth values do not.
+    """The value as a plain integer; numpy and torch integers are accepted, bools are not.
 
     Args:
-        name: of the argument, for the message.
-        value: what was given.
-        least: the smallest that is allowed, if there is one.
-        error: what is raised.
-        most: the largest, likewise.
+        name: name of the argument, for the message.
+        value: the given value.
+        least: the smallest allowed value, or None for no limit.
+        error: the class of error to raise.
+        most: the largest allowed value, or None for no limit.
 
     Raises:
         InvalidArgument: or `error`, saying what was given and what is allowed.
     """
-    whole = plain_integer(value)
-    if whole is None:
+    plain = plain_integer(value)
+    if plain is None:
         bound = "" if least is None else f" of at least {least}"
-        raise error(f"{name} = {shown(value)} is no integer{bound}")
-    if least is not None and whole < least:
-        raise error(f"{name} = {shown(whole)}, but must be an integer of at least {least}")
-    if most is not None and whole > most:
-        raise error(f"{name} = {shown(whole)}, but must be at most {most:,}")
-    return whole
+        raise error(f"{name} = {shown(value)} is not an integer{bound}")
+    if least is not None and plain < least:
+        raise error(f"{name} = {shown(plain)}, but must be an integer of at least {least}")
+    if most is not None and plain > most:
+        raise error(f"{name} = {shown(plain)}, but must be at most {most:,}")
+    return plain
 
 
 def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> Any:
-    """The value if it is a plain number (numpy's count); truth values, text and tensors are none.
+    """The value if it is a plain or numpy number; bools, text and tensors are refused.
 
     Raises:
         InvalidArgument: or `error`.
@@ -77,14 +78,14 @@ def instance(
     wanted: str,
     error: type[TreespecError] = InvalidArgument,
 ) -> None:
-    """Refuse a value of another kind.
+    """Refuse a value that is not an instance of the given type.
 
     Args:
-        name: of the argument.
-        value: what was given.
-        kind: what it must be.
-        wanted: the same in words, with an article.
-        error: what is raised.
+        name: name of the argument.
+        value: the given value.
+        kind: the required type, or several.
+        wanted: the required type in words, with an article.
+        error: the class of error to raise.
 
     Raises:
         InvalidArgument: or `error`.
@@ -94,26 +95,26 @@ def instance(
 
 
 def plainly_laid_out(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
-    """Refuse a tensor whose numbers cannot be read as they are: sparse, nested or quantized.
+    """Refuse a tensor whose numbers cannot be read directly: sparse, nested or quantized.
 
     Raises:
-        InvalidArgument: or `error`, with what to give.
+        InvalidArgument: or `error`, saying what to give instead.
     """
-    if (why := unreadable(value)) is not None:
-        raise error(f"{name} {why}")
+    if (reason := unreadable(value)) is not None:
+        raise error(f"{name} {reason}")
 
 
 def able(name: str, value: Any, methods: str, wanted: str) -> None:
-    """Refuse what has not the methods that are called on it: for arguments of any class that has them.
+    """Refuse a value that lacks a required method or attribute, for arguments of any class that has them.
 
     Args:
-        name: of the argument.
-        value: what was given.
-        methods: their names, joined by spaces.
-        wanted: what it must be, in words, with an article.
+        name: name of the argument.
+        value: the given value.
+        methods: names of the methods, joined by spaces.
+        wanted: what the value must be, in words, with an article.
 
     Raises:
-        InvalidArgument: naming what is missing.
+        InvalidArgument: naming the first missing method.
     """
     for method in methods.split():
         if isinstance(value, type) or not hasattr(value, method):
@@ -123,7 +124,7 @@ def able(name: str, value: Any, methods: str, wanted: str) -> None:
 
 
 def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
-    """Refuse what is no row of whole numbers; whether they are in a vocabulary is not looked at.
+    """Refuse anything but a row of integers; whether they are in a vocabulary is not checked.
 
     Raises:
         InvalidArgument: or `error`.
@@ -131,8 +132,8 @@ def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgumen
     instance(name, value, Tensor, "a tensor of token ids, torch.tensor([...])", error)
     plainly_laid_out(name, value, error)
     if value.is_floating_point() or value.dtype.is_complex or value.dtype == torch.bool:
-        here = value.numel() and value.device.type == "cpu"
-        first = f" (the first is {value.flatten()[0].item()})" if here else ""
+        readable = value.numel() and value.device.type == "cpu"
+        first = f" (the first is {value.flatten()[0].item()})" if readable else ""
         raise error(
             f"{name} are {value.dtype}{first}, but token ids are whole numbers: give torch.long"
         )
@@ -141,29 +142,29 @@ def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgumen
 
 
 def require_tokens(tokens: Any) -> None:
-    """Refuse what no drafter and no target can start from.
+    """Refuse a prompt that no drafter or target can start from.
 
     Raises:
-        InvalidPrompt: if it is no row of whole numbers.
-        EmptyPrompt: if there is none.
+        InvalidPrompt: if the prompt is not a row of integers.
+        EmptyPrompt: if it has no token.
     """
     token_ids("the prompt's tokens", tokens, InvalidPrompt)
     if not len(tokens):
         raise EmptyPrompt(
-            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+            "the prompt has no tokens; give at least one, such as a beginning-of-text token"
         )
 
 
 def sequence(
     name: str, value: Any, of: str, error: type[TreespecError] = InvalidArgument
 ) -> tuple[Any, ...]:
-    """The items of anything that has them in an order.
+    """The items of an ordered collection as a tuple.
 
     Args:
-        name: of the argument.
-        value: what was given.
+        name: name of the argument.
+        value: the given value.
         of: what the items are, in words.
-        error: what is raised.
+        error: the class of error to raise.
 
     Raises:
         InvalidArgument: or `error`, for text, sets, mappings and single values.

@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 DRAFTED, ACCEPTED, BONUS = "#dbe4ee", "#7bd3a8", "#f6c66b"
-"""Colours of nodes. All are light: text on them is dark, on light and dark pages alike."""
+"""Colours of nodes. All are light, because the text in nodes is dark on light and dark pages alike."""
 
 _COLUMN, _ROW, _RADIUS = 46, 58, 15
 _NOTE = 8
-"""What a second line adds to a node's height."""
+"""Height that a second line adds to a node."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Look:
     """How a node is drawn.
 
     Args:
-        label: written in the node.
-        note: written below it, smaller.
-        hint: shown when one points at the node.
+        label: text in the node.
+        note: smaller text below the label.
+        hint: tooltip of the node.
         fill: colour of the node; its text is dark.
-        line: width of the line from the parent; up to 1 it is faint.
-        dashed: the line from the parent, and the outline.
+        line: width of the line from the parent; lines of width 1 or less are faint.
+        dashed: whether the outline and the line from the parent are dashed.
     """
 
     label: str
@@ -52,20 +52,20 @@ class Look:
 
 
 def draw_text(children: Sequence[Sequence[int]], labels: Sequence[object]) -> str:
-    """One node a line, children below their parent, in index order.
+    """The tree as text: one node per line, children below their parent, in index order.
 
     Args:
         children: the children of each node; node 0 is the root.
-        labels: what to write for each node.
+        labels: the label of each node.
     """
     _require_tree(children, labels, "labels")
     lines = [str(labels[0])]
     stack = [(child, "") for child in reversed(children[0])]
-    last = {siblings[-1] for siblings in children if siblings}
+    youngest = {siblings[-1] for siblings in children if siblings}
     while stack:
         node, indent = stack.pop()
-        lines.append(f"{indent}{'└─ ' if node in last else '├─ '}{labels[node]}")
-        indent += "   " if node in last else "│  "
+        lines.append(f"{indent}{'└─ ' if node in youngest else '├─ '}{labels[node]}")
+        indent += "   " if node in youngest else "│  "
         stack += [(child, indent) for child in reversed(children[node])]
     return "\n".join(lines)
 
@@ -79,8 +79,8 @@ def draw_svg(
 
     Args:
         children: the children of each node; node 0 is the root.
-        labels: what to write in each node.
-        highlight: nodes to fill (an accepted path, say).
+        labels: the label of each node.
+        highlight: nodes to highlight, such as an accepted path.
     """
     _require_tree(children, labels, "labels")
     looks = _on_path(children, [str(label) for label in labels], highlight)
@@ -96,27 +96,27 @@ def draw_step(
     *,
     letters: int = 0,
 ) -> str:
-    """A drafted tree, the accepted path in colour, and the bonus token as one node more at its end.
+    """A drafted tree with the accepted path in colour and the bonus token as an extra node at its end.
 
-    Levels stand side by side, so that a path reads as text does.
+    Levels are drawn from left to right, so that a path reads like text.
 
     Args:
         children: the children of each node; node 0 is the root.
-        labels: what to write in each node.
+        labels: the label of each node.
         path: accepted nodes, from the root.
-        bonus: what to write in the node of the bonus token; it comes last among the text elements.
-        letters: least width of every node.
+        bonus: the label of the bonus token's node; it comes last among the text elements.
+        letters: minimum width of every node, in characters.
     """
     _require_tree(children, labels, "labels")
     path = _nodes(path, len(children))
     if not path:
-        raise InvalidTree("path = [] is empty, but starts at node 0")
-    grown = [list(siblings) for siblings in children]
-    grown[path[-1]].append(len(grown))
-    grown.append([])
+        raise InvalidTree("path is empty, but must start at node 0")
+    with_bonus = [list(siblings) for siblings in children]
+    with_bonus[path[-1]].append(len(with_bonus))
+    with_bonus.append([])
     looks = _on_path(children, [str(label) for label in labels], path)
     looks.append(Look(str(bonus), fill=BONUS, line=3.0, dashed=True))
-    return draw_looks(grown, looks, across=True, letters=letters)
+    return draw_looks(with_bonus, looks, across=True, letters=letters)
 
 
 def draw_looks(
@@ -126,39 +126,40 @@ def draw_looks(
     across: bool = False,
     letters: int = 0,
 ) -> str:
-    """The tree as a self-contained SVG in its natural size.
+    """The tree as a self-contained SVG at its natural size.
 
-    Lines follow the page (`currentColor`) and nodes are opaque with dark text, so that the picture is
-    legible in light and dark mode.
+    Lines take the page's text colour (`currentColor`) and nodes are opaque with dark text, so that the
+    picture is legible in light and dark mode.
 
     Args:
         children: the children of each node; node 0 is the root.
-        looks: of the nodes.
-        across: levels go to the right instead of down.
-        letters: least width of every node.
+        looks: the look of each node.
+        across: draw levels from left to right instead of downwards.
+        letters: minimum width of every node, in characters.
     """
     _require_tree(children, looks, "looks")
     for node, look in enumerate(looks):
         instance(f"looks[{node}]", look, Look, "a Look")
-    half = [_half_width(look, letters) for look in looks]
-    tall = float(_RADIUS + (_NOTE if any(look.note for look in looks) else 0))
+    half_widths = [_half_width(look, letters) for look in looks]
+    half_height = float(_RADIUS + (_NOTE if any(look.note for look in looks) else 0))
     if across:
-        step_x, step_y = 2 * max(half) + 22.0, 2 * tall + 8.0
-        place = [(y, x) for x, y in _layout(children)]
+        step_x, step_y = 2 * max(half_widths) + 22.0, 2 * half_height + 8.0
+        cells = [(level, column) for column, level in _layout(children)]
     else:
-        step_x, step_y = max(_COLUMN, 2 * max(half) + 8.0), _ROW + 2.0 * (tall - _RADIUS)
-        place = [(x, y) for x, y in _layout(children)]
-    points = [((x + 0.5) * step_x, (y + 0.5) * step_y) for x, y in place]
-    width = (max(x for x, _ in place) + 1) * step_x
-    height = (max(y for _, y in place) + 1) * step_y
+        step_x = max(_COLUMN, 2 * max(half_widths) + 8.0)
+        step_y = _ROW + 2.0 * (half_height - _RADIUS)
+        cells = _layout(children)
+    points = [((x + 0.5) * step_x, (y + 0.5) * step_y) for x, y in cells]
+    width = (max(x for x, _ in cells) + 1) * step_x
+    height = (max(y for _, y in cells) + 1) * step_y
     lines = [
         _line(points[node], points[child], looks[child])
         for node, siblings in enumerate(children)
         for child in siblings
     ]
     boxes = [
-        _box(point, look, reach, tall)
-        for point, look, reach in zip(points, looks, half, strict=True)
+        _box(point, look, half_width, half_height)
+        for point, look, half_width in zip(points, looks, half_widths, strict=True)
     ]
     texts = [_text(point, look) for point, look in zip(points, looks, strict=True)]
     return (
@@ -172,7 +173,7 @@ def draw_looks(
 
 
 def captioned(svg: str, caption: str) -> str:
-    """HTML of a picture that scrolls where it is wider than the page, and what it shows."""
+    """HTML of a picture with a caption; the picture scrolls if it is wider than the page."""
     instance("caption", caption, str, "text")
     instance("svg", svg, str, "text")
     return (
@@ -182,31 +183,31 @@ def captioned(svg: str, caption: str) -> str:
 
 
 def columns(text: str) -> int:
-    """How many letters wide a text is in a monospaced font: East Asian wide characters count twice."""
+    """Width of a text in a monospaced font, in characters: East Asian wide characters count twice."""
     instance("text", text, str, "text")
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _require_tree(children: Any, labels: Any, what: str) -> None:
-    """Refuse what is not a tree with something to write for each node.
+    """Refuse children that do not form a tree, and labels that do not match them in number.
 
     Raises:
         InvalidTree: naming the node.
     """
     rows = sequence("children", children, "the children of each node", InvalidTree)
-    seen = [0] * len(rows)
+    has_parent = [False] * len(rows)
     for node, row in enumerate(rows):
         for child in sequence(f"children[{node}]", row, "nodes", InvalidTree):
-            place = integer(f"a child of node {node}", child, 1, InvalidTree)
-            if place >= len(rows) or seen[place]:
+            index = integer(f"a child of node {node}", child, 1, InvalidTree)
+            if index >= len(rows) or has_parent[index]:
                 raise InvalidTree(
-                    f"children[{node}] names node {place}, which is not there or has a parent"
+                    f"children[{node}] names node {index}, which does not exist or already has a parent"
                 )
-            seen[place] = 1
+            has_parent[index] = True
     given = labels if isinstance(labels, str) else sequence(what, labels, what, InvalidTree)
     if not rows or len(given) != len(rows):
         raise InvalidTree(
-            f"{what} and children must have one entry for each node, and there must be one"
+            f"{what} and children must have one entry for each node, and there must be at least one node"
         )
 
 
@@ -222,7 +223,7 @@ def _nodes(path: Any, size: int) -> tuple[int, ...]:
 def _on_path(
     children: Sequence[Sequence[int]], labels: Sequence[str], path: Collection[int]
 ) -> list[Look]:
-    """Looks of nodes of which those of a path stand out, with the lines between them."""
+    """Looks of all nodes, with the nodes of a path and the lines between them highlighted."""
     path = frozenset(_nodes(path, len(children)))
     lower = {child for node in path for child in children[node] if child in path}
     return [
@@ -236,8 +237,8 @@ def _on_path(
 
 
 def _half_width(look: Look, letters: int) -> float:
-    wide = 4.2 * max(columns(look.label), letters) + 5
-    return max(float(_RADIUS), wide if look.label or letters else 0.0, 3.2 * len(look.note) + 5)
+    label_width = 4.2 * max(columns(look.label), letters) + 5 if look.label or letters else 0.0
+    return max(float(_RADIUS), label_width, 3.2 * len(look.note) + 5)
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], look: Look) -> str:
@@ -247,11 +248,12 @@ def _line(start: tuple[float, float], end: tuple[float, float], look: Look) -> s
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"{width}{dashes}/>'
 
 
-def _box(point: tuple[float, float], look: Look, half: float, tall: float) -> str:
+def _box(point: tuple[float, float], look: Look, half_width: float, half_height: float) -> str:
     x, y = point
     dashes = ' stroke-dasharray="4 3"' if look.dashed else ""
     box = (
-        f'<rect x="{x - half:g}" y="{y - tall:g}" width="{2 * half:g}" height="{2 * tall:g}" '
+        f'<rect x="{x - half_width:g}" y="{y - half_height:g}" '
+        f'width="{2 * half_width:g}" height="{2 * half_height:g}" '
         f'rx="{_RADIUS}" fill="{look.fill}"{dashes}'
     )
     return f"{box}><title>{escape(look.hint)}</title></rect>" if look.hint else f"{box}/>"
@@ -268,7 +270,7 @@ def _text(point: tuple[float, float], look: Look) -> str:
 
 
 def _layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
-    """Column and level of each node: leaves take the next column, parents stand over their children."""
+    """Column and level of each node: each leaf takes the next column, parents are centred over children."""
     levels, order, stack = [0] * len(children), [], [0]
     while stack:
         node = stack.pop()
@@ -276,11 +278,11 @@ def _layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
         for child in reversed(children[node]):
             levels[child] = levels[node] + 1
             stack.append(child)
-    across, taken = [0.0] * len(children), 0
+    column, leaves = [0.0] * len(children), 0
     for node in order:
         if not children[node]:
-            across[node], taken = float(taken), taken + 1
+            column[node], leaves = float(leaves), leaves + 1
     for node in reversed(order):  # every node after its children
         if children[node]:
-            across[node] = (across[children[node][0]] + across[children[node][-1]]) / 2
-    return list(zip(across, levels, strict=True))
+            column[node] = (column[children[node][0]] + column[children[node][-1]]) / 2
+    return list(zip(column, levels, strict=True))

@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every message says what was given, what is allowed, and the way out."""
+"""The errors that treespec raises. Every message says what was given, what is allowed, and what to do."""
 
 import re
 
@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 _LONGEST = 300
-"""Letters of what an error of others says."""
+"""Characters quoted of the message of another library's error."""
 
 _CLASS = r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b"
 _LEADING = (
     rf"^(?:{_CLASS}(?: *[:,] *| +(?!(?:was|is|in|at|on|of|for|from|while|when|raised)\b)|$))+"
 )
-"""Classes before what is said, but not one that is the subject of a sentence."""
+"""Class names that precede a message, unless the name is the subject of the sentence."""
 _NAMED = rf"\b(?:(?:(the|this|that|no)|an?) )?{_CLASS}"
 _WORDS_OF_CODE = re.compile(
     _CLASS + r"|<class|\bobject\b.*\b(?:is not|has no)|__|\bNoneType\b|"
@@ -51,7 +51,7 @@ class TreespecError(Exception):
 
 
 class InvalidArgument(TreespecError, TypeError):
-    """An argument of a kind that a function cannot use: a list for a tensor, a tensor for a tree."""
+    """An argument of a type that a function cannot use: a list for a tensor, a tensor for a tree."""
 
 
 class InvalidTree(TreespecError, ValueError):
@@ -59,7 +59,7 @@ class InvalidTree(TreespecError, ValueError):
 
 
 class RefusedTree(TreespecError, TypeError):
-    """An acceptance rule was given a tree of a law or shape that it does not cover."""
+    """An acceptance rule was given a tree whose law or shape it does not cover."""
 
 
 class NonFiniteLogits(TreespecError, ArithmeticError):
@@ -75,11 +75,11 @@ class NonFiniteLogits(TreespecError, ArithmeticError):
 
 
 class InvalidBudget(TreespecError, ValueError):
-    """A number of new tokens that is no positive integer."""
+    """A number of new tokens that is not a positive integer."""
 
 
 class InvalidPlugin(TreespecError, ValueError):
-    """A plug-in that cannot be loaded, or registers what it may not."""
+    """A plug-in that cannot be loaded, or registers something it must not."""
 
 
 class InvalidSampling(TreespecError, ValueError):
@@ -91,11 +91,11 @@ class InvalidSetting(TreespecError, ValueError):
 
 
 class InvalidPrompt(TreespecError, ValueError):
-    """A prompt that is no row of token ids of the model."""
+    """A prompt that is not a row of token ids of the model."""
 
 
 class NotADistribution(TreespecError, ArithmeticError):
-    """What was given as probabilities and is none: no token is ever drawn from it."""
+    """Values given as probabilities that are not a distribution; no token is ever drawn from them."""
 
 
 class InvalidStop(TreespecError, ValueError):
@@ -103,7 +103,7 @@ class InvalidStop(TreespecError, ValueError):
 
 
 class EmptyPrompt(TreespecError, ValueError):
-    """A prompt without tokens: there is no committed token to be the root of a tree."""
+    """A prompt without tokens: there is no committed token to serve as the root of a tree."""
 
 
 class ContextOverflow(TreespecError, ValueError):
@@ -111,7 +111,7 @@ class ContextOverflow(TreespecError, ValueError):
 
 
 class LoadError(TreespecError, OSError):
-    """A model or tokenizer that cannot be read from where the user said."""
+    """A model or tokenizer that cannot be read from the given location."""
 
 
 class TokenizerMismatch(TreespecError, ValueError):
@@ -123,19 +123,19 @@ class CannotEnlarge(TreespecError, ValueError):
 
 
 class UnsupportedModel(TreespecError, TypeError):
-    """A model that cannot verify trees exactly, with the reason."""
+    """A model that cannot verify trees exactly; the message gives the reason."""
 
 
 class StaleScores(TreespecError, RuntimeError):
-    """Logits that were asked for after their memory had gone to a later step."""
+    """Logits were read after a later step had reused their memory."""
 
 
 class Unavailable(TreespecError, NotImplementedError):
-    """The implementation that was asked for is not there, or cannot take what it was given."""
+    """The requested implementation does not exist here, or cannot handle its input."""
 
 
 class Unreadable(TreespecError, ValueError):
-    """A file or text that is not read: none, of another kind than is needed, or beyond stated limits."""
+    """A file or text that cannot be read: missing, of the wrong kind, or beyond the stated limits."""
 
     def __init__(self, said: str, line: int | None = None, column: int | None = None) -> None:
         self.said, self.line, self.column = said, line, column
@@ -143,20 +143,20 @@ class Unreadable(TreespecError, ValueError):
 
 
 def said(error: BaseException) -> str | None:
-    """The first sentence of an error, if it is one for people: nothing of classes, types and codes."""
+    """The first sentence of an error if it is written for people, without classes, types or codes."""
     text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
     return text if _known(error) and for_people(text) else None
 
 
 def in_words(error: BaseException, doing: str) -> str:
-    """What went wrong in one line, without the name of a class: for messages, and for what is recorded.
+    """What went wrong in one line, without class names, for messages and records.
 
-    Of errors of others it is the first line: what follows is often frames of their code.
+    For errors of other libraries only the first line is used: later lines are often stack frames.
 
     Args:
-        error: of ours, or what others raised.
-        doing: what was going on, as in "an error inside ...": said where the error's own text is none for
-            people, such as the name of a key.
+        error: one of ours or of another library.
+        doing: what was running, as in "an error inside ...". It is mentioned if the error's own text is not
+            written for people, such as the bare name of a key.
     """
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(str(error).split())
@@ -167,22 +167,25 @@ def in_words(error: BaseException, doing: str) -> str:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
-        known = "out of memory" in text.lower()
-        return text if known else f"out of memory: {text}" if text else "out of memory"
+        if "out of memory" in text.lower():
+            return text
+        return f"out of memory: {text}" if text else "out of memory"
     if _known(error) and for_people(text):
         return text
     if isinstance(error, KeyError):
         text = f"there is no {text}"
     return (
-        f"an error inside {doing}: {text}" if text else f"an error inside {doing}, without a word"
+        f"an error inside {doing}: {text}"
+        if text
+        else f"an error inside {doing}, without a message"
     )
 
 
 def for_people(text: str) -> bool:
-    """Whether a text is a sentence for people: nothing of classes, types and codes."""
+    """Whether a text is a sentence for people, without classes, types or codes."""
     return " " in text and not _WORDS_OF_CODE.search(text)
 
 
 def _known(error: BaseException) -> bool:
-    """Whether errors of this kind have texts that are written for people."""
+    """Whether errors of this type usually have messages written for people."""
     return isinstance(error, OSError | ImportError | RuntimeError) or type(error) is ValueError

@@ -27,14 +27,14 @@ __all__ = ["Generation", "generate"]
 
 @dataclass(frozen=True)
 class Generation:
-    """A generated text and how it came about.
+    """A generated text and a summary of its decoding.
 
     Args:
-        tokens: the new token ids, a stop token included.
-        text: these tokens as text, special tokens left out.
-        steps: passes of the target.
-        emitted: tokens that the steps yielded, before a stop or the budget cut the last one.
-        drafted: draft tokens verified.
+        tokens: the new token ids, including a stop token.
+        text: the decoded tokens without special tokens.
+        steps: number of target passes.
+        emitted: tokens that the steps emitted, before a stop or the budget cut the last step.
+        drafted: number of draft tokens verified.
         accepted_per_step: accepted draft tokens of each step.
     """
 
@@ -68,27 +68,27 @@ def generate(
     """Continue a prompt by tree-based speculative decoding.
 
     Args:
-        pair: target, draft and tokenizer, as `load_pair` gives them.
-        prompt: text, or token ids. No chat template is applied here.
+        pair: target, draft and tokenizer, as returned by `load_pair`.
+        prompt: text or token ids. No chat template is applied.
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
-        law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT,
-            or the only law that the growth allows.
-        drafter: a draft source of one's own, instead of `growth` and `law`.
-        verifier: the acceptance rule. By default `greedy` at temperature 0, else that of the law
+        law: how children are chosen. The default is the only law that the growth allows, if there is just
+            one; else DETERMINISTIC at temperature 0, and WITHOUT_REPLACEMENT above.
+        drafter: your own draft source, instead of `growth` and `law`.
+        verifier: the acceptance rule. By default `greedy` at temperature 0, else the rule of the law
             (`verify.RULE_OF_LAW`), decided on the host.
         sampling: temperature 0 by default.
-        coins: all randomness; `TorchCoins(0)` by default.
+        coins: the source of all randomness; `TorchCoins(0)` by default.
         max_new_tokens: at least 1.
-        stop_strings: end after the token that completes one of these. The tokenizer's and the model's
-            end-of-sequence tokens always end the text.
-        observer: told of the stages.
+        stop_strings: decoding ends after the token that completes one of these strings. The tokenizer's
+            and the model's end-of-sequence tokens always end the text.
+        observer: notified of the stages of decoding.
 
     Returns:
         The text and a summary.
 
     Raises:
-        InvalidArgument: if an argument is of another kind; if a drafter is given beside `growth` or `law`,
-            or without a rule at temperature > 0.
+        InvalidArgument: if an argument has the wrong type; if a drafter is given together with `growth` or
+            `law`, or without a verifier at temperature > 0.
         InvalidStop: if a stop string is empty.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
             `decode`.
@@ -106,7 +106,7 @@ def generate(
     sampling = sampling or Sampling(temperature=0.0)
     if drafter is not None and (growth is not None or law is not None):
         raise InvalidArgument(
-            "growth and law belong to the model drafter: give them, or a drafter of your own"
+            "growth and law configure the model drafter: give either them or a drafter of your own"
         )
     if drafter is not None and verifier is None and not sampling.greedy:
         raise InvalidArgument(
@@ -153,6 +153,6 @@ def generate(
 
 
 def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:
-    """The law for this temperature, or the only one that a growth allows."""
+    """The only law that the growth allows, or the usual law at this temperature if it allows several."""
     laws = laws_along(growth)
     return next(iter(laws)) if len(laws) == 1 else usual_law(sampling)

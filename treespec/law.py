@@ -1,4 +1,4 @@
-"""How the children of a node were chosen: by one law, or in groups that each have one."""
+"""How the children of a node were chosen: all by one law, or in groups with a law each."""
 
 import enum
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ __all__ = ["Group", "Law", "LawOfNode", "laws_by_node"]
 
 
 class Law(enum.Enum):
-    """How the children of a node were chosen. Whether a rule is lossless depends on it."""
+    """How the children of a node were chosen. Whether an acceptance rule is lossless depends on it."""
 
     IID = "iid"
     """Drawn independently from the node's draft distribution; siblings may repeat."""
     WITHOUT_REPLACEMENT = "without_replacement"
-    """Drawn one after the other from the draft distribution, each token at most once."""
+    """Drawn one after another from the draft distribution, each token at most once."""
     DETERMINISTIC = "deterministic"
-    """Chosen without chance (the k most probable, a lookup): distinct, whatever the coins."""
+    """Chosen without randomness (the k most probable tokens, a lookup) and distinct."""
     TOP_THEN_SAMPLE = "top_then_sample"
     """The k - 1 most probable tokens, best first, then one drawn from the rest (arXiv:2502.18779)."""
     HUB = "hub"
@@ -27,43 +27,46 @@ class Law(enum.Enum):
     probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
 
     __hash__ = object.__hash__
-    """That of `Enum` is written in Python, and laws are looked up by node."""
+    """Faster than the hash of `Enum`, which is written in Python: laws are looked up for every node."""
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def together(self) -> bool:
-        """Whether one child more changes how the others of its node are chosen."""
+        """Whether an additional child changes how the other children of its node are chosen."""
         return self in (Law.TOP_THEN_SAMPLE, Law.HUB)
 
     @classmethod
     def of(cls, given: "Law | str", name: str = "law") -> "Law":
-        """The law itself, or the one of this name.
+        """The given law, or the law with the given name.
 
         Raises:
-            InvalidTree: if there is none.
+            InvalidTree: if there is no such law.
         """
         if isinstance(given, Law):
             return given
         try:
             return cls(given)
-        except (ValueError, TypeError):  # the second: what has no hash
+        except (ValueError, TypeError):  # TypeError: an unhashable value
             names = ", ".join(map(str, cls))
-            raise InvalidTree(f"{name} = {shown(given)} is no law: one of {names}") from None
+            raise InvalidTree(
+                f"{name} = {shown(given)} is not a law: choose one of {names}"
+            ) from None
 
 
 LawOfNode = Law | tuple[tuple[Law, int], ...]
-"""Of all children of a node; or, for each of its groups in the order of the children, law and number."""
+"""The law of all children of a node, or one pair (law, number of children) per group in child order."""
 
 
 class Group(NamedTuple):
     """Siblings that were chosen together.
 
     Args:
-        law: by which they were.
+        law: the law they were chosen by.
         children: their nodes, in draw order.
-        row: of `TokenTree.draft_probs`, that they were drawn from; None if they are deterministic.
+        row: index of the row of `TokenTree.draft_probs` that they were drawn from; None if they are
+            deterministic.
     """
 
     law: Law
@@ -72,12 +75,12 @@ class Group(NamedTuple):
 
 
 def laws_by_node(given: Any, shape: TreeShape) -> tuple[LawOfNode, ...]:
-    """How the children of each node of a shape were chosen.
+    """For each node of a shape, how its children were chosen.
 
     Args:
-        given: a law, or its name, for all nodes; or for each node a law or its groups, pairs of a law and
-            a number of children.
-        shape: of the tree.
+        given: one law, or its name, for all nodes; or for each node a law or a sequence of groups, which
+            are pairs of a law and a number of children.
+        shape: the shape of the tree.
 
     Raises:
         InvalidTree: if there is no such law, or the numbers do not fit the shape.
@@ -100,13 +103,13 @@ def _of_node(node: int, entry: Any, shape: TreeShape) -> LawOfNode:
             count = plain_integer(pair[1])
         if count is None or count < 1:
             raise InvalidTree(
-                f"law[{node}][{i}] = {shown(pair)}, but a group of children is a law and their number, at "
-                "least 1"
+                f"law[{node}][{i}] = {shown(pair)}, but a group of children must be a pair: a law and the "
+                "number of children, at least 1"
             )
         pairs.append((Law.of(pair[0], f"law[{node}][{i}]"), count))
     children, grouped = len(shape.children[node]), sum(count for _, count in pairs)
     if grouped != children:
         raise InvalidTree(
-            f"law[{node}] has groups of {grouped} children, but the node has {children}"
+            f"law[{node}] has groups of {grouped} children in all, but the node has {children}"
         )
     return tuple(pairs)

@@ -1,4 +1,4 @@
-"""Loading plug-ins: Python files, and installed packages with an entry point in `treespec.plugins`."""
+"""Load plug-ins: Python files, and installed packages with an entry point in `treespec.plugins`."""
 
 import hashlib
 import re
@@ -27,25 +27,26 @@ __all__ = [
 ]
 
 GROUP = "treespec.plugins"
-"""Of entry points."""
+"""The group of entry points."""
 
 PREFIX = "treespec_plugin_"
 LARGEST_PLUGIN = 2**20
-"""Bytes of a plug-in."""
+"""Largest size in bytes of a plug-in file."""
 
 LARGEST_INSTALLED = 2**28
-"""Bytes of the module of an installed one, which may be compiled."""
+"""Largest size in bytes of the module of an installed plug-in, which may be compiled."""
 
 _LOADED: dict[str, list[Part]] = {}
+"""The parts of every plug-in file loaded so far, by its name in `sys.modules`."""
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plug-in that is a file.
+    """A plug-in that is a Python file.
 
     Args:
-        path: of the file.
-        content: of it.
+        path: path of the file.
+        content: content of the file.
     """
 
     path: Path
@@ -53,12 +54,12 @@ class PluginFile:
 
     @property
     def sha256(self) -> str:
-        """Of its content."""
+        """SHA-256 of the content."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def module(self) -> str:
-        """Its one name in `sys.modules`, wherever it lies: rules are pickled by it."""
+        """Its name in `sys.modules`, the same wherever the file is: rules are pickled by this name."""
         stem = re.sub(r"\W", "_", self.path.stem, flags=re.ASCII)
         return f"{PREFIX}{stem}_{self.sha256[:16]}"
 
@@ -68,10 +69,10 @@ class InstalledPlugin:
     """A plug-in that is a module of an installed package.
 
     Args:
-        module: that the entry point names.
-        sha256: of its file when it was imported; None if it has none that can be read.
-        distribution: that brings it; None if its metadata does not say.
-        version: of the distribution; likewise.
+        module: the module that the entry point names.
+        sha256: SHA-256 of its file at import; None if it has no readable file.
+        distribution: the distribution that provides it; None if its metadata does not say.
+        version: version of the distribution; None if its metadata does not say.
     """
 
     module: str
@@ -82,15 +83,16 @@ class InstalledPlugin:
 
 _IN_USE: list[PluginFile] = []
 _INSTALLED: dict[str, InstalledPlugin] = {}
-"""By the value of the entry point: all that were imported."""
+"""All installed plug-ins imported so far, by the value of their entry point."""
 _INSTALLED_IN_USE: list[InstalledPlugin] = []
 
 
 def read(paths: Iterable[str | Path]) -> list[PluginFile]:
-    """The files, each once.
+    """Read plug-in files; a file given twice is returned once.
 
     Raises:
-        InvalidPlugin: if one cannot be read, is no Python file, or two have the same name.
+        InvalidPlugin: if a file cannot be read or is not a Python file, or two different files have the
+            same name.
     """
     by_name: dict[str, PluginFile] = {}
     for path in map(Path, paths):
@@ -103,27 +105,30 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
             file = PluginFile(path, read_bytes(path, LARGEST_PLUGIN))
         except Unreadable as error:
             raise InvalidPlugin(f"plug-in {error}") from None
-        other = by_name.setdefault(path.name, file)
-        if other.content != file.content:
+        namesake = by_name.setdefault(path.name, file)
+        if namesake.content != file.content:
             raise InvalidPlugin(
-                f"two plug-ins are called {path.name}: {other.path} and {path}; rename one"
+                f"two plug-ins are called {path.name}: {namesake.path} and {path}; rename one"
             )
     return list(by_name.values())
 
 
 def load(files: Sequence[PluginFile] = ()) -> None:
-    """Let the parts of these files be registered, and of no other files; installed plug-ins always are.
+    """Register the parts of these files and of all installed plug-ins, and drop those of other files.
 
     A file that was loaded before is not run again.
 
     Raises:
-        InvalidPlugin: if a plug-in cannot be imported, or a name is taken. The parts are as before then.
+        InvalidPlugin: if a plug-in cannot be imported, or a name is taken. The registered parts are then
+            unchanged.
     """
     before = plugins.kept()
     try:
         _load_installed()
-        base = {k: p for k, p in plugins.kept().items() if not p.module.startswith(PREFIX)}
-        plugins.restore(base)
+        without_files = {
+            key: part for key, part in plugins.kept().items() if not part.module.startswith(PREFIX)
+        }
+        plugins.restore(without_files)
         for file in files:
             if file.module in _LOADED and file.module in sys.modules:
                 plugins.restore(plugins.kept(), _LOADED[file.module])
@@ -136,18 +141,18 @@ def load(files: Sequence[PluginFile] = ()) -> None:
 
 
 def in_use() -> tuple[PluginFile, ...]:
-    """The files that are loaded."""
+    """The plug-in files that are loaded now."""
     return tuple(_IN_USE)
 
 
 def installed() -> tuple[InstalledPlugin, ...]:
-    """The installed plug-ins that are loaded."""
+    """The installed plug-ins that are loaded now."""
     return tuple(_INSTALLED_IN_USE)
 
 
 def sha256_of(part: Part) -> str | None:
-    """Hash of the file that registered a part; None if it has none, or is an installed module, whose
-    package has other files.
+    """SHA-256 of the file that registered a part; None if no file did, or if it is an installed module,
+    whose package has other files.
     """
     return _hash_of(part.origin, LARGEST_PLUGIN)
 
@@ -189,15 +194,16 @@ def _load_installed() -> None:
         except BaseException as error:
             raise _refusal(f"installed plug-in {point.name} ({point.value})", "", error) from error
         file = getattr(sys.modules.get(module), "__file__", None)
-        about = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
-        _INSTALLED[point.value] = InstalledPlugin(
-            module, _hash_of(file, LARGEST_INSTALLED) if file else None, *about
+        digest = _hash_of(file, LARGEST_INSTALLED) if file else None
+        name, version = (
+            (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
         )
+        _INSTALLED[point.value] = InstalledPlugin(module, digest, name, version)
     _INSTALLED_IN_USE[:] = dict.fromkeys(_INSTALLED[point.value] for point in points)
 
 
 def _refusal(what: str, file: str, error: BaseException) -> BaseException:
-    """What is said of a plug-in that fails while it is imported."""
+    """The error to raise for a plug-in whose import failed."""
     if isinstance(error, KeyboardInterrupt):
         return error
     if isinstance(error, InvalidPlugin):
@@ -207,9 +213,9 @@ def _refusal(what: str, file: str, error: BaseException) -> BaseException:
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
     where = f", line {line}" if line is not None else ""
     if isinstance(error, SystemExit):
-        said = "it ends the program"
+        reason = "it ends the program"
     elif isinstance(error, SyntaxError):
-        said = f"no valid Python: {error.msg}"
+        reason = f"invalid syntax: {error.msg}"
     else:
-        said = in_words(error, "it")
-    return InvalidPlugin(f"{what}{where} cannot be imported: {said[:300]}")
+        reason = in_words(error, "it")
+    return InvalidPlugin(f"{what}{where} cannot be imported: {reason[:300]}")

@@ -1,7 +1,7 @@
 """Parts by name: draft sources, acceptance rules, growths and metrics that a config may name.
 
-Ours are listed here like those of others. A plug-in is a Python file, or an installed package with an entry
-point in the group `treespec.plugins`, that registers parts when it is imported:
+Built-in parts and those of plug-ins are registered here in the same way. A plug-in is a Python file, or an
+installed package with an entry point in the group `treespec.plugins`, that registers parts on import:
 
     from treespec import plugins
 
@@ -51,22 +51,22 @@ __all__ = [
 ]
 
 Kind = Literal["source", "rule", "growth", "metric"]
-"""What a part is."""
+"""The kind of a part."""
 
 Trees = Literal["any", "budget", "chain"]
-"""Which trees a draft source takes: shapes and growths, or a `Budget`, of which one may want chains."""
+"""Which trees a draft source takes: any shape or growth, a `Budget`, or a `Budget` for chains only."""
 
 T = TypeVar("T")
 
 OURS = "treespec"
-"""Origin of the parts that come with the package."""
+"""Origin of the built-in parts."""
 
 
 class Settings(Strict):
-    """Settings of a part, with types and defaults; a config that gives others is refused.
+    """Settings of a part, with types and defaults; a config with unknown settings is refused.
 
-    They are part of the config: another value makes it another experiment. Defaults are checked as values
-    of a config are.
+    Settings are part of the config: another value makes another experiment. Defaults are validated like
+    values in a config.
     """
 
     model_config = ConfigDict(validate_default=True)
@@ -74,12 +74,12 @@ class Settings(Strict):
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a tree, for sources that bring continuations of their own instead of filling a shape.
+    """The limits of a tree, for sources that bring their own continuations instead of filling a shape.
 
     Args:
-        size: most nodes, the root included.
-        depth: most edges from the root.
-        branching: most children of a node; with 1 the trees are chains.
+        size: maximum number of nodes, the root included.
+        depth: maximum depth, in edges from the root.
+        branching: maximum number of children of a node; with 1 the trees are chains.
     """
 
     size: int
@@ -88,19 +88,19 @@ class Budget:
 
     @property
     def max_depth(self) -> int:
-        """Most edges from the root."""
+        """Maximum depth, in edges from the root."""
         return self.depth
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a drafter is made for.
+    """What a drafter is to be made for.
 
     Args:
-        tree: a shape or a growth, or a budget for sources with `trees="budget"`.
-        law: how children are to be chosen, one of those that the source states.
-        sampling: settings of the target, which a draft model uses as well.
-        pair: the models; a source that needs none does not touch them.
+        tree: a shape or a growth, or a budget for sources with `trees="budget"` or `trees="chain"`.
+        law: how children are to be chosen; one of the laws that the source states.
+        sampling: the target's settings, which a draft model uses as well.
+        pair: the models; sources that need no model ignore them.
     """
 
     tree: TreeShape | Growth | Budget
@@ -111,20 +111,20 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Part:
-    """Something that configs name.
+    """A part that configs can name.
 
     Args:
         kind: `source`, `rule`, `growth` or `metric`.
-        name: in configs.
-        make: of a source `(wanted, settings) -> Drafter`, of a growth a class, of a metric a function of
-            steps; a rule itself.
-        about: one line.
-        settings: the model of its settings; None for rules and metrics.
-        laws: of a source, how it can choose children.
-        trees: of a source, whether it fills shapes and growths (`any`) or takes a `Budget`, for any tree
-            or for chains alone.
-        module: that registered it.
-        origin: the file that registered it; `treespec` for ours.
+        name: name in configs.
+        make: for a source, a function `(wanted, settings) -> Drafter`; for a growth, a class; for a metric,
+            a function of steps; for a rule, the rule itself.
+        about: description in one line.
+        settings: the class of its settings; None for rules and metrics.
+        laws: for a source or rule, the laws of children that it can choose or covers.
+        trees: for a source, whether it fills shapes and growths (`any`), or takes a `Budget` for any tree
+            (`budget`) or for chains only (`chain`).
+        module: the module that registered it.
+        origin: the file that registered it; `treespec` for built-in parts.
     """
 
     kind: Kind
@@ -139,7 +139,7 @@ class Part:
 
     @property
     def plugged(self) -> bool:
-        """Whether it is none of ours."""
+        """Whether it comes from a plug-in."""
         return self.origin != OURS
 
 
@@ -157,14 +157,14 @@ def drafter(
     """Register a draft source: a function or class called with a `Wanted` and its settings.
 
     Args:
-        name: in configs, `draft: {source: NAME}`.
-        settings: its model of settings.
+        name: name in configs, as in `draft: {source: NAME}`.
+        settings: the class of its settings.
         laws: how it can choose children; `Wanted.law` is one of these.
-        trees: `any` if it drafts whatever shape or growth it is given; `budget` if it brings its own
-            continuations within a `Budget`; `chain` if that budget must have branching 1.
+        trees: `any` if it drafts any given shape or growth; `budget` if it brings its own continuations
+            within a `Budget`; `chain` if that budget must have branching 1.
 
     Raises:
-        InvalidPlugin: if the name is taken, or an argument is none.
+        InvalidPlugin: if the name is taken, or an argument is invalid.
     """
     _require_settings(name, settings)
     if trees not in get_args(Trees):
@@ -183,10 +183,10 @@ def drafter(
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Register an acceptance rule, made by `treespec.verify.rule`, under a name, which becomes its own.
+    """Register an acceptance rule, made by `treespec.verify.rule`, and set its `__name__` to this name.
 
     Raises:
-        InvalidPlugin: if the name is taken, or it decorates something else.
+        InvalidPlugin: if the name is taken, or the decorated object is not an acceptance rule.
     """
 
     def register(made: Rule) -> Rule:
@@ -195,7 +195,7 @@ def rule(name: str) -> Callable[[Rule], Rule]:
                 f"rule {name!r}: not an acceptance rule: put @plugins.rule above @treespec.verify.rule(...)"
             )
         _register("rule", name, made, laws=made.laws)
-        # Records and tables call a rule by this name.
+        # Records and tables refer to a rule by this name.
         made.__name__ = name  # pyrefly: ignore[missing-attribute]
         return made
 
@@ -203,14 +203,14 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def growth(name: str, *, settings: type[Strict] = Settings) -> Callable[[T], T]:
-    """Register a growth policy: a class, called with the fields of its settings as keywords.
+    """Register a growth policy: a class that takes the fields of its settings as keyword arguments.
 
     Args:
-        name: in configs, `shape: {kind: NAME}`.
-        settings: its model of settings.
+        name: name in configs, as in `shape: {kind: NAME}`.
+        settings: the class of its settings.
 
     Raises:
-        InvalidPlugin: if the name is taken, or an argument is none.
+        InvalidPlugin: if the name is taken, or an argument is invalid.
     """
     _require_settings(name, settings)
     if "kind" in settings.model_fields and not settings.__module__.startswith("treespec."):
@@ -219,15 +219,15 @@ def growth(name: str, *, settings: type[Strict] = Settings) -> Callable[[T], T]:
 
 
 def metric(name: str, about: str) -> Callable[[T], T]:
-    """Register a metric: a function of the steps of one prompt that gives a number, or None.
+    """Register a metric: a function from the steps of one prompt to a number or None.
 
     Steps are `treespec.experiments.records.outcome.StepOutcome`: `shape`, `tokens`, `verdict`, `kept`,
-    `seconds`. Only methods of our own loop have steps. Its value enters each row of a prompt; tables show
-    the mean over the compared prompts.
+    `seconds`. Only methods that run in our own loop have steps. The value is recorded for each prompt;
+    tables show the mean over the compared prompts.
 
     Args:
-        name: of its column.
-        about: what it is, in one line.
+        name: name of its column.
+        about: what it measures, in one line.
 
     Raises:
         InvalidPlugin: if the name is taken.
@@ -236,8 +236,8 @@ def metric(name: str, about: str) -> Callable[[T], T]:
 
 
 def parts(kind: Kind) -> Mapping[str, Part]:
-    """All parts of a kind by name: ours first, then those of plug-ins in the order they came."""
-    by_name = {name: part for (of, name), part in _PARTS.items() if of == kind}
+    """All parts of a kind by name: built-in parts first, then those of plug-ins in registration order."""
+    by_name = {name: part for (part_kind, name), part in _PARTS.items() if part_kind == kind}
     if kind == "rule":
         ours = {name: _part("rule", name, made, laws=made.laws) for name, made in RULES.items()}
         by_name = ours | by_name
@@ -245,17 +245,20 @@ def parts(kind: Kind) -> Mapping[str, Part]:
 
 
 def version() -> int:
-    """A number that grows whenever parts come or go."""
+    """A counter that increases whenever parts are added or removed."""
     return _STATE["version"]
 
 
 @contextmanager
 def registering(module: str, origin: str) -> Iterator[list[Part]]:
-    """While a plug-in is imported: what is registered is its own, and collected.
+    """Attribute all parts registered within the context to one plug-in, and collect them.
 
     Args:
-        module: its name in `sys.modules`.
-        origin: its file.
+        module: the plug-in's name in `sys.modules`.
+        origin: the plug-in's file.
+
+    Yields:
+        A list that holds the parts once the context ends.
     """
     before, known = dict(_STATE), set(_PARTS)
     _STATE.update(module=module, origin=origin)
@@ -268,15 +271,15 @@ def registering(module: str, origin: str) -> Iterator[list[Part]]:
 
 
 def kept() -> Mapping[tuple[Kind, str], Part]:
-    """What is registered now, for `restore`."""
+    """The parts registered now, for `restore`."""
     return dict(_PARTS)
 
 
 def restore(state: Mapping[tuple[Kind, str], Part], more: Sequence[Part] = ()) -> None:
-    """Let these parts be registered and no others, then add more.
+    """Replace all registered parts by those of `state`, then add `more`.
 
     Raises:
-        InvalidPlugin: if a name is taken; nothing has changed then.
+        InvalidPlugin: if a name is taken; the registered parts are then unchanged.
     """
     before = dict(_PARTS)
     _PARTS.clear()
@@ -293,7 +296,7 @@ def restore(state: Mapping[tuple[Kind, str], Part], more: Sequence[Part] = ()) -
 
 
 def first_line(made: object) -> str:
-    """The first sentence of what it says about itself."""
+    """The first paragraph of an object's docstring, on one line."""
     text = (getattr(made, "__doc__", None) or "").strip().split("\n\n")[0]
     return " ".join(text.split())
 
@@ -325,10 +328,10 @@ def _part(
 
 
 def _add(part: Part) -> None:
-    other = _PARTS.get((part.kind, part.name)) or parts(part.kind).get(part.name)
-    again = other is not None and part.module == other.module == "__main__"  # a notebook's cell
-    if other is not None and not again:
-        whose = "one of treespec's own" if not other.plugged else f"registered by {other.origin}"
+    known = _PARTS.get((part.kind, part.name)) or parts(part.kind).get(part.name)
+    rerun = known is not None and part.module == known.module == "__main__"  # a notebook's cell
+    if known is not None and not rerun:
+        whose = "one of treespec's own" if not known.plugged else f"registered by {known.origin}"
         raise InvalidPlugin(
             f"{part.origin} registers the {part.kind} {part.name!r}, which is {whose}: give it another name"
         )
@@ -343,5 +346,5 @@ def _file_of(module: str) -> str:
 def _require_settings(name: str, settings: object) -> None:
     if not (isinstance(settings, type) and issubclass(settings, Strict)):
         raise InvalidPlugin(
-            f"{name!r}: settings must be a class that is derived from treespec.plugins.Settings"
+            f"{name!r}: settings must be a class derived from treespec.plugins.Settings"
         )

@@ -1,4 +1,4 @@
-"""The parts that the loop joins. Each is small, and none knows how another works."""
+"""The parts that the decoding loop joins. Each is small, and none knows how another works."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -28,38 +28,38 @@ __all__ = [
 
 @runtime_checkable
 class Rows(Protocol):
-    """Probabilities of nodes, `rows[i] -> [V]`, computed when first asked for. A tensor is one."""
+    """Probabilities by node, `rows[i] -> [V]`, computed on first use. A plain tensor qualifies."""
 
     def __getitem__(self, node: int, /) -> Float[Tensor, "V"]:
-        """The target's distribution after node `node`, sampling settings applied."""
+        """The target's distribution after node `node`, with sampling settings applied."""
         ...
 
 
 @runtime_checkable
 class Coins(Protocol):
-    """Where randomness comes from, in drafting and in acceptance.
+    """The source of randomness, in drafting and in acceptance.
 
-    The scalar calls take the next uniform of one stream, so that another implementation can reproduce a
+    Each scalar call takes the next uniform of one stream, so that another implementation can reproduce a
     decision from the same uniforms.
 
-    Drafting and acceptance take from the same stream, in the order in which the loop runs them. Streams of
-    their own (a `fork`) would matter only where a tree is drafted before the last one is decided on, as
-    PEARL does: there the order, and so the text of a seed, would depend on what overlaps. In this loop
-    drafting begins when the step before it is committed.
+    Drafting and acceptance share the stream and draw from it in the order in which the loop runs them.
+    Separate streams (a `fork`) would matter only if a tree were drafted before the previous one is decided,
+    as in PEARL: there the order of draws, and so the text of a seed, would depend on what overlaps. In this
+    loop, drafting begins after the previous step is committed.
     """
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
-        """True with this probability (values outside [0, 1] count as the nearer end)."""
+        """Return True with this probability; values outside [0, 1] are clamped."""
         ...
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
-        """A token id, by inverse CDF in the order of ids; the row need not be normalised."""
+        """Draw a token id by inverse CDF in the order of ids; the row need not be normalised."""
         ...
 
     def draw_many(
         self, probabilities: Float[Tensor, "R V"], k: int, law: Law
     ) -> Int[Tensor, "R k"]:
-        """k children for each row, in draw order, by a law."""
+        """Draw k children for each row by a law; the result is in draw order."""
         ...
 
 
@@ -67,28 +67,28 @@ class Coins(Protocol):
 class Growth(Protocol):
     """How a tree grows while it is drafted. The drafter draws; the growth only decides where.
 
-    A growth may state `laws`, a set of `Law`, if it is right only for children chosen by these: drafters
-    refuse the others. One that chooses among drafted nodes is a `PruningGrowth`; one that makes its tree
-    of the distributions along a chain is a `MarginalGrowth`.
+    A growth that is correct only for children chosen by certain laws states them as `laws`, a set of `Law`;
+    drafters refuse the others. A growth that selects among drafted nodes is a `PruningGrowth`; one that
+    builds its tree from the distributions along a chain is a `MarginalGrowth`.
     """
 
     @property
     def max_depth(self) -> int:
-        """Most edges that a tree of this growth can have."""
+        """Largest depth of a tree of this growth."""
         ...
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """Which nodes get how many children next, each node named once; empty when the tree is done.
+        """Pairs of a node and its number of new children, each node at most once; empty when done.
 
-        A node that has children gets further ones, chosen as if it had got all of them at once. Laws that
-        choose the children of a node together (`TOP_THEN_SAMPLE`, `HUB`) do not allow it.
+        A node that already has children gets further ones, chosen as if all had been requested at once.
+        Laws that choose the children of a node together (`TOP_THEN_SAMPLE`, `HUB`) do not allow this.
 
         Args:
             shape: the tree so far, numbered in the order of creation.
-            probs: gives the draft probability of each node's token given its parent (1 for the root), from
-                the distribution before any of its siblings was drawn. Computed when called: a static
+            probs: returns the draft probability of each node's token given its parent (1 for the root),
+                under the distribution before any of its siblings was drawn. Computed when called: a static
                 shape never calls it.
         """
         ...
@@ -96,16 +96,16 @@ class Growth(Protocol):
 
 @runtime_checkable
 class PruningGrowth(Growth, Protocol):
-    """A growth that drafts more nodes than are verified, and chooses in the end.
+    """A growth that drafts more nodes than are verified, and selects among them at the end.
 
-    Only among deterministic children: which of the drawn ones are kept must not depend on their tokens.
+    For deterministic children only: which drawn children are kept must not depend on their tokens.
     """
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes that are verified, asked once when the tree is done.
+        """The nodes to verify; called once, when the tree is done.
 
-        Any subset that holds the root and the parent of each of its nodes; the order says nothing. The
-        nodes are renumbered in the order of creation.
+        Any subset that contains the root and the parent of each of its nodes, in any order. The nodes are
+        renumbered in the order of creation.
 
         Args:
             shape: all drafted nodes, numbered in the order of creation.
@@ -116,17 +116,17 @@ class PruningGrowth(Growth, Protocol):
 
 @runtime_checkable
 class MarginalGrowth(Growth, Protocol):
-    """A growth that makes its tree of one distribution for each position, along the chain of best tokens.
+    """A growth that builds its tree from one distribution per position, along the chain of best tokens.
 
-    The chain has `max_depth` draft tokens; a drafter does not ask `next`. Only of deterministic children:
-    they come from the row of their position, not from that of their parent.
+    The chain has `max_depth` draft tokens; a drafter does not call `next`. For deterministic children only:
+    they come from the row of their position, not from the row of their parent.
     """
 
     def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
-        """The tree, asked once when the chain is done.
+        """Build the tree; called once, when the chain is done.
 
         Args:
-            marginals: the draft's distribution at each position of the chain, the first after the root;
+            marginals: the draft's distribution at each position of the chain, starting after the root;
                 `max_depth` rows.
             root: the last committed token.
         """
@@ -137,10 +137,10 @@ class MarginalGrowth(Growth, Protocol):
 class TreeModel(Protocol):
     """A causal language model with a cache that can run the nodes of a tree.
 
-    `length` committed rows stand in the cache. `run` puts the rows of tree nodes after them; `keep` makes
-    some of these rows committed and forgets the others. A model may say by an attribute `draws_by_kernel`
-    that kernels know its logits: one draws children from them (`treespec.draft.heads`), one decides by them
-    (`treespec.verify.verifier_for`).
+    The cache holds `length` committed rows. `run` appends the rows of tree nodes; `keep` commits some of
+    these rows and discards the others. A model may set the attribute `draws_by_kernel` to state that
+    kernels can read its logits: one kernel draws children from them (`treespec.draft.heads`), another
+    decides on acceptance (`treespec.verify.verifier_for`).
     """
 
     @property
@@ -150,7 +150,7 @@ class TreeModel(Protocol):
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for."""
+        """Number of positions in the model's context."""
         ...
 
     @property
@@ -159,11 +159,11 @@ class TreeModel(Protocol):
         ...
 
     def fresh(self) -> "TreeModel":
-        """The same weights with an empty cache of its own."""
+        """A model with the same weights and its own empty cache."""
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget all rows, run these tokens and commit their rows; T = 0 only forgets."""
+        """Clear the cache, run these tokens and commit their rows; with T = 0 only clear it."""
         ...
 
     def run(
@@ -173,29 +173,29 @@ class TreeModel(Protocol):
 
         Args:
             tokens: the tokens of these nodes.
-            parents: the tree of all nodes that have been run since the last `keep` and of those to run
-                now, first + T of them. Node 0 follows the committed rows.
+            parents: the tree of all nodes run since the last `keep` and those to run now, first + T
+                nodes in all. Node 0 follows the committed rows.
             first: index of the first node to run.
         """
         ...
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows."""
+        """Commit the rows of these nodes, a path down from node 0, and discard all other tree rows."""
         ...
 
 
 @runtime_checkable
 class Models(Protocol):
-    """A target and its draft; a `treespec.Pair` is one."""
+    """A target model and its draft model; `treespec.Pair` is one implementation."""
 
     @property
     def target(self) -> TreeModel:
-        """The model whose distribution is kept."""
+        """The model whose distribution is preserved."""
         ...
 
     @property
     def draft(self) -> TreeModel:
-        """A cheaper model of the same tokens."""
+        """A cheaper model with the same vocabulary."""
         ...
 
 
@@ -205,12 +205,12 @@ class Drafter(Protocol):
 
     @property
     def max_depth(self) -> int:
-        """Most edges that a proposed tree can have."""
+        """Largest depth of a proposed tree."""
         ...
 
     @property
     def max_length(self) -> int:
-        """Positions up to which it can draft."""
+        """Number of positions up to which it can draft."""
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
@@ -218,29 +218,29 @@ class Drafter(Protocol):
         ...
 
     def propose(self, coins: Coins) -> TokenTree:
-        """A tree over the last committed token."""
+        """Draft a tree whose root is the last committed token."""
         ...
 
     def commit(self, step: Step) -> None:
-        """Take over what the step decided."""
+        """Move on to the end of the text after this step."""
         ...
 
 
 @runtime_checkable
 class ReadsTarget(Protocol):
-    """A drafter that can read what a target keeps of the text instead of computing it."""
+    """A drafter that can read rows from the target's cache instead of computing them."""
 
     def bind_target(self, target: "Target") -> None:
-        """From the next `prefill` on, draft for this target, which is prefilled and told of steps first.
+        """From the next `prefill` on, draft for this target, which is prefilled and committed to first.
 
-        What cannot be read there is computed, as ever; so for every target that is bound.
+        Rows that this target does not hold are computed as without it, so any target can be bound.
         """
         ...
 
 
 @runtime_checkable
 class Target(Protocol):
-    """The model whose distribution is kept."""
+    """The model whose distribution is preserved."""
 
     @property
     def vocab_size(self) -> int:
@@ -249,38 +249,38 @@ class Target(Protocol):
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for."""
+        """Number of positions in the model's context."""
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt: all tokens but the last are cached, the last is the first root."""
+        """Start over on a prompt: cache all tokens but the last, which becomes the first root."""
         ...
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node, in one pass."""
+        """Compute the logits after every node in one pass."""
         ...
 
     def commit(self, step: Step) -> None:
-        """Keep the cached rows of the accepted path and forget the other nodes."""
+        """Keep the cached rows of the accepted path and discard those of the other nodes."""
         ...
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """An acceptance rule: pure, no input mutated."""
+    """An acceptance rule: a pure function that mutates no input."""
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-        """Which path is accepted, and the bonus token after it."""
+        """Decide which path is accepted, and the bonus token after it."""
         ...
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """Told of the stages of decoding (prefill, draft, verify, accept, commit) as they happen.
+    """Observes the stages of decoding (prefill, draft, verify, accept, commit) as they happen.
 
-    One that is given to a drafter is told of each `level` of its trees.
+    An observer given to a drafter is notified of each `level` of its trees.
     """
 
     def stage(self, name: str) -> AbstractContextManager[object]:
-        """A context that lasts as long as the stage."""
+        """Return a context that lasts as long as the stage."""
         ...

@@ -1,9 +1,9 @@
-"""Reading what others wrote: files, and the JSON in them, within stated limits.
+"""Read external files, and the JSON in them, within stated limits.
 
-Every file that a user names passes `read_bytes`, `read_text` or `open_file`, every JSON text `parse_json`,
-every YAML text `treespec.reading_yaml.parse_yaml`. Sizes are bounded before anything is built of what is
-read, so that a hostile or mistaken file is refused in less than two seconds and 500 MB of memory. What is
-wrong is an `Unreadable`, which callers turn into an error of their own that names the file and the key.
+Every file that a user names goes through `read_bytes`, `read_text` or `open_file`, every JSON text through
+`parse_json`, every YAML text through `treespec.reading_yaml.parse_yaml`. Sizes are bounded before anything
+is built from the content, so that a hostile or mistaken file is refused in less than two seconds and 500 MB
+of memory. Failures raise `Unreadable`, which callers turn into their own error that names file and key.
 """
 
 import json
@@ -31,16 +31,17 @@ __all__ = [
 ]
 
 MOST_BYTES = 32 * 2**20
-"""Bytes of a text that is read as a whole."""
+"""Largest size in bytes of a file that is read as a whole."""
 
 MOST_VALUES = 2**20
-"""Brackets, commas and colons of a JSON text: each value in it takes at least one, and up to 200 bytes."""
+"""Largest number of brackets, commas and colons in a JSON text. Each value needs at least one of them, and
+takes up to 200 bytes of memory."""
 
 DEEPEST = 64
-"""Brackets that are open at once in JSON, or levels of YAML."""
+"""Deepest nesting: open brackets in JSON, levels in YAML."""
 
 LONGEST_NUMBER = 1000
-"""Characters of a number; Python takes time that grows with the square."""
+"""Largest number of characters of a number; Python's parsing time grows with their square."""
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -48,7 +49,9 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAITING = (
+    getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
 _TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _STRING = re.compile(_TEXT, re.DOTALL)
 _TOKEN = re.compile(_TEXT + r"|([\[{])|[\]}]", re.DOTALL)
@@ -59,63 +62,60 @@ _WORDS_OF_JSON = {
     "Expecting property name": "a key in double quotes is missing",
     "Expecting ',' delimiter": "a comma or a closing bracket is missing",
     "Expecting ':' delimiter": "a colon is missing",
-    "Unterminated string": "a text has no closing quote",
-    "Invalid control character": "a text holds a line end or another control character",
-    "Invalid \\": "a text holds a backslash that means nothing",
-    "Extra data": "something follows the end",
+    "Unterminated string": "a string has no closing quote",
+    "Invalid control character": "a string contains a line break or another control character",
+    "Invalid \\": "a string contains an invalid backslash escape",
+    "Extra data": "there is extra text after the end",
     "Unexpected UTF-8 BOM": "it begins with a byte order mark",
-    "Illegal trailing comma": "a comma stands before a closing bracket",
+    "Illegal trailing comma": "there is a comma before a closing bracket",
 }
-"""What `json` says a text lacks, in words for people."""
+"""Messages of `json`, and what to say to users instead."""
 
 
 def brief(value: object, most: int = 200) -> str:
-    """The value as it stands in messages about files, which have room for more of it."""
+    """The value as shown in messages about files, which have room for `most` characters of it."""
     return shown(value, most)
 
 
 def in_json(value: object, most: int = 60) -> str:
-    """The value as it stands in a JSON file, cut where it is long."""
+    """The value as JSON text, cut after `most` characters."""
     try:
         text = json.dumps(value, default=repr, ensure_ascii=False)
-    except (ValueError, RecursionError):  # Python prints no integer of more than 4300 digits
+    except (ValueError, RecursionError):  # Python does not print integers of more than 4300 digits
         return brief(value, most)
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 @contextmanager
 def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[BinaryIO]:
-    """An open file of at most so many bytes; never waits, as opening a pipe would.
+    """Open a file of at most `most` bytes; never blocks, as opening a pipe would.
 
     Raises:
-        Unreadable: if there is none, or it is a folder, device, pipe or socket, or larger. The message
-            begins with the path.
+        Unreadable: if there is no such file, it is a folder, device, pipe or socket, or it is larger. The
+            message begins with the path.
     """
     name = os.fspath(path)
     name = name if len(name) <= 300 else f"{name[:200]}...{name[-60:]}"
     try:
-        _require_regular(
-            name, os.stat(path)
-        )  # before it is opened: that alone sets some devices off
-        number = os.open(path, os.O_RDONLY | _AT_ONCE)
+        # Check before opening: opening alone triggers some devices.
+        _require_regular(name, os.stat(path))
+        descriptor = os.open(path, os.O_RDONLY | _NO_WAITING)
     except OSError as error:
         raise Unreadable(f"{name}: {error.strerror}") from None
     except Unreadable:
         raise
-    except ValueError:  # a zero byte
-        raise Unreadable(f"{name!r}: no file has such a name") from None
-    with open(number, "rb") as file:
-        about = os.fstat(number)
-        _require_regular(name, about)
-        if about.st_size > most:
-            raise Unreadable(
-                f"{name}: {about.st_size} bytes, more than the {most} bytes that are read"
-            )
+    except ValueError:  # a null byte in the name
+        raise Unreadable(f"{name!r}: a file name cannot contain a null byte") from None
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        _require_regular(name, status)
+        if status.st_size > most:
+            raise Unreadable(f"{name}: {status.st_size} bytes, more than the {most} bytes allowed")
         yield file
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
-    """What a file holds.
+    """The content of a file.
 
     Raises:
         Unreadable: see `open_file`.
@@ -125,21 +125,21 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
             data = file.read(most + 1)
         except OSError as error:
             raise Unreadable(f"{path}: {error.strerror}") from None
-    if len(data) > most:  # it grew, or it is one of those that the system makes while they are read
-        raise Unreadable(f"{path}: more than the {most} bytes that are read")
+    if len(data) > most:  # the file grew, or the system generates it while it is read
+        raise Unreadable(f"{path}: more than the {most} bytes allowed")
     return data
 
 
 def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: str = "utf-8") -> str:
-    """The text in a file.
+    """The text of a file.
 
     Args:
-        path: of the file.
-        most: bytes.
-        encoding: "utf-8", or "utf-8-sig" to pass over a byte order mark.
+        path: path of the file.
+        most: largest size in bytes.
+        encoding: "utf-8", or "utf-8-sig" to skip a byte order mark.
 
     Raises:
-        Unreadable: see `open_file`; or if it is not UTF-8.
+        Unreadable: see `open_file`; or if the content is not UTF-8.
     """
     try:
         return read_bytes(path, most).decode(encoding)
@@ -155,14 +155,14 @@ def parse_json(
     """The value in a JSON text.
 
     Args:
-        text: nested at most `DEEPEST` deep.
-        constants: whether NaN and Infinity are numbers.
-        unique: whether to refuse an object with two entries of one key; otherwise the last counts.
-        most: brackets, commas and colons in it, besides those in strings.
+        text: JSON, nested at most `DEEPEST` levels deep.
+        constants: whether NaN and Infinity are accepted as numbers.
+        unique: whether to refuse an object that holds a key twice; otherwise the last entry wins.
+        most: largest number of brackets, commas and colons outside strings.
 
     Raises:
-        Unreadable: if it is none, or beyond these limits; or if a number has more than `LONGEST_NUMBER`
-            characters, or is too large to be one.
+        Unreadable: if the text is not JSON or exceeds these limits; or if a number has more than
+            `LONGEST_NUMBER` characters, or is too large for a float.
     """
     if isinstance(text, bytes):
         try:
@@ -173,40 +173,41 @@ def parse_json(
     try:
         return json.loads(
             text,
-            parse_int=_whole,
-            parse_float=_number,
-            parse_constant=None if constants else _constant,
-            object_pairs_hook=_unique if unique else None,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=None if constants else _refuse_constant,
+            object_pairs_hook=_with_unique_keys if unique else None,
         )
     except json.JSONDecodeError as error:
         raise Unreadable(_why_no_json(error), error.lineno, error.colno) from None
     except RecursionError:
-        raise Unreadable(f"nested more than {DEEPEST} deep") from None
+        raise Unreadable(f"nested more than {DEEPEST} levels deep") from None
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:
     if not error.doc.strip():
         return "it is empty"
     known = (words for start, words in _WORDS_OF_JSON.items() if error.msg.startswith(start))
-    return next(known, "it ends")
+    return next(known, "it ends too early")
 
 
-def _require_regular(name: str, about: os.stat_result) -> None:
-    kind = stat.S_IFMT(about.st_mode)
+def _require_regular(name: str, status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFDIR:
         raise Unreadable(f"{name}: Is a directory")
     if kind != stat.S_IFREG:
         raise Unreadable(
-            f"{name} is {_KINDS.get(kind, 'no file')}: copy what it gives into a file, and name that"
+            f"{name} is {_KINDS.get(kind, 'not a regular file')}: copy its content into a file, and name "
+            "that file"
         )
 
 
 def _require_small(text: str, most: int) -> None:
-    """Refuse too many values, and brackets nested too deeply; what stands in strings does not count."""
-    opened = text.count("[") + text.count("{")
-    if opened + text.count(",") + text.count(":") > most and _more_outside_strings(text, most):
+    """Refuse too many values and too deep nesting, not counting characters inside strings."""
+    opening = text.count("[") + text.count("{")
+    if opening + text.count(",") + text.count(":") > most and _more_outside_strings(text, most):
         raise Unreadable(f"more than {most:,} brackets, commas and colons")
-    if opened <= DEEPEST:
+    if opening <= DEEPEST:
         return
     depth = 0
     for token in _TOKEN.finditer(text):
@@ -215,13 +216,16 @@ def _require_small(text: str, most: int) -> None:
             if depth > DEEPEST:
                 line = text.count("\n", 0, token.start()) + 1
                 column = token.start() - text.rfind("\n", 0, token.start())
-                raise Unreadable(f"nested more than {DEEPEST} deep", line, column)
+                raise Unreadable(f"nested more than {DEEPEST} levels deep", line, column)
         elif text[token.start()] in "]}":
             depth -= 1
 
 
 def _more_outside_strings(text: str, most: int) -> bool:
-    """Whether there are more marks than so many, or so many more strings than they could part."""
+    """Whether more than `most` brackets, commas and colons stand outside strings.
+
+    Also True if there are more strings than that many marks could separate.
+    """
     marks = end = 0
     for strings, string in enumerate(_STRING.finditer(text)):
         between = text[end : string.start()]
@@ -232,12 +236,12 @@ def _more_outside_strings(text: str, most: int) -> bool:
     return marks + sum(map(text[end:].count, "[{,:")) > most
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     _require_short(text)
     return int(text)
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     _require_short(text)
     number = float(text)
     if number in (float("inf"), float("-inf")):
@@ -250,15 +254,15 @@ def _require_short(text: str) -> None:
         raise Unreadable(f"a number of {len(text):,} characters: at most {LONGEST_NUMBER:,}")
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise Unreadable(f"holds {name}, which is not a number")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
         seen: set[str] = set()
-        twice = next(key for key in keys if key in seen or seen.add(key))
-        raise Unreadable(f"the key {brief(twice, 60)} appears twice in one object")
+        repeated = next(key for key in keys if key in seen or seen.add(key))
+        raise Unreadable(f"the key {brief(repeated, 60)} appears twice in one object")
     return unique

@@ -1,4 +1,4 @@
-"""What is read as data, held against models: mappings without unknown keys, and what is wrong with one."""
+"""Validate external data against pydantic models, and report each problem with path, value and remedy."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ Model = TypeVar("Model", bound=BaseModel)
 PROBLEMS_SHOWN = 20
 
 _TAGS = ("kind", "source")
-"""Keys that say which model of a union is meant."""
+"""Keys that select the model of a union."""
 
 
 class Strict(BaseModel):
-    """A mapping without unknown keys. What stands below a field describes it in the JSON schema."""
+    """A mapping without unknown keys. The docstring below a field describes it in the JSON schema."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Former names of keys, and what they are called now. They are unknown keys, but the error says so."""
+    """Current names of keys by former name. A former name is refused; the error gives the current one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,17 +43,17 @@ class Strict(BaseModel):
 
 
 def nearest(word: str, allowed: list[str]) -> str:
-    """`; did you mean 'x'?` with the allowed word that is spelt most alike, or nothing."""
+    """`; did you mean 'x'?` with the allowed word of most similar spelling; empty if none is similar."""
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def misplaced(place: str, value: Any, said: str) -> PydanticCustomError:
-    """What a validator raises that has looked inside of a value and found something wrong there.
+    """The error that a validator raises for something wrong inside a value.
 
     Args:
-        place: inside of the value, such as `64.1`; empty for the value itself.
-        value: what is there.
+        place: path inside the value, such as `64.1`; empty for the value itself.
+        value: the wrong value at this place.
         said: what is wrong with it.
     """
     return PydanticCustomError(
@@ -62,19 +62,19 @@ def misplaced(place: str, value: Any, said: str) -> PydanticCustomError:
 
 
 class _At:
-    """A value in the context of an error. pydantic writes all of a context as text, which an integer of
-    5,000 digits cannot be."""
+    """Wraps a value in the context of an error. pydantic converts the whole context to text, which fails
+    for an integer of 5,000 digits."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def only(allowed: object, said: str) -> BeforeValidator:
-    """Refuses all values of a field but one, such as the version of a file that is read.
+    """A validator that accepts a single value of a field, such as the version of a file.
 
     Args:
-        allowed: that value.
-        said: of others.
+        allowed: the accepted value.
+        said: the error message for all other values.
     """
 
     def require(value: object) -> object:
@@ -86,15 +86,16 @@ def only(allowed: object, said: str) -> BeforeValidator:
 
 
 def read_model(model: type[Model], text: str | bytes, constants: bool = False) -> Model:
-    """What a JSON text says, if a model allows it.
+    """Parse a JSON text and validate it with a model.
 
     Args:
-        model: what the text must hold.
-        text: that was read.
-        constants: whether it may hold NaN and infinities, see `treespec.reading.parse_json`.
+        model: the model of the data.
+        text: the JSON text.
+        constants: whether NaN and infinities are allowed; see `treespec.reading.parse_json`.
 
     Raises:
-        Unreadable: if it is not JSON, or naming the first thing that is wrong, its value and what may be.
+        Unreadable: if the text is not JSON or does not fit the model; the error names the first problem,
+            the value there and what is allowed.
     """
     try:
         data = parse_json(text, constants=constants)
@@ -109,12 +110,12 @@ def read_model(model: type[Model], text: str | bytes, constants: bool = False) -
 
 
 def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
-    """A line for each thing that is wrong, as `path = value: what is wrong, what is allowed`.
+    """One line per problem, as `path = value: what is wrong, what is allowed`.
 
     Args:
-        data: what was validated.
-        error: what pydantic said of it.
-        whole: what all of the data is called.
+        data: the validated data.
+        error: pydantic's error.
+        whole: name for the data as a whole.
     """
     places = {
         _walk(data, problem["loc"])[0]: problem
@@ -128,16 +129,16 @@ def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
 
 
 def _causes(problems: Sequence[Any]) -> list[Any]:
-    """Leave out that a list is too short because its items are wrong."""
-    places = [problem["loc"] for problem in problems]
+    """The problems without lists that are "too short" only because their items are wrong."""
+    locations = [problem["loc"] for problem in problems]
 
-    def follows(problem: Any) -> bool:
+    def is_consequence(problem: Any) -> bool:
         loc = problem["loc"]
         return problem["type"] == "too_short" and any(
-            len(other) > len(loc) and other[: len(loc)] == loc for other in places
+            len(inner) > len(loc) and inner[: len(loc)] == loc for inner in locations
         )
 
-    return [problem for problem in problems if not follows(problem)]
+    return [problem for problem in problems if not is_consequence(problem)]
 
 
 def _explain(data: Any, problem: Any, whole: str) -> str:
@@ -168,12 +169,12 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
 
 
 def _discriminator(context: Any) -> str:
-    """The key that says which model of a union is meant."""
+    """The key that selects the model of a union."""
     return str(context.get("discriminator", "kind")).strip("'")
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
-    """Follow a pydantic location, in which the kinds of unions stand between the keys."""
+    """The path and value at a pydantic location, which holds the tags of unions between the keys."""
     path, tagged = "", False
     for part in loc:
         tag = isinstance(data, dict) and not tagged and part in map(data.get, _TAGS)
@@ -187,7 +188,7 @@ def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
 
 
 def joined(path: str, part: int | str) -> str:
-    """A path with one key or index more, as in `methods[3].shape`."""
+    """A path extended by a key or an index, as in `methods[3].shape`."""
     if isinstance(part, int):
         return f"{path}[{part}]"
     return f"{path}.{part}" if path else part

@@ -1,4 +1,4 @@
-"""What pydantic says of a value, in the words of our messages."""
+"""Rephrase pydantic's messages in the words of ours."""
 
 import re
 
@@ -25,7 +25,7 @@ _WORDS = (
 
 
 def plain_words(message: str) -> str:
-    """A message of pydantic as `must be ...`.
+    """A pydantic message rephrased as `must be ...`.
 
     Example:
         >>> plain_words("Input should be a valid integer, unable to parse string as an integer")

@@ -1,21 +1,21 @@
-"""Keys that files written before hold under another name."""
+"""Keys that older files hold under a former name."""
 
 from typing import Any
 
 __all__ = ["RENAMED_MODELS_KEYS", "with_new_names"]
 
 RENAMED_MODELS_KEYS = {"grow": "enlarge"}
-"""Of the mapping `models` of a config: former names, and what they are called now."""
+"""Keys of the mapping `models` of a config: former name to current name."""
 
 
 def with_new_names(data: dict[str, Any]) -> dict[str, Any]:
-    """The same data, with the keys of its mapping `models` as they are called now.
+    """The same data with the current names of the keys of its mapping `models`.
 
     Args:
-        data: read from a file: a config, or what a trace or a profile says about itself; not changed.
+        data: read from a file: a config, or the description in a trace or profile; not modified.
 
     Returns:
-        A copy if a key has another name now, else the data itself.
+        A copy if a key was renamed, else the data itself.
 
     Example:
         >>> with_new_names({"models": {"target": "embedded", "grow": "50M"}, "seed": 3})

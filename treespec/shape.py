@@ -1,4 +1,4 @@
-"""The topology of a token tree: a parent array, its constructors and what follows from it."""
+"""The topology of a token tree: a parent array, its constructors and derived properties."""
 
 import json
 from collections import Counter
@@ -17,8 +17,8 @@ from treespec.reading import brief, parse_json
 __all__ = ["LARGEST_TREE", "TreeShape", "expansion_size"]
 
 LARGEST_TREE = 2**20
-"""Nodes of a shape, the root included: it takes seconds and some 300 MB to make; what runs trees takes far
-smaller ones."""
+"""Largest number of nodes of a shape, the root included. A shape of this size takes seconds and some 300 MB
+to build; the parts that run trees accept only far smaller ones."""
 
 _JSON = ["version", "parents", "order"]
 
@@ -34,7 +34,7 @@ class TreeShape:
         parents: `parents[0] == -1` and `0 <= parents[i] < i` for every other node i.
 
     Raises:
-        InvalidTree: if `parents` is no such array.
+        InvalidTree: if `parents` is not such an array.
 
     Example:
         >>> shape = TreeShape.expansion([2, 1])
@@ -47,7 +47,7 @@ class TreeShape:
     parents: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no tree."""
+        """Refuse arrays that do not describe a tree."""
         parents = _parents(self.parents)
         if not parents:
             raise InvalidTree("a tree has at least its root: parents must not be empty")
@@ -63,19 +63,19 @@ class TreeShape:
 
     @classmethod
     def from_parents(cls, parents: Iterable[SupportsIndex]) -> "TreeShape":
-        """The shape with this parent array; integers of any kind (numpy's, torch's) become plain."""
+        """The shape with this parent array; numpy and torch integers become plain integers."""
         return cls(_parents(parents))
 
     @classmethod
     def chain(cls, depth: SupportsIndex) -> "TreeShape":
-        """A root and `depth` nodes, one below the other."""
+        """A root and `depth` nodes, each below the previous one."""
         edges = _integer("depth", depth, least=0)
         _require_size(edges + 1)
         return cls(tuple(range(-1, edges)))
 
     @classmethod
     def kary(cls, branching: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
-        """Every node above the last level has `branching` children."""
+        """The tree in which every node above the last level has `branching` children."""
         edges = _integer("depth", depth, least=0)
         if edges and _integer("branching[0]", branching, least=1) == 1:
             return cls.chain(edges)
@@ -83,10 +83,11 @@ class TreeShape:
 
     @classmethod
     def expansion(cls, branching: Iterable[SupportsIndex]) -> "TreeShape":
-        """SpecInfer's expansion <k1, ..., km> (arXiv:2305.09781): level i gives each leaf k_i children.
+        """SpecInfer's expansion <k1, ..., km> (arXiv:2305.09781): step i gives each leaf k_i children.
 
         Raises:
-            InvalidTree: also if the tree would have more than `LARGEST_TREE` nodes; none is made then.
+            InvalidTree: if a k_i is not an integer of at least 1, or the tree would have more than
+                `LARGEST_TREE` nodes; its size is computed before any node is made.
         """
         branching = sequence("branching", branching, "integers", InvalidTree)
         _require_size(expansion_size(branching))
@@ -100,20 +101,21 @@ class TreeShape:
     @classmethod
     def independent_chains(cls, width: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
         """`width` chains of `depth` nodes that share only the root."""
-        wide, edges = _integer("width", width, least=1), _integer("depth", depth, least=1)
-        _require_size(1 + wide * edges)
-        return cls.expansion([wide, *repeat(1, edges - 1)])
+        chains, edges = _integer("width", width, least=1), _integer("depth", depth, least=1)
+        _require_size(1 + chains * edges)
+        return cls.expansion([chains, *repeat(1, edges - 1)])
 
     @classmethod
     def from_paths(cls, paths: Iterable[Iterable[SupportsIndex]]) -> "TreeShape":
-        """The tree that holds these paths of child ranks, the root implied (Medusa's choices).
+        """The tree of these paths of child ranks, the root implied (Medusa's choices).
 
-        Nodes are numbered by (length, path). The list must be prefix-closed: `(0, 1)` needs `(0,)`, and
-        `(1,)` needs `(0,)`, because the rank of a child is its place among its siblings.
+        Nodes are numbered by (length, path). The list must contain the prefixes and elder siblings of each
+        path: `(0, 1)` needs `(0,)` and `(0, 0)`, because the rank of a child is its position among its
+        siblings.
 
         Raises:
-            InvalidTree: if a prefix or an elder sibling is missing, a path appears twice, or a rank is no
-                integer of at least 0.
+            InvalidTree: if a prefix or an elder sibling is missing, a path appears twice, or a rank is not
+                an integer of at least 0.
         """
         given = enumerate(sequence("paths", paths, "paths", InvalidTree))
         plain = (_path(f"paths[{i}]", path) for i, path in given)
@@ -137,10 +139,10 @@ class TreeShape:
 
     @classmethod
     def from_json(cls, text: str) -> "TreeShape":
-        """Read what `to_json` wrote.
+        """Read a shape written by `to_json`.
 
         Raises:
-            InvalidTree: if the text is anything else; unknown keys and orders are not passed over.
+            InvalidTree: if the text is anything else, or has an unknown key, version or order.
         """
         instance("a tree in JSON", text, (str, bytes), "text", InvalidTree)
         try:
@@ -150,16 +152,16 @@ class TreeShape:
         if not isinstance(data, dict) or set(data) - set(_JSON):
             given = list(data) if isinstance(data, dict) else data
             raise InvalidTree(f"a tree is an object with the keys {_JSON}, not {brief(given)}")
-        for key, right in (("version", 1), ("order", "node")):
-            if data.get(key) != right:
-                raise InvalidTree(f"{key!r} must be {right!r}, not {brief(data.get(key))}")
+        for key, expected in (("version", 1), ("order", "node")):
+            if data.get(key) != expected:
+                raise InvalidTree(f"{key!r} must be {expected!r}, not {brief(data.get(key))}")
         parents = data.get("parents")
         if not isinstance(parents, list):
             raise InvalidTree(f'"parents" must be a list of integers, not {brief(parents)}')
         return cls(tuple(parents))
 
     def to_json(self) -> str:
-        """JSON with the version, the parents, and nothing that can be derived from them."""
+        """The shape as JSON: format version, parents and node order, nothing derived."""
         return json.dumps({"version": 1, "parents": list(self.parents), "order": "node"})
 
     @property
@@ -190,7 +192,7 @@ class TreeShape:
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """The place of each node among its siblings, from 0; the root has 0."""
+        """The position of each node among its siblings, from 0; the root has rank 0."""
         ranks = [0] * self.size
         for siblings in self.children:
             for rank, node in enumerate(siblings):
@@ -224,14 +226,16 @@ class TreeShape:
         return tuple(order)
 
     def node(self, node: SupportsIndex) -> int:
-        """The index of a node as a plain integer, if there is such a node.
+        """The index of a node as a plain integer, checked to be in range.
 
         Raises:
-            InvalidTree: if there is none; counting from the end is not meant.
+            InvalidTree: if there is no such node; negative indices do not count from the end.
         """
         index = node if type(node) is int else plain_integer(node)
         if index is None or not 0 <= index < len(self.parents):
-            raise InvalidTree(f"node {shown(node)} is none of the tree's nodes 0..{self.size - 1}")
+            raise InvalidTree(
+                f"there is no node {shown(node)}: the tree has nodes 0..{self.size - 1}"
+            )
         return index
 
     @property
@@ -251,20 +255,20 @@ class TreeShape:
         return tuple(reversed(path))
 
     def rank_path(self, node: int) -> tuple[int, ...]:
-        """The child ranks that lead from the root to `node` (Medusa's name for it)."""
+        """The child ranks that lead from the root to `node` (Medusa's name for the node)."""
         return tuple(self.ranks[i] for i in self.path(node)[1:])
 
     def breadth_first(self) -> "TreeShape":
-        """The same tree numbered level by level, siblings in their order: how drafters number nodes."""
+        """The same tree numbered level by level, siblings in order, as drafters number nodes."""
         order = sorted(range(self.size), key=lambda node: (self.depths[node], self.rank_path(node)))
-        place = {node: i for i, node in enumerate(order)}
-        return TreeShape(tuple(-1 if n == 0 else place[self.parents[n]] for n in order))
+        index = {node: i for i, node in enumerate(order)}
+        return TreeShape(tuple(-1 if n == 0 else index[self.parents[n]] for n in order))
 
     def draw(self, labels: Sequence[object] | None = None) -> str:
-        """The tree as lines of text, one node a line, labelled by node index or by `labels`.
+        """The tree as text, one node per line, labelled by node index or by `labels`.
 
         Raises:
-            InvalidTree: if there is not one label for each node.
+            InvalidTree: if the number of labels is not the number of nodes.
         """
         given: Any = range(self.size) if labels is None else labels
         if not isinstance(given, str):
@@ -281,10 +285,10 @@ class TreeShape:
 
 
 def expansion_size(branching: Iterable[SupportsIndex]) -> int:
-    """Nodes of the expansion <k1, ..., km>, by arithmetic; `LARGEST_TREE + 1` stands for any above that.
+    """Number of nodes of the expansion <k1, ..., km>, capped at `LARGEST_TREE + 1`; no tree is built.
 
     Raises:
-        InvalidTree: if a number is no integer of at least 1.
+        InvalidTree: if a k_i is not an integer of at least 1.
 
     Example:
         >>> expansion_size([2, 1]), expansion_size([1000] * 1000) > LARGEST_TREE
@@ -301,7 +305,9 @@ def expansion_size(branching: Iterable[SupportsIndex]) -> int:
 
 def _require_size(size: int) -> None:
     if size > LARGEST_TREE:
-        raise InvalidTree(f"a tree of more than the {LARGEST_TREE:,} nodes of the largest one")
+        raise InvalidTree(
+            f"the tree has more than {LARGEST_TREE:,} nodes, the largest size allowed"
+        )
 
 
 def _parents(parents: Any) -> tuple[int, ...]:

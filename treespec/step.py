@@ -4,14 +4,14 @@
     size       nodes of a tree, the root included; draft tokens = size - 1
     depth      edges from the root; levels = depth + 1
     accepted   draft tokens that a step keeps
-    bonus      the one token more that the target supplies
+    bonus      the additional token that the target supplies
     emitted    accepted + 1
     tokens per step (block efficiency, tau)
                emitted, pooled over steps; plain decoding has 1.0
 
-`emitted` counts what a step yields by its verdict. Decoding may keep fewer of them in its last step, when
-a stop token or the budget falls inside; `Step.tokens` are those kept. Tables that compare methods pool kept
-tokens, since other engines do not report what they decoded past the end.
+`emitted` counts the tokens that a step yields by its verdict. The last step of a text may keep fewer, when
+a stop token or the budget falls inside it; `Step.tokens` are the kept ones. Tables that compare methods
+pool kept tokens, since other engines do not report what they decoded past the end.
 """
 
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ class Verdict:
         bonus: the token that the target adds after the last node of the path.
 
     Raises:
-        InvalidArgument: if they are of another kind.
+        InvalidArgument: if the path is not a tuple or the bonus not an integer.
     """
 
     path: tuple[int, ...]
     bonus: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no path and no token."""
+        """Check the types of path and bonus."""
         instance("path", self.path, tuple, "a tuple of nodes, the root first")
         if type(self.bonus) is not int:
             object.__setattr__(self, "bonus", integer("bonus", self.bonus))
@@ -78,10 +78,10 @@ class Step:
         tree: what was drafted.
         verdict: what was accepted.
         scores: what the target computed; some draft sources learn from it.
-        tokens: the emitted token ids that decoding keeps (all of them but in a last, cut step).
-        further: emitted tokens between the path and the bonus that this tree does not have: of the step
-            that a merge of sources hands to one of them, whose own tree was left on the way. `path` are
-            the nodes of its own, and the bonus is the next root, as always.
+        tokens: the emitted token ids that decoding keeps: all, except in a last step that is cut short.
+        further: emitted tokens between the path and the bonus that are not in this tree. A merge of sources
+            sets them in the step it passes to a source whose own tree holds only the first accepted tokens:
+            `path` then lists the nodes of these tokens, and the bonus is the next root, as always.
     """
 
     tree: TokenTree
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def emitted_ids(self) -> list[int]:
-        """What follows the root: the tokens of the path, further ones, and the bonus."""
+        """The tokens after the root: those of the path, the further ones, and the bonus."""
         ids, verdict = self.tree.token_ids, self.verdict
         return [*(ids[node] for node in verdict.path[1:]), *self.further, verdict.bonus]
 

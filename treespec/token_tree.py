@@ -1,4 +1,4 @@
-"""A tree of drafted tokens, and the laws that its children were drawn by."""
+"""A tree of drafted tokens, with the laws by which its children were drawn."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,27 +22,28 @@ __all__ = ["Group", "Law", "TokenTree"]
 
 @dataclass(frozen=True, eq=False)
 class TokenTree:
-    """A tree of drafted tokens, with what an acceptance rule must know of how they were drawn.
+    """A tree of drafted tokens, with what an acceptance rule must know about how they were drawn.
 
     Args:
         shape: the topology.
-        tokens: token id of every node, at least 0; `tokens[0]` is the last committed token. Drafted ids
-            are columns of `draft_probs` where that is given.
+        tokens: token id of every node, at least 0; `tokens[0]` is the last committed token. If
+            `draft_probs` is given, drafted ids must be column indices of it.
         draft_probs: the *initial* distribution, after sampling settings, that the children of each node
             were drawn from: one row for each of the M nodes with children, in node order. None when every
             node is deterministic. Rules check that a row is a distribution when they first read it.
-            In a mixed tree each *group* of drawn children has a row of its own instead, in node order and
+            In a mixed tree, each *group* of drawn children has its own row instead, in node order and
             within a node in the order of its groups; deterministic groups have none.
-        law: how the children of each node were drawn; one law stands for all nodes, and the name of a
-            law (`"iid"`) for the law. Children in index order are in draw order. A tree is mixed if a node
-            has, instead of its law, a sequence of groups: pairs of a law and of how many children it
-            drew, as in `[("iid", 2), ("deterministic", 1)]`. Rules decide the groups one after the other.
+        law: how the children of each node were drawn: a law for each node, or one law for all nodes. The
+            name of a law (`"iid"`) stands for the law. Children in index order are in draw order. A tree
+            is mixed if a node has, instead of one law, a sequence of groups: pairs of a law and the number
+            of children it drew, as in `[("iid", 2), ("deterministic", 1)]`. Rules decide the groups in
+            this order.
 
     Raises:
-        InvalidTree: if a part is of another kind (tokens that are floats or truth values), lengths do not
-            fit together, a law is unknown, a sampled law comes without its distributions, or a token id is
-            out of range. Token ids on a device other than the CPU are
-            checked when `token_ids` first reads them, so that making a tree does not wait for it.
+        InvalidTree: if an argument has the wrong type (such as float or bool tokens), lengths do not match,
+            a law is unknown, a sampled law comes without its distributions, or a token id is out of range.
+            Token ids on a device other than the CPU are checked when `token_ids` first reads them, so that
+            building a tree does not wait for the device.
     """
 
     shape: TreeShape
@@ -51,7 +52,7 @@ class TokenTree:
     law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]]
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
+        """Refuse arguments that do not fit together."""
         instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
         token_ids("tokens", self.tokens, InvalidTree)
         object.__setattr__(self, "law", laws_by_node(self.law, self.shape))
@@ -73,14 +74,14 @@ class TokenTree:
         law: Any,
         device: torch.device,
     ) -> "TokenTree":
-        """A tree of plain integers on a device, which is not asked for them again.
+        """A tree on a device, built from plain token ids, which are then never read back from the device.
 
         Args:
             shape: the topology.
             ids: token id of every node.
-            draft_probs: as of the class, on the device.
-            law: as of the class.
-            device: where the models are.
+            draft_probs: see the class; on the device.
+            law: see the class.
+            device: the models' device.
 
         Raises:
             InvalidTree: see the class.
@@ -91,7 +92,7 @@ class TokenTree:
         return tree
 
     def _require_draft_probs(self) -> None:
-        """Refuse rows that are not there, or of another kind or number; their numbers are not looked at."""
+        """Check the presence, type and number of rows, but not the probabilities in them."""
         if self.draft_probs is None:
             sampled = self.laws - {Law.DETERMINISTIC}
             if sampled:
@@ -104,7 +105,7 @@ class TokenTree:
         rows = self._rows
         if not self.draft_probs.is_floating_point():
             raise InvalidTree(
-                f"draft_probs is {self.draft_probs.dtype}, but probabilities are floating numbers"
+                f"draft_probs is {self.draft_probs.dtype}, but probabilities must be floating-point"
             )
         if self.draft_probs.ndim != 2 or self.draft_probs.shape[0] != rows:
             whose = "groups of drawn children" if self.is_mixed else "nodes that have children"
@@ -118,7 +119,7 @@ class TokenTree:
         """The tokens as plain integers, read from the device once.
 
         Raises:
-            InvalidTree: if an id is negative, or a drafted one is no column of `draft_probs`.
+            InvalidTree: if an id is negative, or a drafted id exceeds the columns of `draft_probs`.
         """
         tokens = tuple(self.tokens.tolist())
         if min(tokens) < 0:
@@ -134,7 +135,7 @@ class TokenTree:
         return tokens
 
     def know_token_ids(self, ids: Iterable[int]) -> None:
-        """Take the tokens as plain integers from who has read them from the device already."""
+        """Set the tokens as plain integers, by a caller that has already read them from the device."""
         object.__setattr__(self, "token_ids", tuple(ids))
 
     @cached_property
@@ -149,22 +150,22 @@ class TokenTree:
 
     @cached_property
     def is_mixed(self) -> bool:
-        """Whether a node has its children in groups."""
+        """Whether some node has its children in groups."""
         return not all(isinstance(law, Law) for law in self._laws)
 
     def law_of(self, node: int) -> Law:
         """How the children of `node` were drawn.
 
         Raises:
-            InvalidTree: if there is no such node, or it has its children in groups.
+            InvalidTree: if there is no such node, or its children are in groups.
         """
         law = self._laws[self.shape.node(node)]
         if not isinstance(law, Law):
-            raise InvalidTree(f"the children of node {node} are in groups: ask groups_of({node})")
+            raise InvalidTree(f"the children of node {node} are in groups: use groups_of({node})")
         return law
 
     def groups_of(self, node: int) -> tuple[Group, ...]:
-        """The children of `node` by how they were drawn: one group, unless the tree is mixed.
+        """The children of `node`, grouped by how they were drawn; one group unless the tree is mixed.
 
         Raises:
             InvalidTree: if there is no such node.
@@ -176,10 +177,10 @@ class TokenTree:
             row = None if law is Law.DETERMINISTIC else self._first_row[node]
             return (Group(law, children, row),)
         groups, first, row = [], 0, self._first_row[node]
-        for drawn_by, count in law:
-            drawn = drawn_by is not Law.DETERMINISTIC
+        for group_law, count in law:
+            drawn = group_law is not Law.DETERMINISTIC
             members = children[first : first + count]
-            groups.append(Group(drawn_by, members, row if drawn else None))
+            groups.append(Group(group_law, members, row if drawn else None))
             first, row = first + count, row + drawn
         return tuple(groups)
 
@@ -187,33 +188,33 @@ class TokenTree:
         """The initial distribution that the children of `node` were drawn from.
 
         Raises:
-            InvalidTree: if the node has no children, the tree carries no distributions, or it is mixed.
+            InvalidTree: if the node has no children, or the tree has no distributions or is mixed.
         """
         if self.draft_probs is None or not self.shape.children[self.shape.node(node)]:
             raise InvalidTree(f"node {node} has no draft distribution")
         if self.is_mixed:
-            raise InvalidTree(f"node {node} is of a mixed tree: ask checked_row of a group's row")
+            raise InvalidTree(f"node {node} is in a mixed tree: use checked_row with a group's row")
         return self.draft_probs[self._first_row[node]]
 
     def checked_draft_probs_of(self, node: int) -> Float[Tensor, "V"]:
-        """The same, looked at: whether it is a distribution, once for each node.
+        """As `draft_probs_of`, checked once per node to be a distribution.
 
         Raises:
             InvalidTree: see `draft_probs_of`.
-            NotADistribution: naming node and value.
+            NotADistribution: if it is not; the error names node and value.
         """
         self.draft_probs_of(node)
         return self.checked_row(node, self._first_row[node])
 
     def checked_row(self, node: int, row: int) -> Float[Tensor, "V"]:
-        """A row of `draft_probs`, looked at: whether it is a distribution, once for each row.
+        """A row of `draft_probs`, checked once per row to be a distribution.
 
         Args:
-            node: whose children were drawn from it, for the message.
-            row: of one of its groups.
+            node: the node whose children were drawn from the row, for the error message.
+            row: index of the row, as in `Group.row`.
 
         Raises:
-            NotADistribution: naming node and value.
+            NotADistribution: if it is not; the error names node and value.
         """
         assert self.draft_probs is not None
         probs = self.draft_probs[row]
@@ -223,24 +224,24 @@ class TokenTree:
         return probs
 
     def vouched(self) -> "TokenTree":
-        """This tree, its rows taken for distributions without a look: for who has just computed them."""
+        """This tree, with all rows marked as valid without a check: for callers that just computed them."""
         self._checked.update(range(self._rows))
         return self
 
     def look_at_rows(self) -> bool:
-        """Whether all rows are distributions, those of deterministic nodes apart; waits for the device."""
+        """Whether all rows but those of deterministic nodes are distributions; waits for the device."""
         if self.draft_probs is None or not self.draft_probs.numel():
             return True
-        bad = no_distributions(self.draft_probs).tolist()
-        drawn = (g.row for node in self.shape.internal for g in self.groups_of(node))
-        fine = not any(bad[row] for row in drawn if row is not None)
-        if fine:
+        invalid = no_distributions(self.draft_probs).tolist()
+        drawn = (group.row for node in self.shape.internal for group in self.groups_of(node))
+        valid = not any(invalid[row] for row in drawn if row is not None)
+        if valid:
             self.vouched()
-        return fine
+        return valid
 
     @property
     def is_vouched(self) -> bool:
-        """Whether every row of `draft_probs` has been looked at, or vouched for."""
+        """Whether every row of `draft_probs` has been checked, or marked as valid."""
         return self.draft_probs is None or len(self._checked) == self._rows
 
     @cached_property
@@ -249,11 +250,11 @@ class TokenTree:
 
     @property
     def _laws(self) -> tuple[LawOfNode, ...]:
-        return self.law  # pyrefly: ignore[bad-return]  (since __post_init__)
+        return self.law  # pyrefly: ignore[bad-return]  (set in __post_init__)
 
     @property
     def _rows(self) -> int:
-        """Rows that `draft_probs` has."""
+        """Number of rows that `draft_probs` must have."""
         internal = self.shape.internal
         if not internal:
             return 0
@@ -261,7 +262,7 @@ class TokenTree:
 
     @cached_property
     def _first_row(self) -> dict[int, int]:
-        """Of each node with children, the first of its rows."""
+        """The first row of each node with children."""
         if not self.is_mixed:
             return {node: row for row, node in enumerate(self.shape.internal)}
         rows = [0, *accumulate(map(self._rows_of, self.shape.internal))]
@@ -271,8 +272,8 @@ class TokenTree:
         if not self.is_mixed:
             return 1
         law = self._laws[node]
-        laws = [law] if isinstance(law, Law) else [of_group for of_group, _ in law]
-        return sum(of_group is not Law.DETERMINISTIC for of_group in laws)
+        laws = [law] if isinstance(law, Law) else [group_law for group_law, _ in law]
+        return sum(group_law is not Law.DETERMINISTIC for group_law in laws)
 
     def __str__(self) -> str:
         return self.shape.draw([f"{node}:{token}" for node, token in enumerate(self.token_ids)])

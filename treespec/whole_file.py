@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Write files atomically: a file exists completely or not at all."""
 
 import os
 import secrets
@@ -14,21 +14,22 @@ Content: TypeAlias = bytes | Callable[[IO[bytes]], object]
 def write_whole(
     path: Path, content: str | Content, *, new: bool = False, temporary: Path | None = None
 ) -> Path:
-    """Write a file by way of another one, which gets its name when it is whole.
+    """Write a file by way of a temporary file, which is renamed once it is complete.
 
     Args:
-        path: the file; what is there is replaced once the new one is whole.
-        content: text is written as UTF-8; or what writes to the open file, where that is large.
-        new: replace nothing. Where the system knows files without a name (Linux, on local disks) a kill
-            leaves nothing; where it knows hard links, the temporary; elsewhere that and an empty file.
-        temporary: where it is written first; beside it, under a name that nobody has, by default.
+        path: path of the file; an existing file is replaced once the new one is complete.
+        content: text, written as UTF-8; bytes; or a function that writes large content to the open file.
+        new: do not replace an existing file. If the process is killed, nothing is left where the system
+            supports unnamed files (Linux, on local disks); the temporary file where it supports hard
+            links; elsewhere that and an empty file.
+        temporary: path of the temporary file; by default next to `path`, with a random name.
 
     Returns:
         The path.
 
     Raises:
-        FileExistsError: if `new`, and there is something.
-        OSError: if it cannot be written; nothing is left of it.
+        FileExistsError: if `new` is set and the path exists.
+        OSError: if the file cannot be written; no partial file is left.
     """
     data = content.encode() if isinstance(content, str) else content
     if new and _made_without_name(path, data):
@@ -42,12 +43,12 @@ def write_whole(
 
 
 def _made_without_name(path: Path, data: Content) -> bool:
-    """Make a file that has no name until it is whole; false where the system knows no such files."""
+    """Write a file that has no name until it is complete; False where the system does not support this."""
     try:
         descriptor = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
         with open(descriptor, "wb") as file:
             _fill(file, data)
-            # With a folder's descriptor, because Python follows links only then.
+            # A folder descriptor is given because Python follows symbolic links only then.
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
     except FileExistsError:
         raise
@@ -57,7 +58,7 @@ def _made_without_name(path: Path, data: Content) -> bool:
 
 
 def _named(temporary: Path, path: Path) -> Path:
-    """Give a file a name that nothing has; without hard links an empty file claims it first."""
+    """Rename a file to an unused name; without hard links, an empty file reserves the name first."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -73,7 +74,7 @@ def _named(temporary: Path, path: Path) -> Path:
 
 
 def _make(path: Path, data: Content) -> None:
-    """Make a file where nothing is; what cannot be written whole is removed."""
+    """Create a file at an unused path; remove it if it cannot be written completely."""
     with path.open("xb") as file:
         try:
             _fill(file, data)

@@ -16,7 +16,7 @@ from treespec.errors import InvalidTree, NotADistribution
 from treespec.testing import EnumeratingCoins, outcomes
 
 FALSE_ALARM = 1e-4
-"""Chance that a statistical test below fails though the code is right (seeds are fixed)."""
+"""Probability that a statistical test below fails although the code is right (seeds are fixed)."""
 
 
 def test_one_stream_for_all_scalar_calls():
@@ -31,7 +31,7 @@ def test_one_stream_for_all_scalar_calls():
 
 @given(st.integers(0, 10_000))
 def test_a_coin_compares_its_probability_with_the_next_uniform(seed):
-    """Just above and just below the uniform: no bias, however small, passes."""
+    """Just above and just below the uniform, so that not even a tiny bias passes."""
     stream = TorchCoins(seed)
     uniforms = [stream.uniform() for _ in range(8)]
     above, below = TorchCoins(seed), TorchCoins(seed)
@@ -135,7 +135,7 @@ def test_one_row_without_mass_among_others_is_refused(bad, first):
 
 
 def test_a_uniform_on_a_border_belongs_to_what_lies_behind_it():
-    """Tokens without mass on a border get nothing: the next one with mass does."""
+    """A token without mass at the boundary is never drawn; the next token with mass is."""
     row = torch.tensor([0.25, 0.0, 0.25, 0.0, 0.0, 0.5, 0.0], dtype=torch.float64)
     points = torch.tensor([0.0, 0.25, 0.5, 1 - 2.0**-53], dtype=torch.float64)
     assert inverse_cdf(row, points).tolist() == [0, 2, 5, 5]
@@ -143,7 +143,7 @@ def test_a_uniform_on_a_border_belongs_to_what_lies_behind_it():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_large_rows_whose_sums_are_off(dtype):
-    """At 128k tokens half precision rounds a row's sum far from 1; every uniform still meets a token."""
+    """With 128k tokens, half precision rounds a row's sum far from 1; every uniform still gives a token."""
     generator = torch.Generator().manual_seed(0)
     row = torch.randn(128_256, generator=generator).mul(2).softmax(-1)
     row[torch.rand(len(row), generator=generator) < 0.5] = 0
@@ -166,7 +166,7 @@ def test_large_rows_whose_sums_are_off(dtype):
 
 
 def law_of_children(probs, k, law):
-    """The law of k children by hand: products of conditional probabilities."""
+    """The distribution of k children by hand: products of conditional probabilities."""
     table = {}
     for children in itertools.product(range(len(probs)), repeat=k):
         weight, gone = 1.0, []
@@ -267,7 +267,7 @@ def test_children_of_the_greedy_multi_draft_law(coins):
 
 
 def pairs_of(law, row, k=2):
-    """The exact law of the children, by the code that draws them."""
+    """The exact distribution of the children, computed by the code that draws them."""
     found = {}
     for weight, drawn in outcomes(lambda coins: coins.draw_many(row[None], k, law)):
         key = tuple(drawn[0].tolist())

@@ -1,4 +1,4 @@
-"""The loop, over exact models: composition of steps, planted bugs, stops and budgets."""
+"""The decoding loop with exact models: composition of steps, planted bugs, stops and budgets."""
 
 import itertools
 from dataclasses import replace
@@ -43,7 +43,7 @@ CASES = [
 
 
 class Checked(ModelDrafter):
-    """Also checks that each reported distribution is the draft's own, given all that was committed."""
+    """Also checks that each reported distribution is the draft's own, given the committed text."""
 
     def prefill(self, tokens):
         super().prefill(tokens)
@@ -82,7 +82,7 @@ def test_three_tokens_through_the_loop_follow_the_target(rule, law, shape):
     ("rule", "law"), [(verify.rrs, Law.IID), (verify.rrsw, Law.WITHOUT_REPLACEMENT)]
 )
 def test_siblings_that_do_not_cover_the_vocabulary(rule, law):
-    """With two tokens, two distinct children are all there is; with three, the second draw matters."""
+    """With two tokens, two distinct children cover the vocabulary; with three, the second draw matters."""
     shape = TreeShape.expansion([2])
     assert error_of(rule, law, shape, vocab=3, tokens=2, draft_with=Checked) < 1e-12
 
@@ -154,7 +154,7 @@ def test_planted_target_bugs_change_the_law(bug, shape):
     ("bug", "depth"), [(ForgetsPending, 1), (KeepsPendingTwice, 1), (CacheNotCut, 2)]
 )
 def test_planted_draft_bugs_are_seen(bug, depth):
-    """They keep the law (a rule trusts the reported distribution) but draft from another context."""
+    """They preserve the law (a rule trusts the reported distribution) but draft from another context."""
     with pytest.raises(AssertionError, match="drafted from another context"):
         error_of(verify.rrs, Law.IID, TreeShape.chain(depth), draft_with=bug)
 
@@ -288,9 +288,7 @@ def test_an_id_that_the_target_does_not_have_is_refused_before_the_target_runs(
     assert run(drafter=DraftsAnId(3), verifier=verify.onehot)
     drafter = DraftsAnId(3)
     drafter.propose = lambda coins: [1, 2]
-    with pytest.raises(
-        InvalidArgument, match=r"what the drafter proposed = .* must be a TokenTree"
-    ):
+    with pytest.raises(InvalidArgument, match=r"the drafter.s proposal = .* must be a TokenTree"):
         run(drafter=drafter)
 
 
@@ -375,7 +373,7 @@ def test_a_finished_step_is_yielded_before_a_later_one_fails():
 
 
 class Rootless(ModelDrafter):
-    """Drafts behind another token than the last, as a source does that forgets what was committed."""
+    """Drafts after another token than the last, like a source that forgets what was committed."""
 
     def propose(self, coins):
         tree = super().propose(coins)
@@ -385,7 +383,7 @@ class Rootless(ModelDrafter):
 
 
 class Forgetful(ModelDrafter):
-    """Is told nothing after the first step."""
+    """Ignores all commits after the first step."""
 
     def commit(self, step):
         pass

@@ -17,7 +17,7 @@ from treespec.errors import InvalidSampling, NonFiniteLogits
 
 
 def warpers(sampling):
-    """What transformers builds for the same settings, in its order."""
+    """The logits warpers that transformers builds for the same settings, in its order."""
     chain = LogitsProcessorList()
     if sampling.temperature != 1:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
@@ -47,7 +47,7 @@ def test_equal_to_transformers_warpers(sampling, seed, spread):
 
 
 def nucleus(row, top_p):
-    """The fewest most probable tokens that reach the mass, found by sorting the whole row."""
+    """The smallest set of most probable tokens that reaches the mass, found by sorting the whole row."""
     probs = row.softmax(-1)
     best = probs.sort(descending=True, stable=True)
     count = int((best.values.cumsum(-1) < top_p).sum()) + 1
@@ -197,7 +197,7 @@ def test_without_by_hand():
 
 @pytest.mark.parametrize("last", [0.25, 0.0, 5e-324])
 def test_without_gives_the_same_numbers_where_nothing_is_read(last):
-    """Whatever rows are beside it: also what is left of a row below the normal range."""
+    """Independent of the other rows, and for rows whose remaining mass is below the normal range."""
     rows = torch.tensor([[0.5, 0.25, 0.25], [1 - last, last, 0.0]], dtype=torch.float64)
     removed = torch.tensor([[0], [0]])
     apart = [without(row[None], one[None]) for row, one in zip(rows, removed, strict=True)]

@@ -1,4 +1,4 @@
-"""Every public function with something wrong in each argument: a sentence of ours that names it."""
+"""Every public function reports a wrong argument in one of our sentences, which names the argument."""
 
 import importlib
 import subprocess
@@ -298,7 +298,7 @@ def test_something_else_in_each_argument(door, argument):
 @pytest.mark.parametrize("name", ["path", "rank_path"])
 @pytest.mark.parametrize("node", [-1, 5, 1.0, True])
 def test_paths_of_nodes_that_are_not_there(name, node):
-    with pytest.raises(InvalidTree, match=rf"node {node} is none of the tree's nodes 0\.\.4"):
+    with pytest.raises(InvalidTree, match=rf"there is no node {node}: the tree has nodes 0\.\.4"):
         getattr(SHAPE, name)(node)
 
 

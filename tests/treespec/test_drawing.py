@@ -8,7 +8,7 @@ from treespec.drawing import draw_svg, draw_text
 
 
 def text_by_recursion(children, node=0, head="", indent=""):
-    """What `draw_text` means, said plainly."""
+    """A plain recursive reference of `draw_text`."""
     lines = [f"{head}{node}"]
     for child in children[node]:
         last = child == children[node][-1]
@@ -37,7 +37,7 @@ def test_text_and_svg():
 
 
 def test_places_by_hand():
-    """Leaves side by side in depth-first order, parents in the middle over their children."""
+    """Leaves side by side in depth-first order, parents centred over their children."""
     svg = ElementTree.fromstring(
         draw_svg(TreeShape.from_parents([-1, 0, 0, 1, 1]).children, "abcde")
     )

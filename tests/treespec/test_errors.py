@@ -1,4 +1,4 @@
-"""What others raise, said in one line without the names of classes."""
+"""Errors of other libraries are rephrased in one line without class names."""
 
 import re
 
@@ -24,14 +24,14 @@ NAMES = re.compile(r"[A-Z]\w*(Error|Exception|Warning)|<class")
         (MemoryError("no room"), "out of memory: no room"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried"), "CUDA out of memory. Tried"),
         (KeyError("x"), "an error inside the test: there is no 'x'"),
-        (AssertionError(), "an error inside the test, without a word"),
+        (AssertionError(), "an error inside the test, without a message"),
         (ZeroDivisionError("division by zero"), "an error inside the test: division by zero"),
         (OSError("no such device\nand more"), "no such device"),
         (RuntimeError("boom"), "an error inside the test: boom"),
         (RuntimeError("see KeyError for more"), "see an error for more"),
         (RuntimeError("RuntimeError thing that broke"), "thing that broke"),
         (RuntimeError("RuntimeError thing"), "an error inside the test: thing"),
-        (RuntimeError("ValueError"), "an error inside the test, without a word"),
+        (RuntimeError("ValueError"), "an error inside the test, without a message"),
         (RuntimeError("RuntimeError: CUDA error: an assert"), "CUDA error: an assert"),
         (RuntimeError("CUDA error: RuntimeError: no luck"), "CUDA error: no luck"),
         (RuntimeError("OddError was raised in a kernel"), "an error was raised in a kernel"),

@@ -1,4 +1,4 @@
-"""`generate` on the embedded pair, beside transformers' own."""
+"""`generate` on the embedded pair, compared with transformers' `generate`."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Plug-ins: registering parts by name, and loading the files that do."""
+"""Plug-ins: registering parts by name, and loading plug-in files."""
 
 import pickle
 import sys
@@ -70,7 +70,7 @@ def test_a_file_is_one_module_wherever_it_lies(tmp_path):
 
 BROKEN = {
     "line 3 cannot be imported": "\n1 / 0\n",
-    "line 2 cannot be imported: no valid Python": "def (:\n",
+    "line 2 cannot be imported: invalid syntax": "def (:\n",
     "cannot be imported: it ends the program": "raise SystemExit(0)\n",
     "registers nothing": "x = 1\n",
     "registers the source 'lookup', which is one of treespec's own": (
@@ -158,7 +158,7 @@ def test_a_growth_that_does_not_take_its_settings_is_named(tmp_path):
 
 
 class Named:
-    """The settings of a shape, as pydantic gives them."""
+    """The settings of a shape, as pydantic returns them."""
 
     kind = "bare"
 

@@ -1,4 +1,4 @@
-"""What counts as a row of probabilities: never a row that only rounding moved, always one that is none."""
+"""What counts as a row of probabilities: rounding alone is never refused, a real error always is."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_a_sum_that_is_off_by_a_hundredth_is_refused(size, dtype, factor, seed):
     row = (factor * logits_of(size, 2.0, seed).softmax(-1)).to(dtype)
     total = float(row.double().sum())
     assert abs(total - 1) > 0.01
-    with pytest.raises(NotADistribution, match=r"the row is no distribution: .* sum to "):
+    with pytest.raises(NotADistribution, match=r"the row is not a distribution: .* sum to "):
         require_distribution(row, "the row")
     assert no_distributions(row[None]).all()
 
@@ -86,7 +86,7 @@ def test_a_number_that_is_no_probability_is_named(size, wrong):
 )
 @pytest.mark.usefixtures("without_shape_checks")
 def test_what_is_no_row_of_numbers(wrong):
-    with pytest.raises(NotADistribution, match="the row is no distribution: "):
+    with pytest.raises(NotADistribution, match="the row is not a distribution: "):
         require_distribution(wrong, "the row")
 
 

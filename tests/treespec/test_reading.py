@@ -1,4 +1,4 @@
-"""Files and texts of others, within limits: what is refused, what is still read, and in how much time."""
+"""External files and texts within limits: what is refused, what is still read, and how long it takes."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_files_are_read_whole(tmp_path):
     assert read_bytes(path, path.stat().st_size) == path.read_bytes()
     (tmp_path / "link").symlink_to("a")
     assert read_bytes(tmp_path / "link") == path.read_bytes()
-    with pytest.raises(Unreadable, match=r"a: 7 bytes, more than the 6 bytes that are read"):
+    with pytest.raises(Unreadable, match=r"a: 7 bytes, more than the 6 bytes allowed"):
         read_bytes(path, 6)
 
 
@@ -39,11 +39,11 @@ def test_files_are_read_whole(tmp_path):
     ("name", "words"),
     [
         ("folder", "folder: Is a directory"),
-        ("pipe", "pipe is a pipe: copy what it gives into a file"),
+        ("pipe", "pipe is a pipe: copy its content into a file"),
         ("/dev/zero", "/dev/zero is a device"),
         ("missing", "missing: No such file"),
         ("loop", "loop: Too many levels"),
-        ("a\0b", "no file has such a name"),
+        ("a\0b", "cannot contain a null byte"),
         ("n" * 5000, r"nnn\.\.\.nnn.*File name too long"),
         ("latin", r"latin: not UTF-8 text \(byte 1"),
         ("/proc/self/environ", "more than the 10 bytes"),  # of no size until it is read
@@ -87,10 +87,10 @@ def test_json_is_what_the_library_reads(value):
     [
         ("", "line 1, column 1: it is empty"),
         ('{"a": 1,\n "b"', "line 2, column 5"),
-        ("[" * 100_000, "column 65: nested more than 64 deep"),
-        ('{"a":' * 100_000, "nested more than 64 deep"),
-        ("[" * 65 + "]" * 65, "nested more than 64 deep"),
-        ('["[", ' * 70, "nested more than 64 deep"),
+        ("[" * 100_000, "column 65: nested more than 64 levels deep"),
+        ('{"a":' * 100_000, "nested more than 64 levels deep"),
+        ("[" * 65 + "]" * 65, "nested more than 64 levels deep"),
+        ('["[", ' * 70, "nested more than 64 levels deep"),
         ("9" * 5000, "a number of 5,000 characters"),
         ("-" + "9" * 1000, "a number of 1,001 characters"),
         ("1." + "9" * 5000, "a number of 5,002 characters"),
@@ -101,7 +101,7 @@ def test_json_is_what_the_library_reads(value):
         ('{"a": 1, "b": 2, "a": 1}', "the key 'a' appears twice"),
         (b"[\xff]", "byte 1 is not UTF-8"),
         ("[" + "0," * MOST_VALUES + "0]", "more than 1,048,576 brackets, commas and colons"),
-        ('"' + "a" * 100, "a text has no closing quote"),
+        ('"' + "a" * 100, "a string has no closing quote"),
         ('[",",' + "0," * MOST_VALUES + '",:"]', "more than 1,048,576 brackets, commas and colons"),
         ('":"' * 2 * MOST_VALUES, "more than 1,048,576 brackets, commas and colons"),
         ("[" * 70 + '"' + "\\" * 101, "nested"),
@@ -148,30 +148,33 @@ def test_yaml_within_the_limits_is_read(text, value):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[" * 65 + "]" * 65, "line 1, column 65: nested more than 64 deep"),
-        ("- " * 3000 + "1", "nested more than 64 deep"),
+        ("[" * 65 + "]" * 65, "line 1, column 65: nested more than 64 levels deep"),
+        ("- " * 3000 + "1", "nested more than 64 levels deep"),
         ("x" * (MOST_CHARACTERS + 1), "characters of YAML"),
-        ("[" + "1," * MOST_NODES + "]", "values, each alias counted"),
-        ("[&a [1, 1, 1, 1], " + "*a, " * (MOST_NODES // 4) + "]", "values, each alias counted"),
-        ("&a [*a]", "the alias 'a' stands within itself"),
+        ("[" + "1," * MOST_NODES + "]", "values, counting the content of each alias"),
+        (
+            "[&a [1, 1, 1, 1], " + "*a, " * (MOST_NODES // 4) + "]",
+            "values, counting the content of each alias",
+        ),
+        ("&a [*a]", "the alias 'a' contains itself"),
         ("*a", "undefined alias 'a'"),
         ("a: 1\na: 2", "line 2, column 1: key 'a' appears twice"),
         ("? [1]\n: 2", "a key must be plain text"),
         ("0b" + "1" * 60_000, "a number of 60,002 characters"),
         ("1" + ":59" * 10_000, "a number of 30,001 characters"),
-        ("2001-99-99", "'2001-99-99' is no timestamp"),
-        ("!!timestamp x", "'x' is no timestamp"),
-        ("!!float x", "'x' is no float"),
+        ("2001-99-99", "'2001-99-99' is not a valid timestamp"),
+        ("!!timestamp x", "'x' is not a valid timestamp"),
+        ("!!float x", "'x' is not a valid float"),
         ("!!python/name:os.system", "could not determine a constructor"),
         ("a: 1\n---\na: 2", "single document"),
         ("a: {1: x, 1.0: y}", "line 1, column 11: the keys '1' and '1.0' mean the same"),
         ("1: x\ntrue: y", "line 2, column 1: the keys '1' and 'true' mean the same"),
         ("yes: 1\non: 2", "the keys 'yes' and 'on' mean the same"),
         ("0x10: 1\n16: 2", "the keys '0x10' and '16' mean the same"),
-        ("a: !!set {x, y}", "line 1, column 4: !!set is no plain data"),
-        ("!!omap [x: 1]", "!!omap is no plain data"),
-        ("!!pairs [x: 1]", "!!pairs is no plain data"),
-        ("!!binary aGk=", "!!binary is no plain data"),
+        ("a: !!set {x, y}", "line 1, column 4: !!set is not plain data"),
+        ("!!omap [x: 1]", "!!omap is not plain data"),
+        ("!!pairs [x: 1]", "!!pairs is not plain data"),
+        ("!!binary aGk=", "!!binary is not plain data"),
         ("a: 1.0e+999", "line 1, column 4: '1.0e+999' is too large for a number"),
         ("-1.0e+999", "'-1.0e+999' is too large for a number"),
         ("\0", "special characters are not allowed"),
@@ -207,7 +210,7 @@ def test_values_are_cut_for_messages():
     ],
 )
 def test_large_trees_are_refused_before_they_are_made(make):
-    with pytest.raises(InvalidTree, match="more than the 1,048,576 nodes"):
+    with pytest.raises(InvalidTree, match="more than 1,048,576 nodes"):
         make()
 
 

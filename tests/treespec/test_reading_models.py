@@ -1,4 +1,4 @@
-"""What is read as data: each thing that is wrong is named with its place, its value and what is allowed."""
+"""Validated data: each problem is reported with its place, its value and what is allowed."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Tensors whose numbers cannot be read as they are, at every door that takes some: one sentence of ours."""
+"""Every function that takes tensors refuses those whose numbers cannot be read, in one of our sentences."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ DOORS = {
 
 
 LATE = ("tokens", "draft_probs", "packed")
-"""On any device: these are not read."""
+"""Accepted on any device, because these are not read at once."""
 
 
 @pytest.mark.filterwarnings("ignore")

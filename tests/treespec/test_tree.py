@@ -137,16 +137,16 @@ def from_json(**changes):
         (lambda: TreeShape.from_json('{"version": 9}'), "version"),
         (lambda: TreeShape.from_json("[-1]"), r"object with the keys.*not \[-1\]"),
         (lambda: from_json(parents=3), "list of integers"),
-        (lambda: from_json(parents=[-1, 0.5]), "0.5 is no integer"),
-        (lambda: from_json(parents=[-1, True]), "True is no integer"),
+        (lambda: from_json(parents=[-1, 0.5]), "0.5 is not an integer"),
+        (lambda: from_json(parents=[-1, True]), "True is not an integer"),
         (lambda: from_json(order="depth_first"), "'order' must be 'node', not 'depth_first'"),
         (lambda: from_json(order=None), "'order' must be 'node'"),
         (lambda: from_json(tokens=[1]), "keys.*not.*'tokens'"),
-        (lambda: TreeShape.chain(True), "depth = True is no integer"),
-        (lambda: TreeShape.from_parents([-1, np.bool_(False)]), r"parents\[1\].*is no integer"),
-        (lambda: TreeShape.from_parents(torch.tensor([True])), r"parents\[0\].*is no integer"),
-        (lambda: TreeShape.from_parents([-1, 0.0]), r"parents\[1\] = 0.0 is no integer"),
-        (lambda: TreeShape.from_paths([(0.0,)]), "0.0 is no integer"),
+        (lambda: TreeShape.chain(True), "depth = True is not an integer"),
+        (lambda: TreeShape.from_parents([-1, np.bool_(False)]), r"parents\[1\].*is not an integer"),
+        (lambda: TreeShape.from_parents(torch.tensor([True])), r"parents\[0\].*is not an integer"),
+        (lambda: TreeShape.from_parents([-1, 0.0]), r"parents\[1\] = 0.0 is not an integer"),
+        (lambda: TreeShape.from_paths([(0.0,)]), "0.0 is not an integer"),
     ],
 )
 def test_bad_constructions_say_what_is_wrong(without_shape_checks, make, says):
@@ -190,8 +190,11 @@ def test_law_per_node():
         ({"draft_probs": torch.rand(2, 8)}, "one row for each of the 3"),
         ({"draft_probs": None}, "children drawn iid need draft_probs"),
         ({"law": [Law.IID]}, "1 laws for 5 nodes"),
-        ({"law": "idd"}, "law = 'idd' is no law: one of iid, without_replacement, deterministic"),
-        ({"law": ["iid"] * 4 + ["top"]}, r"law\[4\] = 'top' is no law"),
+        (
+            {"law": "idd"},
+            "law = 'idd' is not a law: choose one of iid, without_replacement, deterministic",
+        ),
+        ({"law": ["iid"] * 4 + ["top"]}, r"law\[4\] = 'top' is not a law"),
         ({"tokens": torch.tensor([7, 1, -2, 3, 4])}, "node 2 has the token -2, but ids start at 0"),
         ({"tokens": torch.tensor([7, 1, 2, 8, 4])}, "node 3 has the token 8.*end at token 7"),
     ],
@@ -208,7 +211,7 @@ def test_a_law_by_its_name():
 
 
 def test_tokens_on_another_device_are_checked_when_they_are_read():
-    """Making a tree must not wait for the device; a meta tensor cannot be read at all."""
+    """Building a tree must not wait for the device; a meta tensor cannot be read at all."""
     tree = make_tree(tokens=torch.empty(5, dtype=torch.int64, device="meta"))
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         tree.token_ids  # noqa: B018

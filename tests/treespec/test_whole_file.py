@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, on file systems of all kinds."""
+"""Files exist completely or not at all, on all kinds of file systems."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ from treespec.whole_file import write_whole
 
 @pytest.fixture(params=["files without a name", "hard links", "neither"])
 def system(request, monkeypatch):
-    """What the file system knows."""
+    """The features that the file system supports."""
 
     def no_links(*arguments, **options):
         raise PermissionError(1, "Operation not permitted")
@@ -32,7 +32,7 @@ def test_a_new_file(system, tmp_path):
 
 
 def test_what_writes_itself_is_there_whole_or_not_at_all(system, tmp_path):
-    """A writer that fails half way leaves what was there."""
+    """A writer that fails half-way leaves the previous file intact."""
     path = tmp_path / "large.bin"
     assert write_whole(path, lambda file: file.write(b"all"), new=True).read_bytes() == b"all"
 
@@ -47,7 +47,7 @@ def test_what_writes_itself_is_there_whole_or_not_at_all(system, tmp_path):
 
 
 def test_a_new_file_replaces_nothing(system, tmp_path, monkeypatch):
-    """Not even what appears at the last moment: no look beforehand counts."""
+    """Not even a file that appears at the last moment, after any check beforehand."""
     path = tmp_path / "new.json"
     path.write_bytes(b"mine")
     monkeypatch.setattr(os.path, "lexists", lambda path: False)
@@ -70,7 +70,7 @@ def test_a_disk_that_is_full(system, tmp_path, monkeypatch, new):
 
 @pytest.mark.parametrize("moment", range(8))
 def test_a_kill_leaves_an_empty_file_of_the_name_at_most(system, tmp_path, moment):
-    """At every call that changes the folder, and in the middle of writing."""
+    """Killed at every call that changes the folder, and in the middle of writing."""
     path, calls = tmp_path / "new.json", []
 
     def deadly(real, first=lambda *arguments: None):

@@ -1,4 +1,4 @@
-"""Draft sources, one a file."""
+"""Draft sources, one per file."""
 
 from treespec.draft.cascade import Cascade
 from treespec.draft.datastore import Datastore

@@ -1,4 +1,4 @@
-"""Trees of what was seen most often: best first, within limits. The counted trie of all text sources."""
+"""Trees of the most frequent continuations, built best first within limits, for all text sources."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from treespec.errors import InvalidArgument
 
 __all__ = ["Continuations", "Follower", "Limits", "Match", "all_within", "best_first"]
 
-At = TypeVar("At")
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a tree may be that a source fills with continuations of its own.
+    """The limits of a tree that a source fills with its own continuations.
 
     Args:
-        depth: most edges from the root, at least 1.
-        size: most nodes, the root included, at least 2; None for a chain of `depth`.
-        branching: most children of a node, at least 1; with 1 the trees are chains.
+        depth: maximum depth, in edges from the root, at least 1.
+        size: maximum number of nodes, the root included, at least 2; None for a chain of `depth`.
+        branching: maximum number of children of a node, at least 1; with 1 the trees are chains.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size.
+        InvalidArgument: if a limit is not such an integer, or a branching above 1 is given without a size.
     """
 
     depth: int
@@ -32,7 +32,7 @@ class Limits:
     branching: int = 1
 
     def __post_init__(self) -> None:
-        """Plain integers, the size too."""
+        """Convert all limits to plain integers and fill in the size."""
         depth = integer("depth", self.depth, least=1)
         branching = integer("branching", self.branching, least=1)
         if self.size is None and branching > 1:
@@ -45,7 +45,7 @@ class Limits:
 
     @property
     def drafted(self) -> int:
-        """Most draft tokens: all nodes but the root."""
+        """Maximum number of draft tokens: all nodes but the root."""
         assert self.size is not None
         return self.size - 1
 
@@ -54,9 +54,9 @@ class Follower(NamedTuple):
     """A token that was seen after a string.
 
     Args:
-        token: its id.
-        count: how often it was.
-        at: where it was: what is asked for followers of its own.
+        token: token id.
+        count: how often it was seen there.
+        at: the place of the string extended by this token, whose followers can be looked up in turn.
     """
 
     token: int
@@ -65,14 +65,14 @@ class Follower(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A string that was seen before, from which a draft may go on.
+    """A string that was seen before, from which a draft may continue.
 
     Args:
-        start: where it ends in the trie.
-        followers: the children of a place in the trie; each token once.
-        order: a sort key of a follower and its depth, see `best_first`.
-        seen: how often the string was.
-        limits: of a draft that goes on from it.
+        start: the place in the trie where the string ends.
+        followers: returns the children of a place in the trie, each token once.
+        order: a sort key of a follower and its depth; see `best_first`.
+        seen: how often the string was seen.
+        limits: the limits of a draft that continues it.
     """
 
     start: Any
@@ -83,12 +83,12 @@ class Match(NamedTuple):
 
 
 class Continuations(NamedTuple):
-    """A tree below a root whose token is not told.
+    """A tree without the token of its root.
 
     Args:
-        parents: of every node, the root's -1 first.
-        tokens: of every node but the root.
-        counts: likewise, how often the path from the root was seen.
+        parents: the parent of every node, starting with -1 for the root.
+        tokens: the token of every node but the root.
+        counts: for every node but the root, how often the path from the root was seen.
     """
 
     parents: list[int]
@@ -97,87 +97,87 @@ class Continuations(NamedTuple):
 
 
 def best_first(
-    start: At,
-    followers: Callable[[At], Iterable[Follower]],
+    start: Place,
+    followers: Callable[[Place], Iterable[Follower]],
     limits: Limits,
     order: Callable[[Follower, int], Any],
 ) -> Continuations:
-    """The nodes of a trie with counts that come first in an order, within limits.
+    """The first nodes of a counted trie in a given order, within limits.
 
-    A node's count is at most that of its parent, so with an order by falling counts these are the most
-    frequent prefixes of all. The share of a node in its parent, multiplied along a path, is the node's
-    count by that of the start: best-first by probability is the same order.
+    A node's count is at most that of its parent, so an order by falling counts selects the most frequent
+    prefixes. The conditional shares along a path multiply to the node's count divided by the count of the
+    start, so best first by probability gives the same order.
 
     Args:
-        start: where the root is in the trie.
-        followers: the children of a place in the trie; each token once.
-        limits: of the tree.
-        order: a sort key of a follower and its depth; what is smaller comes first, and of equals what was
-            found first. It grows along each path.
+        start: place of the root in the trie.
+        followers: returns the children of a place in the trie, each token once.
+        limits: the limits of the tree.
+        order: a sort key of a follower and its depth, which must grow along each path. Smaller keys come
+            first; of equal keys, the one found first.
 
     Returns:
         The tree, its nodes in the order in which they were chosen.
     """
     continuations = Continuations([-1], [], [])
-    waiting: list[tuple[Any, int, int, int, Follower]] = []
+    candidates: list[tuple[Any, int, int, int, Follower]] = []  # a heap
     tick = count()
 
-    def look_below(node: int, depth: int, at: At) -> None:
+    def push_children(node: int, depth: int, place: Place) -> None:
         if depth == limits.depth:
             return
         ranked = sorted(
-            ((order(follower, depth + 1), follower) for follower in followers(at)),
+            ((order(follower, depth + 1), follower) for follower in followers(place)),
             key=lambda pair: pair[0],
         )
         for key, follower in ranked[: limits.branching]:
-            heappush(waiting, (key, next(tick), node, depth + 1, follower))
+            heappush(candidates, (key, next(tick), node, depth + 1, follower))
 
-    look_below(0, 0, start)
-    while waiting and len(continuations.tokens) < limits.drafted:
-        _, _, parent, depth, follower = heappop(waiting)
+    push_children(0, 0, start)
+    while candidates and len(continuations.tokens) < limits.drafted:
+        _, _, parent, depth, follower = heappop(candidates)
         continuations.parents.append(parent)
         continuations.tokens.append(follower.token)
         continuations.counts.append(follower.count)
         if len(continuations.tokens) < limits.drafted:
-            look_below(len(continuations.tokens), depth, follower.at)
+            push_children(len(continuations.tokens), depth, follower.at)
     return continuations
 
 
 def all_within(match: Match) -> Continuations:
-    """The nodes of the drafts of a match within its limits and all lower ones, in the order of choice.
+    """The nodes of all drafts of a match within its limits and any lower limits, in the order of choice.
 
-    Lower limits leave the order of what they allow as it is. So the draft of lower limits is the first
-    nodes, as many as there is room for, of those that are not too deep and have no rank on their path that
-    is too high. A node is among them if the lowest limits that allow it have room for it.
+    Lower limits do not change the order of the nodes that they allow. So the draft under lower limits
+    consists of the first nodes, up to the size, that are not too deep and have no rank on their path that
+    is too high. A node is included if the lowest limits that allow it have room for it.
 
     Args:
-        match: whose limits are the highest.
+        match: a match with the highest limits.
     """
     limits, continuations = match.limits, Continuations([-1], [], [])
-    # Nodes before, by the lowest depth and branching that allow them.
+    # Number of nodes taken so far, by the lowest depth and branching that allow them.
     taken = [[0] * (limits.branching + 1) for _ in range(limits.depth + 1)]
-    waiting: list[tuple[Any, int, int, int, int, Follower]] = []
+    candidates: list[tuple[Any, int, int, int, int, Follower]] = []  # a heap
     tick = count()
 
-    def look_below(node: int, depth: int, widest: int, at: Any) -> None:
+    def push_children(node: int, depth: int, widest: int, place: Any) -> None:
         if depth == limits.depth:
             return
         ranked = sorted(
-            ((match.order(follower, depth + 1), follower) for follower in match.followers(at)),
+            ((match.order(follower, depth + 1), follower) for follower in match.followers(place)),
             key=lambda pair: pair[0],
         )
         for rank, (key, follower) in enumerate(ranked[: limits.branching], start=1):
-            place = next(tick), node, depth + 1, max(widest, rank), follower
-            heappush(waiting, (key, *place))
+            candidate = (key, next(tick), node, depth + 1, max(widest, rank), follower)
+            heappush(candidates, candidate)
 
-    look_below(0, 0, 1, match.start)
-    while waiting:
-        _, _, parent, depth, widest, follower = heappop(waiting)
+    push_children(0, 0, 1, match.start)
+    while candidates:
+        _, _, parent, depth, widest, follower = heappop(candidates)
         before = sum(sum(row[: widest + 1]) for row in taken[: depth + 1])
         if before < limits.drafted:
             taken[depth][widest] += 1
             continuations.parents.append(parent)
             continuations.tokens.append(follower.token)
             continuations.counts.append(follower.count)
-            look_below(len(continuations.tokens), depth, widest, follower.at)
+            push_children(len(continuations.tokens), depth, widest, follower.at)
     return continuations

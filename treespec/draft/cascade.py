@@ -1,4 +1,4 @@
-"""Cascades: the drafts of one source, verified by a model, are the drafts of that model."""
+"""Cascades: a model verifies the drafts of another source, and the result is the model's own draft."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -21,52 +21,56 @@ __all__ = ["AcceptanceRule", "Cascade", "DraftsBelow", "parts_of"]
 
 @runtime_checkable
 class AcceptanceRule(Verifier, Protocol):
-    """A verifier that says what it covers."""
+    """A verifier that states what it covers."""
 
     laws: Collection[Law]
-    """How children may have been drawn."""
+    """The laws of children that it covers."""
     lossless: bool
-    """Whether what is emitted follows the law of the model that verifies."""
+    """Whether emitted tokens follow the distribution of the verifying model."""
     one_hot: bool
-    """Whether it needs temperature 0."""
+    """Whether it requires temperature 0."""
 
 
 @runtime_checkable
 class DraftsBelow(Drafter, Protocol):
-    """A drafter that can draft after tokens which are not committed."""
+    """A drafter that can draft after uncommitted tokens."""
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """A tree over the last of these tokens, which follow the root; nothing of it is kept."""
+        """Draft a tree whose root is the last of these tokens, which follow the current root.
+
+        The drafter's own state is unchanged afterwards.
+        """
         ...
 
 
 class Cascade(ModelDrafter):
-    """Drafts a chain of a model's own tokens, which another source drafts for the model.
+    """Drafts a chain of a model's own tokens, decoded speculatively with drafts of another source.
 
     The vertical cascade of CS Drafting (arXiv:2312.11462); TriForce (arXiv:2404.11912) has such levels too.
-    The model decodes speculatively: the source below it drafts a tree, an acceptance rule decides on it by
-    the model's rows, until the chain is `depth` tokens long. What was accepted has the *model's* law, not
-    that of the source, so that the rows that the tree tells of are the model's. A cascade may be the source
-    of another.
+    The source below the model drafts a tree and an acceptance rule decides on it by the model's rows, again
+    and again until the chain is `depth` tokens long. Accepted tokens follow the *model's* distribution, not
+    that of the source, so the rows stated in the tree are the model's. A cascade may be the source of
+    another cascade.
 
-    Every level follows the text that the target accepts; what they drafted beyond it is forgotten. The
-    model runs one pass for each tree that is drafted for it; its rows are kept where they are accepted.
+    Every level follows the text that the target accepts and forgets what it drafted beyond. The model runs
+    one pass for each tree drafted for it; rows of accepted tokens are kept.
 
     Args:
         model: drafts for the target; its own cache is not touched.
-        drafter: drafts for the model. It must be able to draft after tokens that are not committed
-            (`propose_below`): a `ModelDrafter`, `PromptLookup`, `Documents`, `SuffixTree`,
-            `SuffixAutomaton`, `Retrieval`, `TokenRecycling` or another cascade.
-        rule: decides which drafts the model accepts. A lossy one only at temperature 0: otherwise what
-            comes out has no known law.
-        depth: draft tokens of a chain, at least 1.
-        sampling: the settings of the target.
-        law: IID or WITHOUT_REPLACEMENT (on a chain the same), or DETERMINISTIC for the model's best tokens.
+        drafter: drafts for the model. It must be able to draft after uncommitted tokens (`propose_below`):
+            a `ModelDrafter`, `PromptLookup`, `Documents`, `SuffixTree`, `SuffixAutomaton`, `Retrieval`,
+            `TokenRecycling` or another cascade.
+        rule: decides which drafts the model accepts. Lossy rules are allowed at temperature 0 only: above
+            it, the distribution of the result is unknown.
+        depth: number of draft tokens of a chain, at least 1.
+        sampling: the target's sampling settings.
+        law: IID or WITHOUT_REPLACEMENT (equivalent on a chain), or DETERMINISTIC for the model's best
+            tokens.
 
     Raises:
-        InvalidArgument: if one of them is no such thing, the rule is lossy above temperature 0 or not made
-            for the children that `drafter` drafts, or the cascade ends in itself: a level drafts with the
-            weights of a model, or is a drafter, that stands above it.
+        InvalidArgument: if an argument has the wrong type or value, the rule is lossy above temperature 0
+            or does not cover the children that `drafter` drafts, or the cascade contains itself: a level
+            is a drafter, or uses the weights of a model, that also stands above it.
     """
 
     draws_where_told = False
@@ -90,61 +94,61 @@ class Cascade(ModelDrafter):
         able("drafter", drafter, "max_depth max_length prefill propose commit", "a draft source")
         if not isinstance(drafter, DraftsBelow):
             raise InvalidArgument(
-                f"{type(drafter).__name__} cannot draft after tokens that are not committed: the source of "
-                "a cascade is a ModelDrafter, PromptLookup, Documents, SuffixTree, SuffixAutomaton, "
-                "Retrieval, TokenRecycling or Cascade"
+                f"{type(drafter).__name__} cannot draft after uncommitted tokens: the source of a cascade "
+                "must be a ModelDrafter, PromptLookup, Documents, SuffixTree, SuffixAutomaton, Retrieval, "
+                "TokenRecycling or Cascade"
             )
         able("rule", rule, "laws lossless one_hot", "an acceptance rule, such as verify.onehot")
         _require_rule(rule, drafter, self._inner_sampling)
-        _require_end(model, drafter)
+        _require_distinct_models(model, drafter)
         self.drafter, self.rule = drafter, rule
         self._levels: list[int] = []
         self.origins: tuple[tuple[str, ...], ...] = ()
-        """Of each node of the tree that was drafted last, the level that its token is from: `level 1` for
-        the model's own, `level 2` for what the source below drafted, or its model if that is a cascade,
-        and so on."""
+        """For each node of the last drafted tree, the level that its token is from: `level 1` for the
+        model's own tokens, `level 2` for those drafted by the source below (or, if that is a cascade, by
+        its model), and so on."""
 
     @property
     def max_length(self) -> int:
-        """Positions up to which all levels can draft: the lower ones draft beyond the chain."""
+        """Number of positions up to which all levels can draft; lower levels draft beyond the chain."""
         return min(self.model.max_length, self.drafter.max_length) - self.drafter.max_depth
 
     def bind_target(self, target: Target) -> None:
-        """Let the lower levels know the target, if they can read it."""
+        """Pass the target to the lower levels that can read it."""
         if isinstance(self.drafter, ReadsTarget):
             self.drafter.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Begin anew on all levels.
+        """Start over on a prompt, on all levels.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         super().prefill(tokens)
         self.drafter.prefill(tokens)
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The model's next tokens, as many as the chain has.
+        """Draft a chain of the model's next tokens.
 
         Raises:
             NonFiniteLogits: if a model returns NaN or infinite logits.
             RefusedTree: if the rule does not cover a tree that was drafted for the model.
         """
-        return self._drafted((), coins)
+        return self._chain((), coins)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """The same after these tokens, which follow the root; it is forgotten."""
+        """As `propose`, after these uncommitted tokens, which follow the root; no state is changed."""
         with self._below(tokens):
-            return self._drafted(tokens, coins)
+            return self._chain(tokens, coins)
 
     def commit(self, step: Step) -> None:
-        """Keep the rows of what was accepted, on all levels."""
+        """Keep the rows of accepted tokens, on all levels."""
         super().commit(step)
         self.drafter.commit(step)
 
-    def _drafted(self, ahead: Sequence[int], coins: Coins) -> TokenTree:
+    def _chain(self, ahead: Sequence[int], coins: Coins) -> TokenTree:
         passes = Passes(self.model, self._pending)
-        # All nodes that the model has run in this chain: parents and tokens; the chain as nodes of them.
+        # Parents and tokens of all nodes that the model runs for this chain, and the chain's nodes.
         parents, tokens, chain = [-1], [self._root], [0]
         rows: list[Tensor] = []
         levels = [0]  # of the chain's nodes; the root is committed
@@ -169,10 +173,8 @@ class Cascade(ModelDrafter):
         self.origins = ((), *((f"level {level}",) for level in self._levels[1:]))
         self._rows = {i: passes.rows[node] for i, node in enumerate(chain) if node in passes.rows}
         ids, shape = [tokens[node] for node in chain], TreeShape.chain(self.max_depth)
-        drawn = None if self.law is Law.DETERMINISTIC else torch.stack(rows)
-        tree = TokenTree.of(shape, ids, drawn, self.law, self._device)
-        # Sampling has just made the rows of finite logits.
-        return tree.vouched() if type(self.sampling) is Sampling else tree
+        draft_probs = None if self.law is Law.DETERMINISTIC else torch.stack(rows)
+        return self._vouched(TokenTree.of(shape, ids, draft_probs, self.law, self._device))
 
     def _levels_below(self, nodes: Sequence[int]) -> list[int]:
         """The levels that drafted these nodes of the last tree of the source below."""
@@ -182,14 +184,14 @@ class Cascade(ModelDrafter):
 
 
 def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> None:
-    """Refuse rules by which the model's drafts would have another law, or none."""
+    """Refuse rules under which drafts do not follow the model's distribution, or that cannot decide."""
     if not rule.lossless and not sampling.greedy:
         raise InvalidArgument(
-            f"rule '{rule}' is lossy: above temperature 0 what it accepts has another law than the "
-            "model's, and no rule could verify it; take a lossless rule"
+            f"rule '{rule}' is lossy: above temperature 0 the tokens it accepts do not follow the model's "
+            "distribution, and no rule could verify them; use a lossless rule"
         )
     if rule.one_hot and not sampling.greedy:
-        raise InvalidArgument(f"rule '{rule}' needs temperature 0: take another for the cascade")
+        raise InvalidArgument(f"rule '{rule}' needs temperature 0: use another for the cascade")
     law = getattr(drafter, "law", Law.DETERMINISTIC)
     if law not in rule.laws:
         covered = ", ".join(sorted(map(str, rule.laws)))
@@ -200,10 +202,10 @@ def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> Non
 
 
 def parts_of(drafter: Any) -> list[Any]:
-    """A source and all that it is made of: what drafts for a cascade, the sources of a merge.
+    """A source and all sources inside it: those that draft for a cascade, and those of a merge.
 
     Raises:
-        InvalidArgument: if one of them appears twice. It would be told of every step twice.
+        InvalidArgument: if a source appears twice, because every step would be committed to it twice.
     """
     parts: list[Any] = []
     waiting = [drafter]
@@ -211,7 +213,7 @@ def parts_of(drafter: Any) -> list[Any]:
         part = waiting.pop()
         if any(part is known for known in parts):
             raise InvalidArgument(
-                f"the draft source ends in itself, or has a part twice: one {type(part).__name__} stands "
+                f"the draft source contains itself, or has a part twice: one {type(part).__name__} is used "
                 "at two places, but can follow a text only once: make two"
             )
         parts.append(part)
@@ -220,26 +222,26 @@ def parts_of(drafter: Any) -> list[Any]:
             getattr(part, "drafter", None),
             *(sources.values() if isinstance(sources, Mapping) else ()),
         ]
-        waiting += [one for one in inner if isinstance(one, Drafter)]
+        waiting += [source for source in inner if isinstance(source, Drafter)]
     return parts
 
 
-def _require_end(model: TreeModel, drafter: Any) -> None:
-    """Refuse a cascade one of whose levels stands above itself."""
+def _require_distinct_models(model: TreeModel, drafter: Any) -> None:
+    """Refuse a cascade that uses one model on two levels."""
     models = [_weights(model)]
     for part in parts_of(drafter):
         if (given := getattr(part, "given", None)) is None:
             continue
         if any(_weights(given) is above for above in models):
             raise InvalidArgument(
-                "the cascade ends in itself: one model stands at two of its levels; a lower level must be "
-                "cheaper than the one that it drafts for"
+                "the cascade contains itself: one model is used on two of its levels; a lower level must "
+                "be cheaper than the level it drafts for"
             )
         models.append(_weights(given))
 
 
 def _weights(model: Any) -> Any:
-    """What wrappers of one model share, each of which has a cache of its own."""
+    """The object shared by all wrappers of one model, each of which has its own cache."""
     if isinstance(model, TabularModel):
         return model.row
     inner = getattr(model, "model", None)

@@ -1,4 +1,4 @@
-"""A datastore of texts: one file with their tokens and a suffix array, read where it lies."""
+"""A datastore of texts: one memory-mapped file with their tokens and a suffix array."""
 
 import json
 import mmap
@@ -23,10 +23,10 @@ __all__ = ["Datastore", "suffix_array"]
 FORMAT, VERSION = "treespec datastore", 1
 
 HEAD_BYTES = 4096
-"""Bytes before the tokens: a line of JSON, filled up with spaces."""
+"""Bytes before the tokens: a line of JSON, padded with spaces."""
 
 SORTED_TOKENS = 32
-"""Tokens by which suffixes are sorted: no match and no continuation reaches further."""
+"""Number of tokens by which suffixes are sorted; a match and its continuation must fit within it."""
 
 LARGEST_ID = 2**31 - 1
 MOST_TOKENS = 2**31 - 1
@@ -35,21 +35,21 @@ Ids = NDArray[np.int32]
 
 
 class Datastore:
-    """Texts, searched for any string of up to `SORTED_TOKENS` tokens in time that grows with the log.
+    """Texts that can be searched for any string of up to `SORTED_TOKENS` tokens in logarithmic time.
 
-    The file holds the tokens of all texts, `END` after each, and the places at which they stand in the
-    order of what follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes each for a token.
-    It is mapped into memory, and the system reads the pages that are looked at.
+    The file holds the tokens of all texts, each text followed by `END`, and their places sorted by what
+    follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes per token and four per place. The
+    file is mapped into memory, and the system reads only the pages that are accessed.
 
     Args:
-        path: of a file that `build` wrote.
-        vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
-        tokenizer: digest of the target's (`treespec.draft.state.tokenizer_digest`); empty to look at
-            nothing.
+        path: path of a file written by `build`.
+        vocab_size: the target's vocabulary size, to refuse a larger one; None to skip the check.
+        tokenizer: digest of the target's tokenizer (`treespec.draft.state.tokenizer_digest`); empty to skip
+            the check.
 
     Raises:
-        Unreadable: if there is no such file, it is cut off, damaged or newer, or was made with another
-            tokenizer.
+        Unreadable: if there is no such file, it is truncated, damaged or of another version, or it was made
+            with another tokenizer.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Datastore:
         """Write a datastore, and open it.
 
         Args:
-            path: of the file; one that is there is replaced once the new one is whole.
-            texts: token ids of each; empty ones are left out.
-            vocab_size: of the tokenizer.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
-                a datastore without it.
+            path: path of the file; an existing file is replaced once the new one is complete.
+            texts: token ids of each text; empty texts are left out.
+            vocab_size: vocabulary size of the tokenizer.
+            tokenizer: digest of the tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
+                refuse a datastore without it.
 
         Raises:
-            InvalidArgument: if a text is no row of token ids of the vocabulary, or there is no text.
+            InvalidArgument: if a text is not a row of token ids of the vocabulary, or there is no text.
             OSError: if the file cannot be written.
         """
         vocab_size = integer("vocab_size", vocab_size, least=1, most=LARGEST_ID)
@@ -99,7 +99,7 @@ class Datastore:
             if ids:
                 rows.append(np.array([*ids, END], dtype="<i4"))
         if not rows:
-            raise InvalidArgument("texts has no token: a datastore needs a text at least")
+            raise InvalidArgument("texts has no token: a datastore needs at least one text")
         tokens = np.concatenate(rows)
         header = {
             "format": FORMAT,
@@ -114,7 +114,7 @@ class Datastore:
         return cls(path, vocab_size=vocab_size, tokenizer=tokenizer)
 
     def find(self, string: Sequence[int]) -> range:
-        """Where the places of a string are in `places`: those at which it begins.
+        """The range of indices in `places` whose places are where the string begins.
 
         Args:
             string: at most `SORTED_TOKENS` tokens.
@@ -124,29 +124,30 @@ class Datastore:
         return range(first, self._first(wanted, beyond=True, low=first))
 
     def tokens_at(self, places: NDArray[np.int64]) -> Ids:
-        """What stands at places; every text has an end, so each place behind a token has one.
+        """The tokens at these places; as every text is followed by `END`, the place after a token exists.
 
         Raises:
-            Unreadable: if a place is beyond the tokens, or holds an id beyond the vocabulary: the file is
-                not what was built. So much is looked at where it is used, and not the whole file.
+            Unreadable: if a place is out of range, or holds an id beyond the vocabulary: the file is
+                damaged. Only the accessed part of the file is checked, not the whole file.
         """
         if places.max(initial=0) < len(self.tokens) and places.min(initial=0) >= 0:
-            there = self.tokens[places]
-            if there.max(initial=END) < self.about["vocab_size"] and there.min(initial=END) >= END:
-                return there
+            ids = self.tokens[places]
+            if ids.max(initial=END) < self.about["vocab_size"] and ids.min(initial=END) >= END:
+                return ids
         raise Unreadable(f"{self.path}: a damaged datastore: build it again")
 
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
-        """The longest part of an ending that stands in a text, and where.
+        """The longest suffix of `ending` that occurs in a text, and where.
 
-        If a string stands in a text its endings do, so lengths are halved like places.
+        If a string occurs in a text, its suffixes do too, so the length is found by bisection.
 
         Args:
-            ending: tokens, at most `SORTED_TOKENS`.
-            shortest: tokens of the shortest part that counts, at least 1.
+            ending: at most `SORTED_TOKENS` tokens.
+            shortest: minimum length of the suffix, at least 1.
 
         Returns:
-            Its length, and its range as `find` gives it; 0 and no place if there is none.
+            The length of the suffix and its range as returned by `find`; 0 and an empty range if there is
+            none.
         """
         low, high, matches = shortest - 1, len(ending), range(0)
         while low < high:
@@ -159,13 +160,16 @@ class Datastore:
         return (low, matches) if matches else (0, range(0))
 
     def _first(self, string: list[int], beyond: bool, low: int = 0) -> int:
-        """The first suffix, in order, that is not before a string; or that is beyond all it begins."""
+        """Index of the first suffix that does not sort before the string.
+
+        With `beyond`, index of the first suffix that sorts after all suffixes beginning with the string.
+        """
         tokens, places, high = self.tokens, self.places, len(self.places)
         while low < high:
             middle = (low + high) // 2
             place = int(places[middle])
-            here = tokens[place : place + len(string)].tolist()
-            if here < string or (beyond and here == string):
+            prefix = tokens[place : place + len(string)].tolist()
+            if prefix < string or (beyond and prefix == string):
                 low = middle + 1
             else:
                 high = middle
@@ -173,50 +177,50 @@ class Datastore:
 
 
 def suffix_array(tokens: Ids, sorted_by: int) -> Ids:
-    """The places of a text in the order of the tokens that follow, compared so far and no further.
+    """The places of a text, sorted by their next `sorted_by` tokens.
 
-    Prefix doubling (Manber and Myers 1990): ranks by 1, 2, 4 ... tokens, each from the one before by a sort
-    of pairs. Places that agree so far stay in the order of the text.
+    Prefix doubling (Manber and Myers 1990): ranks by 1, 2, 4 ... tokens, each computed from the previous
+    ranks by sorting pairs. Places that compare equal stay in the order of the text.
 
     Args:
         tokens: ids of at least -1.
-        sorted_by: tokens that are compared, rounded up to a power of two.
+        sorted_by: number of tokens to compare, rounded up to a power of two.
     """
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
-    order, done = np.argsort(rank, kind="stable"), 1
-    while done < sorted_by and rank[order[-1]] + 1 < len(tokens):
+    order, compared = np.argsort(rank, kind="stable"), 1
+    while compared < sorted_by and rank[order[-1]] + 1 < len(tokens):
         pairs = rank * (len(tokens) + 1)
-        pairs[:-done] += rank[done:] + 1  # behind the end there is nothing, which comes first
+        pairs[:-compared] += rank[compared:] + 1  # the end of the text sorts before any token
         order = np.argsort(pairs, kind="stable")
-        there = pairs[order]
-        rank[order] = np.concatenate([[0], np.cumsum(there[1:] != there[:-1])])
-        done *= 2
+        sorted_pairs = pairs[order]
+        rank[order] = np.concatenate([[0], np.cumsum(sorted_pairs[1:] != sorted_pairs[:-1])])
+        compared *= 2
     return order.astype("<i4")
 
 
 def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
-    """What a file says of itself, if it is whole and of a version that is read here."""
+    """The header of a file, checked to be complete and of the supported version."""
     size = os.fstat(file.fileno()).st_size
     try:
         header = parse_json(file.read(HEAD_BYTES))
     except Unreadable:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise Unreadable(f"{name}: no datastore: make one with `treespec datastore build`")
+        raise Unreadable(f"{name}: not a datastore: make one with `treespec datastore build`")
     if header.get("version") != VERSION:
         raise Unreadable(
-            f"{name}: a datastore of version {header.get('version')}, but version {VERSION} is read here: "
-            "install a newer treespec, or build it again"
+            f"{name}: a datastore of version {header.get('version')}, but this treespec reads version "
+            f"{VERSION}: install a newer treespec, or build it again"
         )
     count = header.get("tokens")
     texts = header.get("texts")
-    whole = type(count) is int and type(texts) is int and 1 <= texts <= count
-    if not whole or header.get("sorted_by") != SORTED_TOKENS:
+    has_counts = type(count) is int and type(texts) is int and 1 <= texts <= count
+    if not has_counts or header.get("sorted_by") != SORTED_TOKENS:
         raise Unreadable(f"{name}: a damaged datastore: build it again")
     if size != HEAD_BYTES + 8 * count:
         raise Unreadable(
             f"{name}: {size:,} bytes, but a datastore of {count:,} tokens has {HEAD_BYTES + 8 * count:,}: "
-            "it was cut off or changed; build it again"
+            "it was truncated or changed; build it again"
         )
     return header
 

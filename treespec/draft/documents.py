@@ -1,4 +1,4 @@
-"""Documents given with the prompt: what follows the last tokens there is drafted."""
+"""Documents given with the prompt: drafts what follows the last tokens there."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,26 +16,26 @@ __all__ = ["Documents"]
 
 
 class Documents(MatchingSource):
-    """Drafts from texts that are known before decoding: a file that is edited, retrieved passages.
+    """Drafts from texts that are known before decoding, such as a file being edited or retrieved passages.
 
-    Prompt lookup (`PromptLookup`) over these texts alone: the last `ngram` tokens of prompt and output are
+    Prompt lookup (`PromptLookup`) in these texts alone: the last `ngram` tokens of prompt and output are
     looked up in the documents, never in the text itself, and what follows at the places found is counted
-    into one trie. No continuation goes on from one document into the next. This is LLMA (arXiv:2304.04487)
+    in one trie. No continuation extends from one document into the next. This is LLMA (arXiv:2304.04487)
     with all matches instead of the first, drafted as a tree.
 
     Args:
-        documents: token ids of each, at least one document; None for the prompt of each text as the only
-            one: what is decoded behind it is not looked up.
-        depth: most draft tokens below each other, at least 1.
-        size: most nodes of a tree, the root included; None for a chain of `depth`.
-        branching: most children of a node; with 1 the trees are chains.
-        ngram: most tokens that are looked up, at least 1.
-        places: of how many places the latest are asked, at least 1.
-        vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
+        documents: token ids of each document, at least one; None to use the prompt of each text as the only
+            document, without the output decoded after it.
+        depth: maximum depth of a tree, at least 1.
+        size: maximum number of nodes, the root included; None for a chain of `depth`.
+        branching: maximum number of children of a node; with 1 the trees are chains.
+        ngram: maximum number of tokens to look up, at least 1.
+        places: maximum number of places to consult, the latest first, at least 1.
+        vocab_size: the target's vocabulary size, to refuse larger ids; None to skip the check.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size; if
-            there is no document, or one is no row of token ids of the vocabulary.
+        InvalidArgument: if an argument is not such an integer, or a branching above 1 is given without a
+            size; if there is no document, or a document is not a row of token ids of the vocabulary.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Documents(MatchingSource):
         self.max_depth = self.limits.depth
         self.places = most_places(places)
         self._documents = Ngrams(ngram)
-        self._of_prompt = documents is None
+        self._prompt_is_document = documents is None
         if documents is None:
             return
         given = sequence("documents", documents, "documents, each a row of token ids")
@@ -64,13 +64,13 @@ class Documents(MatchingSource):
             self._documents.end()
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget the earlier text and read this one; without other documents its prompt is one.
+        """Forget the earlier text and read this prompt, which is the document if none were given.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         super().prefill(tokens)
-        if self._of_prompt:
+        if self._prompt_is_document:
             self._documents = Ngrams(self._documents.ngram)
             self._documents.read(tokens.tolist())
             self._documents.end()

@@ -1,4 +1,4 @@
-"""The children of each node while a tree is drafted, and what they were chosen from."""
+"""The children of each node while a tree is drafted, and the rows they were chosen from."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,52 +19,57 @@ __all__ = ["DrawnChildren", "ranking_of"]
 
 
 def ranking_of(sampling: Sampling) -> Sampling:
-    """What deterministic children are ranked by: a one-hot row could not rank them."""
+    """The sampling by which deterministic children are ranked.
+
+    Greedy settings are replaced by temperature 1, because a one-hot row cannot rank children.
+    """
     if not sampling.greedy:
         return sampling
     return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None)
 
 
 class DrawnChildren:
-    """Chooses children by one law, and remembers rows so that a node can get further ones.
+    """Chooses children by one law, and remembers rows so that a node can get further children later.
 
     Args:
         law: how children are chosen.
-        sampling: what makes distributions of logits.
+        sampling: turns logits into distributions.
     """
 
     def __init__(self, law: Law, sampling: Sampling) -> None:
         self._law, self._sampling = law, sampling
-        # By pass: the rows that children are chosen by (logits if they are deterministic).
+        # For each pass, the rows that children are chosen from (logits for deterministic children).
         self._passes: list[Tensor] = []
+        # By node: index of its pass and of its row in that pass; the tokens of its children; its row.
         self._place: dict[int, tuple[int, int]] = {}
         self._children: dict[int, list[int]] = {}
         self._rows: dict[int, Tensor] = {}
-        self._scored: Tensor | None = None
+        self._node_probs: Tensor | None = None
 
     @cached_property
     def _ranking(self) -> Sampling:
         return ranking_of(self._sampling)
 
     def add(self, nodes: Sequence[int], logits: Float[Tensor, "T V"]) -> None:
-        """Take the logits after these nodes, which a pass has just run."""
-        at = len(self._passes)
+        """Add the logits after these nodes, which a pass has just run."""
+        pass_index = len(self._passes)
         rows = logits if self._law is Law.DETERMINISTIC else self._sampling(logits)
         self._passes.append(rows)
         for i, node in enumerate(nodes):
-            self._place[node], self._children[node] = (at, i), []
+            self._place[node], self._children[node] = (pass_index, i), []
 
     def draw(self, places: Sequence[tuple[int, int]], coins: Coins) -> list[list[int]]:
         """The tokens of the new children of each node, in draw order.
 
-        Coins are used for the nodes without children first, all of one number of children together.
+        Nodes without children are drawn first; those with equal numbers of new children are drawn together.
 
         Args:
             places: nodes whose rows are known, each with a number of children to add.
             coins: for the laws that draw.
 
         Raises:
-            InvalidTree: if the law cannot give a node so many children, or none after its first ones.
+            InvalidTree: if the law cannot give a node so many children, or cannot add children to a node
+                that already has some.
         """
         first = [place for place in places if not self._children[place[0]]]
         drawn = self._first_children(first, coins) if first else {}
@@ -77,45 +82,45 @@ class DrawnChildren:
     def _first_children(
         self, places: Sequence[tuple[int, int]], coins: Coins
     ) -> dict[int, list[int]]:
-        """Children of nodes that have none. All were run in the last pass: a place draws at once."""
+        """Children of nodes that have none yet; all these nodes were run in the last pass."""
         rows, counts = self._passes[-1], {k for _, k in places}
         if len(places) < rows.shape[0]:
             rows = rows[[self._place[node][1] for node, _ in places]]
         if self._law is Law.DETERMINISTIC:
-            widest = top_k(rows, max(counts)).tolist()
-            return {node: best[:k] for (node, k), best in zip(places, widest, strict=True)}
+            best_tokens = top_k(rows, max(counts)).tolist()
+            return {node: best[:k] for (node, k), best in zip(places, best_tokens, strict=True)}
         drawn: dict[int, list[int]] = {}
         for k in sorted(counts):
-            group = [i for i, (_, wanted) in enumerate(places) if wanted == k]
+            group = [i for i, (_, count) in enumerate(places) if count == k]
             group_rows = rows if len(counts) == 1 else rows[group]
             nodes = [places[i][0] for i in group]
             drawn |= zip(nodes, coins.draw_many(group_rows, k, self._law).tolist(), strict=True)
         return drawn
 
     def _further_children(self, node: int, k: int, coins: Coins) -> list[int]:
-        """What follows the children that a node has."""
-        row, elder = self.row(node)[None], list(self._children[node])
+        """k children of a node after those that it already has."""
+        row, elder = self.row(node)[None], self._children[node]
         if self._law.together:
             raise InvalidTree(
-                f"children to a node twice: node {node} has {len(elder)} and would get {k} more, but the "
-                f"law '{self._law}' chooses all children of a node together: ask for all of them at once"
+                f"node {node} already has {len(elder)} of its children and would get {k} more, but the law "
+                f"'{self._law}' chooses all children of a node together: request all of them at once"
             )
         require_children(len(elder) + k, row.shape[-1], self._law)
         if self._law is Law.DETERMINISTIC:
-            # Of tied tokens a wider search may find others first: the elder ones are left out by name.
+            # With a larger k, `top_k` may order tied tokens differently: exclude the elder ones by id.
             best = top_k(row, len(elder) + k)[0].tolist()
             return [token for token in best if token not in elder][:k]
-        have = len(elder)
+        siblings = list(elder)
         for _ in range(k):
-            taken = torch.tensor([elder], device=row.device)
-            elder.append(coins.draw(next_child(row, taken, self._law)[0]))
-        return elder[have:]
+            taken = torch.tensor([siblings], device=row.device)
+            siblings.append(coins.draw(next_child(row, taken, self._law)[0]))
+        return siblings[len(elder) :]
 
     def row(self, node: int) -> Float[Tensor, "V"]:
-        """What the children of a node are chosen by."""
+        """The row that the children of a node are chosen from."""
         if node not in self._rows:
-            at, i = self._place[node]
-            self._rows[node] = self._passes[at][i]
+            pass_index, i = self._place[node]
+            self._rows[node] = self._passes[pass_index][i]
         return self._rows[node]
 
     def node_probs(
@@ -123,36 +128,38 @@ class DrawnChildren:
     ) -> Float[Tensor, "N"]:
         """Draft probability of each node's token given its parent; 1 for the root.
 
-        Deterministic children are scored by the model's own distribution at temperature 1 if the
-        settings are greedy. Each node is scored once.
+        With greedy settings, deterministic children are scored by the model's own distribution at
+        temperature 1. Each node is scored once.
         """
-        scored = [] if self._scored is None else [self._scored]
-        new = range(1 if self._scored is None else len(self._scored), len(parents))
-        for at, group in groupby(new, key=lambda node: self._place[parents[node]][0]):
+        known = self._node_probs
+        parts = [] if known is None else [known]
+        new = range(1 if known is None else len(known), len(parents))
+        for pass_index, group in groupby(new, key=lambda node: self._place[parents[node]][0]):
             nodes = list(group)
             rows = [self._place[parents[node]][1] for node in nodes]
-            scored.append(self._scores(at, rows, [tokens[node] for node in nodes]))
-        if self._scored is None:
-            scored.insert(
-                0, torch.ones(1, device=device, dtype=scored[0].dtype if scored else None)
-            )
-        self._scored = torch.cat(scored)
-        return self._scored
+            parts.append(self._probs_in_pass(pass_index, rows, [tokens[node] for node in nodes]))
+        if known is None:
+            dtype = parts[0].dtype if parts else None
+            parts.insert(0, torch.ones(1, device=device, dtype=dtype))
+        self._node_probs = torch.cat(parts)
+        return self._node_probs
 
-    def _scores(self, at: int, rows: list[int], tokens: list[int]) -> Float[Tensor, "T"]:
-        """Probabilities of tokens in rows of one pass."""
-        probs = self._passes[at]
+    def _probs_in_pass(
+        self, pass_index: int, rows: list[int], tokens: list[int]
+    ) -> Float[Tensor, "T"]:
+        """The probability of each token in its row of one pass."""
+        probs = self._passes[pass_index]
         if self._law is Law.DETERMINISTIC:
             used = sorted(set(rows))
             probs = self._ranking(probs if len(used) == len(probs) else probs[used])
-            place = {row: i for i, row in enumerate(used)}
-            rows = [place[row] for row in rows]
+            index = {row: i for i, row in enumerate(used)}
+            rows = [index[row] for row in rows]
         return probs[rows, tokens]
 
     def stacked(self, shape: TreeShape) -> Float[Tensor, "M V"] | None:
         """One row for each node with children, in node order; None if nothing was drawn."""
         if self._law is Law.DETERMINISTIC or not self._passes:
             return None
-        if tuple(self._place) == shape.internal:  # run in node order: a level, then the next
+        if tuple(self._place) == shape.internal:  # the nodes were run in node order
             return torch.cat(self._passes)
         return torch.stack([self.row(node) for node in shape.internal])

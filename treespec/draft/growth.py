@@ -1,4 +1,4 @@
-"""How a tree grows: the static policy, and the laws of all. Dynamic ones live in `search`."""
+"""The static growth, and the laws that a growth allows. Dynamic growths live in `treespec.search`."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,28 +13,28 @@ __all__ = ["StaticGrowth", "laws_along"]
 
 
 def laws_along(growth: object) -> frozenset[Law]:
-    """How the children of a tree may be chosen, by where it grows.
+    """The laws by which the children of a growth's trees may be chosen.
 
     Args:
-        growth: a growth, which may state its `laws`; or anything else that a tree is made by.
+        growth: a growth, which may state its `laws`; a shape; or None.
 
     Returns:
-        The laws that it states, all if it states none. One that makes its tree of marginals takes the best
-        tokens of a position, whatever it states.
+        The laws that it states, or all laws if it states none. For a `MarginalGrowth`, which takes the best
+        tokens of each position, only DETERMINISTIC remains.
     """
     laws = frozenset(getattr(growth, "laws", Law))
     return laws & {Law.DETERMINISTIC} if isinstance(growth, MarginalGrowth) else laws
 
 
 class StaticGrowth:
-    """Grows one and the same shape, level by level.
+    """Grows a fixed shape, level by level.
 
     Args:
         shape: the shape to grow. Nodes are drafted breadth first, so the drafted tree has the numbering
             of `shape.breadth_first()`.
 
     Raises:
-        InvalidArgument: if it is no shape.
+        InvalidArgument: if `shape` is not a `TreeShape`.
     """
 
     def __init__(self, shape: TreeShape) -> None:
@@ -50,5 +50,5 @@ class StaticGrowth:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The nodes of the last level that have children in the shape, with how many."""
+        """The nodes of the last level that have children in the shape, with their numbers of children."""
         return self._next.get(shape.size, ())

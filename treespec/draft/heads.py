@@ -1,9 +1,9 @@
-"""From the logits of a level to its children: operation by operation, or by one call of a kernel.
+"""From the logits of a level to its children: by torch operations, or by a single kernel call.
 
-Of rows of 4,096 tokens each operation takes less time than the Python that asks for it, and a level that
-draws takes ten of them and more. Where a model's passes are compiled, its kernels are there, and one of
-them makes probabilities of a level's logits and draws from them. It takes the same uniforms; its
-probabilities differ by rounding, and so can a token whose uniform lies at an edge between two.
+On rows of 4,096 tokens each torch operation takes less time than the Python call around it, and a level
+that draws needs ten or more. If a model's passes are compiled, one of its kernels turns the logits of a
+level into probabilities and draws from them. It uses the same uniforms; its probabilities differ by
+rounding, so a token may differ if its uniform lies at the boundary between two tokens.
 """
 
 from typing import Any
@@ -23,47 +23,50 @@ from treespec.tree import Law
 __all__ = ["KernelHead", "TensorHead", "head_of"]
 
 BY_KERNEL = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
-"""Laws whose children a kernel finds; of deterministic ones it finds those that are alone."""
+"""Laws whose children a kernel can find; for DETERMINISTIC, only the best token of each row."""
 
 
 def head_of(model: Any, levels: Levels, law: Law, sampling: Sampling, coins: Coins) -> Head:
-    """What makes children of the logits of one tree.
+    """The head that turns the logits of one tree into children.
 
     Args:
-        model: that drafts. It says by `draws_by_kernel` that its logits are such as the kernel knows.
-        levels: of the tree.
+        model: the draft model. Its attribute `draws_by_kernel` states that the kernel can read its logits.
+        levels: the levels of the tree.
         law: how children are chosen.
-        sampling: what makes distributions of logits. The kernel draws at temperatures alone.
-        coins: for the laws that draw. Uniforms are taken as a growth of the same shape would take them.
+        sampling: turns logits into distributions. The kernel handles a temperature without truncations.
+        coins: for the laws that draw. Uniforms are taken in the same order as by a growth of this shape.
     """
-    known = law in BY_KERNEL and getattr(model, "draws_by_kernel", False)
-    ours = type(coins) is TorchCoins and type(sampling) is Sampling  # others may do otherwise
-    if known and ours and (law is Law.DETERMINISTIC or _is_a_temperature(sampling)):
+    by_kernel = law in BY_KERNEL and getattr(model, "draws_by_kernel", False)
+    ours = (
+        type(coins) is TorchCoins and type(sampling) is Sampling
+    )  # subclasses may behave differently
+    if by_kernel and ours and (law is Law.DETERMINISTIC or _is_temperature_only(sampling)):
         return KernelHead(levels, law, sampling.temperature, coins)
     return TensorHead(law, sampling, coins)
 
 
-def _is_a_temperature(sampling: Sampling) -> bool:
-    """Whether rows are a softmax at a temperature, and nothing else."""
+def _is_temperature_only(sampling: Sampling) -> bool:
+    """Whether rows are a softmax at a temperature above 0, without truncations."""
     truncations = (sampling.top_k, sampling.top_p, sampling.min_p)
     return not sampling.greedy and truncations == (None, None, None)
 
 
 class TensorHead:
-    """Operation by operation, on any device.
+    """Chooses the children of a level by torch operations, on any device.
 
     Args:
         law: how children are chosen.
-        sampling: what makes distributions of logits.
+        sampling: turns logits into distributions.
         coins: for the laws that draw.
     """
 
     def __init__(self, law: Law, sampling: Sampling, coins: Coins) -> None:
         self.law, self._sampling = law, sampling
-        # Only rows that `Sampling` makes of finite logits need no look, and that is seen by the extremes.
-        self._unseen = type(coins) is TorchCoins and type(sampling) is Sampling
-        unseen = isinstance(coins, TorchCoins) and self._unseen
-        self._draw = coins.draw_unseen if unseen else coins.draw_many
+        # Rows that `Sampling` itself makes of finite logits need no check; the extremes of all logits,
+        # read at the end, show whether they were finite.
+        self._unchecked = type(coins) is TorchCoins and type(sampling) is Sampling
+        draws_unchecked = isinstance(coins, TorchCoins) and self._unchecked
+        self._draw = coins.draw_unseen if draws_unchecked else coins.draw_many
         self._probs: list[Tensor] = []
         self._extremes: list[Tensor] = []
 
@@ -71,9 +74,10 @@ class TensorHead:
         """The tokens of all children of a level, in node order.
 
         Raises:
-            NonFiniteLogits: if logits are not finite, and coins or sampling are of another kind.
+            NonFiniteLogits: if logits are not finite and coins or sampling are not exactly `TorchCoins` and
+                `Sampling`; otherwise the caller checks `extremes`.
         """
-        if not self._unseen:
+        if not self._unchecked:
             require_finite(logits, "draft", level.nodes)
         self._extremes += logits.aminmax()
         if self.law is Law.DETERMINISTIC:
@@ -91,13 +95,13 @@ class TensorHead:
 
 
 class KernelHead:
-    """A level by one call (`treespec.kernels.drawn_children`), on the CPU.
+    """Chooses the children of a level by one call of `treespec.kernels.drawn_children`, on the CPU.
 
     Args:
-        levels: of the tree.
+        levels: the levels of the tree.
         law: one of `BY_KERNEL`.
-        temperature: above 0, for children that are drawn.
-        coins: their uniforms.
+        temperature: above 0 for the laws that draw.
+        coins: provides the uniforms.
     """
 
     def __init__(self, levels: Levels, law: Law, temperature: float, coins: TorchCoins) -> None:
@@ -113,16 +117,15 @@ class KernelHead:
         Raises:
             InvalidTree: if the law cannot give a node so many children.
         """
-        extremes, width = self._extremes[self._level], logits.shape[1]
+        extremes, vocabulary = self._extremes[self._level], logits.shape[1]
         self._level += 1
         if self.law is Law.DETERMINISTIC:
             best = best_children(logits, extremes)
-            return (
-                best if level.most == 1 and width >= LEAST_TOKENS_FOR_TOPK else level.best(logits)
-            )
-        require_children(level.most, width, self.law)
+            one_each = level.most == 1 and vocabulary >= LEAST_TOKENS_FOR_TOPK
+            return best if one_each else level.best(logits)
+        require_children(level.most, vocabulary, self.law)
         if self._probs is None:
-            self._probs = torch.empty(self._rows, width, dtype=torch.float32, device="cpu")
+            self._probs = torch.empty(self._rows, vocabulary, dtype=torch.float32, device="cpu")
         begin, self._done = self._done, self._done + len(level.nodes)
         return drawn_children(
             logits, level.plan, self._coins.uniforms(level.size), self._temperature,

@@ -1,4 +1,4 @@
-"""Jacobi decoding: what the last step said at every position is the next draft."""
+"""Jacobi decoding: the target's best tokens at every position of the last draft are the next draft."""
 
 from collections.abc import Sequence
 
@@ -10,46 +10,46 @@ __all__ = ["Jacobi", "argmax_tokens", "first_guesses"]
 
 
 class Jacobi(TokenSource):
-    """Drafts a chain of the target's own best tokens after the nodes of the chain before.
+    """Drafts a chain of the target's own best tokens after the nodes of the previous chain.
 
     Jacobi iteration on greedy decoding (Santilli et al. 2023, arXiv:2305.10427), without windows or pools:
-    all positions are guessed at once and computed again until they stop changing. Each step makes one
-    position right at least, so n tokens take at most n passes. The last guesses are missing, as many as
-    were accepted: they are the latest tokens of the text, as are those of the first step.
+    all positions are guessed at once and recomputed until they stop changing. Each step fixes at least one
+    position, so n tokens take at most n passes. As accepted tokens shift the chain, its last guesses are
+    missing: they are filled with the latest tokens of the text, as are all guesses of the first step.
 
-    Above temperature 0 the chain still is of the best tokens. The children are DETERMINISTIC, a function of
-    text and earlier steps: only rules for that law keep the target's distribution.
+    Above temperature 0 the chain still consists of the best tokens. The children are DETERMINISTIC, a
+    function of text and earlier steps: only rules for this law preserve the target's distribution.
 
     Args:
-        depth: draft tokens of every step, at least 1.
+        depth: number of draft tokens of every step, at least 1.
 
     Raises:
-        InvalidArgument: if that is no such integer.
+        InvalidArgument: if `depth` is not such an integer.
     """
 
     reads_any_tree = False
     branching = 1
-    """Most children of a node."""
+    """Maximum number of children of a node."""
 
     def __init__(self, depth: int) -> None:
         self.max_depth = integer("depth", depth, least=1)
 
     @property
     def size(self) -> int:
-        """Nodes of a tree, the root included."""
+        """Number of nodes of a tree, the root included."""
         return self.max_depth + 1
 
     def commit(self, step: Step) -> None:
-        """Read what was accepted, and guess anew by the rows of the nodes after it.
+        """Read the accepted tokens, and take new guesses from the rows of the nodes after them.
 
         Raises:
             InvalidTree: if the tree is not the one that was proposed last.
         """
         self._require_own(step)
         super().commit(step)
-        chain = argmax_tokens(step)
-        # Nodes of a chain are its positions: the row of the last accepted one gave the bonus.
-        self._guesses = chain[len(step.emitted_ids) :]
+        best = argmax_tokens(step)
+        # Node indices of a chain are positions: the row of the last accepted node gave the bonus.
+        self._guesses = best[len(step.emitted_ids) :]
 
     def _restart(self) -> None:
         self._latest: list[int] = []
@@ -70,7 +70,7 @@ def argmax_tokens(step: Step) -> list[int]:
 
 
 def first_guesses(text: Sequence[int], wanted: int) -> list[int]:
-    """Guesses where nothing is known, without a coin: the latest tokens of a text, again and again."""
+    """Guesses made without any knowledge or coins: the latest tokens of a text, repeated."""
     if not wanted:
         return []
     latest = list(text[-wanted:])

@@ -1,15 +1,15 @@
-"""Drafting with a part of the target: its first layers, or all but a set of sublayers.
+"""Draft with a part of the target: its first layers, or all but a set of sublayers.
 
-Both are model drafters over a model that shares the target's weights (`TransformersModel.without`), so a
-tree grows along any shape and by any law. Rows of the layers up to the first part that is left out are
-equal to the target's own. Early exit has no others, and reads those of committed tokens where the target
-keeps them: it has no cache and runs no prompt.
+Both are model drafters over a model that shares the target's weights (`TransformersModel.without`), so
+trees can have any shape and law. Up to the first omitted part, the rows of all layers equal the target's
+own. Early exit uses no other layers, and reads the rows of committed tokens in the target's cache: it has
+no cache and runs no prompt.
 
-Behind a part that is left out rows differ, so skipped sublayers have a cache of their own. Reading the
-target's rows there for committed tokens, as Draft & Verify does, would keep the law of the output too: the
-distributions that a tree tells of would still be those that its children were drawn from. But a draft would
-depend on where the last tree ended, since of the tokens behind that it would see rows of its own. Here it
-is a function of the text alone, as traces and the search of a skip set take it to be.
+After an omitted part the rows differ, so layer skipping has its own cache. Reading the target's rows there
+for committed tokens, as Draft & Verify does, would preserve the output distribution too: children would
+still be drawn from the distributions stated in the tree. But a draft would then depend on where the last
+tree ended, because later tokens would have the draft's own rows. Here a draft is a function of the text
+alone, as traces and the search for skip sets assume.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,38 +34,39 @@ WANTED = "a model whose layers can be left out (TransformersModel)"
 
 @runtime_checkable
 class LayeredModel(TreeModel, Protocol):
-    """A model of layers that can be left out."""
+    """A model whose layers can be left out."""
 
     @property
     def layer_count(self) -> int:
-        """Its layers."""
+        """Number of layers."""
         ...
 
     def without(self, skip: Iterable[str | Sublayer]) -> TreeModel:
-        """A model of the same weights that leaves these sublayers out."""
+        """A model with the same weights that leaves out these sublayers."""
         ...
 
 
 class EarlyExit(ModelDrafter):
     """Drafts with the target's first layers, its final norm and its head.
 
-    The simplest form of self-speculation (Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, which trains
-    models for it; ours takes any, and the target computes the rows of drafts anew). With all layers the
-    draft is the target, and everything is accepted.
+    The simplest form of self-speculation (Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710). LayerSkip
+    trains models for it; ours takes any model, and the target recomputes the rows of drafts. With all
+    layers the draft is the target, and everything is accepted.
 
-    Decoding with the target itself (`bind_target`), it reads the rows of committed tokens in the target's
-    cache, writes those of its drafts behind them, and needs no other memory. With another target over the
-    same layers, or captured passes of its own, it has a cache and runs the prompt; drafts are the same.
+    When decoding with the target itself (`bind_target`), the drafter reads the rows of committed tokens in
+    the target's cache, writes the rows of its drafts after them, and needs no other memory. With another
+    target over the same layers, or with its own captured passes, it has a cache and runs the prompt; the
+    drafts are the same.
 
     Args:
-        target: whose layers draft.
-        layers: how many of them, from the first; at least 1.
-        growth: where the tree grows, see `ModelDrafter`.
-        law: how children are chosen, see there.
-        sampling: the settings of the target.
+        target: the model whose layers draft.
+        layers: number of layers, counted from the first; at least 1.
+        growth: where the tree grows; see `ModelDrafter`.
+        law: how children are chosen; see `ModelDrafter`.
+        sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if the target has no such number of layers, or is something else.
+        InvalidArgument: if `target` is not a `LayeredModel`, or does not have this many layers.
         UnsupportedModel: if models of this architecture cannot leave layers out.
         InvalidTree: see `ModelDrafter`.
     """
@@ -82,25 +83,26 @@ class EarlyExit(ModelDrafter):
         count = target.layer_count
         self.layers = integer("layers", layers, least=1, most=count)
         super().__init__(target.without(layers_from(self.layers, count)), growth, law, sampling)
-        self._alone = self.model
+        self._with_own_cache = self.model
         self._committed: int | None = None
 
     @property
     def reads_target(self) -> bool:
-        """Whether rows of committed tokens are the target's own."""
-        return self.model is not self._alone
+        """Whether rows of committed tokens are read from the target's cache."""
+        return self.model is not self._with_own_cache
 
     def bind_target(self, target: Target) -> None:
-        """Read the rows of this target, if they are those of the layers that draft; else compute them."""
-        part: Any = self.given
-        view = getattr(part, "in_cache_of", lambda whole: None)(getattr(target, "model", None))
-        self.model = self._alone if view is None else view
+        """Read the target's rows if they are those of the drafting layers; otherwise compute them."""
+        first_layers: Any = self.given
+        in_cache_of = getattr(first_layers, "in_cache_of", lambda model: None)
+        view = in_cache_of(getattr(target, "model", None))
+        self.model = self._with_own_cache if view is None else view
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root; the target has them, if it is read.
+        """Cache all tokens but the last, which is the first root; nothing is run if the target is read.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         if not self.reads_target:
             super().prefill(tokens)
@@ -110,11 +112,12 @@ class EarlyExit(ModelDrafter):
         self._rows, self._committed = {}, len(tokens) - 1
 
     def propose(self, coins: Coins) -> TokenTree:
-        """A tree over the root; see `ModelDrafter.propose`.
+        """Draft a tree from the root; see `ModelDrafter.propose`.
 
         Raises:
-            InvalidTree: see there; or if the target that is read stands elsewhere in the text.
-            NonFiniteLogits: see there.
+            InvalidTree: see `ModelDrafter.propose`; or if the target that is read is at another position of
+                the text.
+            NonFiniteLogits: see `ModelDrafter.propose`.
         """
         self._require_same_text()
         return super().propose(coins)
@@ -127,12 +130,12 @@ class EarlyExit(ModelDrafter):
         avoided: Mapping[int, Collection[int]],
         coins: Coins,
     ) -> dict[int, Float[Tensor, "V"]]:
-        """Draw some nodes of a tree that several sources fill; see `ModelDrafter.draw_into`."""
+        """Draw some nodes of a tree that several sources share; see `ModelDrafter.draw_into`."""
         self._require_same_text()
         return super().draw_into(parents, tokens, wanted, avoided, coins)
 
     def commit(self, step: Step) -> None:
-        """Keep the rows of committed tokens, or leave that to the target that is read."""
+        """Keep the rows of committed tokens, unless the target that is read keeps them."""
         if not self.reads_target:
             super().commit(step)
             return
@@ -145,28 +148,29 @@ class EarlyExit(ModelDrafter):
         if self.reads_target and self.model.length != self._committed:
             raise InvalidTree(
                 f"early exit reads the rows of {self.model.length} committed tokens in the target's cache, "
-                f"but was told of {self._committed}: prefill the target, and commit its steps, before "
-                "those of the drafter"
+                f"but {self._committed} were committed to the drafter: prefill the target and commit its "
+                "steps before those of the drafter"
             )
 
 
 class LayerSkip(ModelDrafter):
     """Drafts with the target without a set of its sublayers.
 
-    Zhang et al. 2023, Draft & Verify, arXiv:2309.08168: which attentions and feed-forward parts are left
-    out is searched (`treespec.draft.skip_set`). Ours differs in that the draft's rows are its own, for
-    committed tokens too (see above). The empty set accepts everything.
+    Zhang et al. 2023, Draft & Verify, arXiv:2309.08168: a search decides which attention and feed-forward
+    sublayers are left out (`treespec.draft.skip_set`). Ours differs in that the draft computes its own
+    rows, for committed tokens too (see the module). With the empty set everything is accepted.
 
     Args:
-        target: whose sublayers draft; its own cache is not touched.
-        skip: sublayers that are left out, or their names, such as `attention.3` and `mlp.0`.
-        growth: where the tree grows, see `ModelDrafter`.
-        law: how children are chosen, see there.
-        sampling: the settings of the target.
+        target: the model whose sublayers draft; its own cache is not touched.
+        skip: sublayers to leave out, or their names, such as `attention.3` and `mlp.0`.
+        growth: where the tree grows; see `ModelDrafter`.
+        law: how children are chosen; see `ModelDrafter`.
+        sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if the target has no such sublayer, would have none left, or is something else.
-        UnsupportedModel: if models of this architecture cannot leave these out.
+        InvalidArgument: if `target` is not a `LayeredModel`, does not have such a sublayer, or would have
+            none left.
+        UnsupportedModel: if models of this architecture cannot leave these sublayers out.
         InvalidTree: see `ModelDrafter`.
     """
 

@@ -1,10 +1,10 @@
-"""Drafting a shape that is known beforehand: nothing is read from the device before the tree is there.
+"""Draft a fixed shape without reading anything from the device before the tree is complete.
 
-What a growth decides while it drafts needs tokens and probabilities as plain numbers, level by level. Of a
-shape that stays, everything but the tokens is known: which rows get how many children, in which order
-they stand in the tree, which of them are run next, and the parents that the model is told. That is worked
-out once (`Levels`), and tokens go from one pass to the next as tensors. They are read once, together with
-the extremes of all logits, so a device is waited for once a tree, however deep it is.
+A growth that decides while drafting needs tokens and probabilities as plain numbers at every level. For a
+fixed shape everything but the tokens is known beforehand: how many children each row gets, their order in
+the tree, which of them are run next, and the parents to give the model. All this is computed once
+(`Levels`), and tokens go from one pass to the next as tensors. They are read once at the end, together with
+the extremes of all logits, so drafting waits for the device once per tree, however deep the tree is.
 """
 
 import math
@@ -27,15 +27,15 @@ from treespec.tree import Law, TokenTree, TreeShape
 __all__ = ["Head", "Level", "Levels", "draft_levels", "levels_of"]
 
 Draw = Callable[[Tensor, int, Law], Tensor]
-"""From rows, a number of children and a law to tokens."""
+"""Maps rows, a number of children and a law to tokens."""
 
 
 @runtime_checkable
 class Head(Protocol):
-    """What becomes of the logits of a tree, level after level.
+    """Turns the logits of a tree into children, level by level.
 
     Attributes:
-        law: by which children are chosen.
+        law: how children are chosen.
     """
 
     law: Law
@@ -45,11 +45,11 @@ class Head(Protocol):
         ...
 
     def probs(self) -> Float[Tensor, "M V"] | None:
-        """What they were drawn from: the rows of all levels; None if they were not drawn."""
+        """The rows that children were drawn from, of all levels; None if they were not drawn."""
         ...
 
     def extremes(self) -> Float[Tensor, " E"]:
-        """Numbers of which one at least is not finite if a logit is not."""
+        """Numbers of which at least one is not finite if any logit is not."""
         ...
 
 
@@ -58,15 +58,17 @@ class Level(NamedTuple):
 
     Args:
         nodes: in the order in which they are run.
-        groups: a number of children, and the rows that get so many, None for all; fewest children first.
-        drawn_order: where the children of all nodes, in node order, stand among those of all groups; None
-            if they stand so.
-        most: children of one node.
-        best_order: where they stand among the `most` best of each row, likewise.
-        run_next: which of the children get children themselves; None for all, and where none do.
-        size: children of all nodes.
-        plan: of each node how many children it gets, and where the first of their uniforms and the first
-            of them stand among those of the level.
+        groups: pairs of a number of children and the rows that get this many (None for all rows), fewest
+            children first.
+        drawn_order: index of each child, in node order, among the children drawn group by group; None if
+            the two orders are equal.
+        most: largest number of children of a node.
+        best_order: index of each child, in node order, among the `most` best tokens of all rows; None if
+            the two orders are equal.
+        run_next: indices of the children that get children themselves; None if all or none of them do.
+        size: number of children of all nodes.
+        plan: for each node its number of children, and the positions in this level of the first uniform of
+            these children and of the first child.
     """
 
     nodes: tuple[int, ...]
@@ -84,7 +86,7 @@ class Level(NamedTuple):
         return best if self.best_order is None else best[self.best_order]
 
     def drawn(self, probs: Float[Tensor, "T V"], law: Law, draw: Draw) -> Int[Tensor, " C"]:
-        """Children drawn by a law, in node order; all nodes of one number of children together."""
+        """Children drawn by a law, in node order; nodes with equal numbers of children draw together."""
         drawn = [
             draw(probs if rows is None else probs[rows], k, law).flatten()
             for k, rows in self.groups
@@ -95,47 +97,46 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """What drafting a shape needs, level by level.
+    """Everything that drafting a fixed shape needs, level by level.
 
     Args:
-        shape: numbered breadth first.
-        device: where the rows are.
+        shape: the shape, numbered breadth first.
+        device: device of the rows.
     """
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         self.shape = shape
-        inner = [[node for node in level if shape.children[node]] for level in _by_depth(shape)]
+        internal = [[node for node in level if shape.children[node]] for level in _by_depth(shape)]
         self.levels = [
-            _level(shape, nodes, after, device)
-            for nodes, after in zip(inner, [*inner[1:], []], strict=True)
+            _level(shape, nodes, next_nodes, device)
+            for nodes, next_nodes in zip(internal, [*internal[1:], []], strict=True)
             if nodes
         ]
-        self._told: dict[int, tuple[list[tuple[int, ...]], dict[int, int]]] = {}
+        self._passes: dict[int, tuple[list[tuple[int, ...]], dict[int, int]]] = {}
 
-    def told(self, pending: int) -> tuple[list[tuple[int, ...]], dict[int, int]]:
-        """What the model is told of the passes over a tree, below some pending tokens.
+    def passes(self, pending: int) -> tuple[list[tuple[int, ...]], dict[int, int]]:
+        """The parents to give the model in each pass over a tree below some pending tokens.
 
         Args:
-            pending: committed tokens above the root that the first pass runs too.
+            pending: number of committed tokens above the root that the first pass runs as well.
 
         Returns:
-            For each level the parents of all rows so far, in the numbering of rows that are run; and by
-            node its row.
+            For each level, the parents of all rows run so far, as row indices; and the row of each node.
         """
-        if pending not in self._told:
-            above, rows, told = list(range(-1, pending - 1)), {}, []
+        if pending not in self._passes:
+            row_parents, rows, parents_by_level = list(range(-1, pending - 1)), {}, []
             for level in self.levels:
                 for node in level.nodes:
-                    rows[node] = len(above)
-                    above.append(rows[self.shape.parents[node]] if node else pending - 1)
-                told.append(tuple(above))
-            self._told[pending] = told, rows
-        return self._told[pending]
+                    rows[node] = len(row_parents)
+                    row_parents.append(rows[self.shape.parents[node]] if node else pending - 1)
+                parents_by_level.append(tuple(row_parents))
+            self._passes[pending] = parents_by_level, rows
+        return self._passes[pending]
 
 
 @lru_cache(maxsize=256)
 def levels_of(shape: TreeShape, device: torch.device) -> Levels:
-    """The levels of a shape, worked out once."""
+    """The levels of a shape, computed once."""
     with torch.inference_mode(False):
         return Levels(shape, device)
 
@@ -148,32 +149,32 @@ def draft_levels(
     device: torch.device,
     stage: Callable[[str], AbstractContextManager[object]],
 ) -> tuple[TokenTree, dict[int, int]]:
-    """A tree of a shape, by one pass for each level that gets children.
+    """Draft a tree of a fixed shape, with one pass for each level that gets children.
 
     Args:
-        levels: of the shape; there is one at least.
-        model: that drafts.
-        head: makes children of logits.
-        committed: tokens that the model has not run, the root last.
-        device: where tokens are.
-        stage: gives a context for each `level`, of an observer.
+        levels: the levels of the shape, at least one.
+        model: the draft model.
+        head: turns logits into children.
+        committed: committed tokens that the model has not run, the root last.
+        device: device of the tokens.
+        stage: the observer's method that returns a context for each `level`.
 
     Returns:
-        The tree, and by node the row that the model ran it in.
+        The tree, and the model's row of each node that was run.
 
     Raises:
         NonFiniteLogits: if the model returns NaN or infinite logits.
     """
-    told, rows = levels.told(len(committed) - 1)
+    parents_by_level, rows = levels.passes(len(committed) - 1)
     tokens = on_device(committed, torch.long, device)
-    drafted, given, first = [tokens[-1:]], [], 0
-    for level, parents in zip(levels.levels, told, strict=True):
+    drafted, level_logits, first = [tokens[-1:]], [], 0
+    for level, parents in zip(levels.levels, parents_by_level, strict=True):
         with stage("level"):
             logits = model.run(tokens, parents, first)
             if len(parents) - first > len(level.nodes):
                 logits = logits[-len(level.nodes) :]
             first = len(parents)
-            given.append(logits)
+            level_logits.append(logits)
             children = head.children(level, logits)
             drafted.append(children)
             tokens = children if level.run_next is None else children[level.run_next]
@@ -182,7 +183,7 @@ def draft_levels(
     on_cpu = device.type == "cpu"
     numbers = (extremes if on_cpu else torch.cat([extremes.double(), ids.double()])).tolist()
     if not all(map(math.isfinite, numbers)):
-        for level, logits in zip(levels.levels, given, strict=True):
+        for level, logits in zip(levels.levels, level_logits, strict=True):
             require_finite(logits, "draft", level.nodes)
     tree = TokenTree(levels.shape, ids, head.probs(), head.law)
     if not on_cpu:
@@ -196,7 +197,7 @@ def _by_depth(shape: TreeShape) -> list[list[int]]:
 
 
 def _level(
-    shape: TreeShape, nodes: Sequence[int], after: Sequence[int], device: torch.device
+    shape: TreeShape, nodes: Sequence[int], next_nodes: Sequence[int], device: torch.device
 ) -> Level:
     counts = [len(shape.children[node]) for node in nodes]
     children = [child for node in nodes for child in shape.children[node]]
@@ -205,22 +206,27 @@ def _level(
     by_group = [child for k in sizes for i in members[k] for child in shape.children[nodes[i]]]
     among_best = [i * sizes[-1] + j for i, count in enumerate(counts) for j in range(count)]
 
-    def places(numbers: Sequence[Any]) -> Tensor:
+    def indices(numbers: Sequence[Any]) -> Tensor:
         return torch.tensor(numbers, device=device)
 
-    one = len(sizes) == 1
-    at = {child: place for place, child in enumerate(by_group)}
-    first = [shape.children[node][0] for node in nodes]
-    plan = [counts, [at[child] for child in first], [child - children[0] for child in first]]
+    one_group = len(sizes) == 1
+    drawn_at = {child: i for i, child in enumerate(by_group)}
+    first_children = [shape.children[node][0] for node in nodes]
+    plan = [
+        counts,
+        [drawn_at[child] for child in first_children],
+        [child - children[0] for child in first_children],
+    ]
+    run_next = None
+    if next_nodes and list(next_nodes) != children:
+        run_next = indices([child - children[0] for child in next_nodes])
     return Level(
-        tuple(nodes),
-        tuple((k, None if one else places(members[k])) for k in sizes),
-        None if one else places([at[child] for child in children]),
-        sizes[-1],
-        None if one else places(among_best),
-        None
-        if not after or list(after) == children
-        else places([child - children[0] for child in after]),
-        len(children),
-        places(plan),
+        nodes=tuple(nodes),
+        groups=tuple((k, None if one_group else indices(members[k])) for k in sizes),
+        drawn_order=None if one_group else indices([drawn_at[child] for child in children]),
+        most=sizes[-1],
+        best_order=None if one_group else indices(among_best),
+        run_next=run_next,
+        size=len(children),
+        plan=indices(plan),
     )

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens where they stood before is drafted again."""
+"""Prompt lookup: drafts what followed the last tokens at their earlier occurrences."""
 
 from collections.abc import Sequence
 
@@ -10,32 +10,33 @@ __all__ = ["PromptLookup"]
 
 
 class PromptLookup(MatchingSource):
-    """Drafts from the text itself, prompt and output; no model runs.
+    """Drafts from the text itself, prompt and output, without a model.
 
-    The last `ngram` tokens are looked up earlier in the text. If they never stood there the last
-    `ngram - 1` are, and so on down to one token; if that is new too, the tree is its root. What followed
-    at all places found is counted into a trie, and the most frequent continuations are drafted, of equally
-    frequent ones the shorter, then the one that was seen last. A chain (`branching` 1) goes on, token by
-    token, with what follows at most of the places that agree with it so far.
+    The last `ngram` tokens are looked up earlier in the text. If they do not occur there, the last
+    `ngram - 1` are looked up, and so on down to one token; if that is new too, the tree is its root. What
+    followed at all places found is counted in a trie, and the most frequent continuations are drafted; in
+    case of ties the shorter one, then the one seen last. A chain (`branching` 1) continues token by token
+    with the most frequent token at the places that agree with it so far.
 
     As a chain this is prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding),
     which is LLMA's copying (arXiv:2304.04487) without a reference text. It differs from the original, and
     from `prompt_lookup_num_tokens` of transformers, in one point: they copy from the first place, whatever
     followed at the others.
 
-    The children are DETERMINISTIC, a function of the text: above temperature 0 only rules for that law keep
-    the target's distribution.
+    The children are DETERMINISTIC, a function of the text: above temperature 0 only rules for this law
+    preserve the target's distribution.
 
     Args:
-        depth: most draft tokens below each other, at least 1.
-        size: most nodes of a tree, the root included; None for a chain of `depth`.
-        branching: most children of a node; with 1 the trees are chains.
-        ngram: most tokens that are looked up, at least 1.
-        places: of how many places the latest are asked, at least 1. It bounds the time of a step in long
-            texts that repeat a token everywhere.
+        depth: maximum depth of a tree, at least 1.
+        size: maximum number of nodes, the root included; None for a chain of `depth`.
+        branching: maximum number of children of a node; with 1 the trees are chains.
+        ngram: maximum number of tokens to look up, at least 1.
+        places: maximum number of places to consult, the latest first, at least 1. It bounds the time of a
+            step in long texts that repeat a token everywhere.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size.
+        InvalidArgument: if an argument is not such an integer, or a branching above 1 is given without a
+            size.
     """
 
     def __init__(

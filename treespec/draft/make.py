@@ -1,4 +1,4 @@
-"""Which drafter a tree gets when nobody says."""
+"""The default drafter of a tree."""
 
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
@@ -12,16 +12,16 @@ __all__ = ["make_drafter"]
 def make_drafter(
     model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
 ) -> Drafter:
-    """The model's drafter of this tree; for the root alone, plain decoding, one that asks no model.
+    """A `ModelDrafter` for this tree, or a `NoDrafter` if the tree is the root alone (plain decoding).
 
     Args:
-        model: the weights; the drafter has a cache of its own.
-        growth: where the tree grows; a `TreeShape` grows as it is.
+        model: the draft model; the drafter has its own cache.
+        growth: where the tree grows; a `TreeShape` is drafted as it is.
         law: how children are chosen.
-        sampling: the settings of the target.
+        sampling: the target's sampling settings.
 
     Raises:
-        InvalidTree: if the growth states that it is not made for the law.
+        InvalidTree: if the growth states its laws and this law is not among them.
     """
     if isinstance(growth, TreeShape) and growth.size == 1:
         return NoDrafter()

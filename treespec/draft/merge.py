@@ -1,4 +1,4 @@
-"""Several sources in one tree, within one number of nodes or a number for each."""
+"""Merge several draft sources into one tree, with a shared number of nodes or a number for each source."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,53 +20,56 @@ from treespec.tree import Law, TokenTree, TreeShape
 __all__ = ["Merge"]
 
 MIXED = (Law.IID, Law.WITHOUT_REPLACEMENT)
-"""Laws of drawn children that rules decide on in groups."""
+"""Laws of drawn children that rules can decide in groups."""
 
 
 class Merge:
-    """Drafts of several sources in one tree: each node from the source that is accepted most often there.
+    """Merges the drafts of several sources into one tree.
 
-    With `rates` the sources share the tree. It is filled best first, by rates that were measured before,
-    on other texts: for each source, by depth and rank, how often a child is accepted if its parent is.
-    The value of a node is the product of the rates along its path. Deterministic drafts are united by
-    prefix: equal children are one node, and count with the best of their values. A `ModelDrafter` draws
-    where the plan wants it to, below deterministic nodes too, from its distribution without the
-    deterministic children of the node, which are decided after the drawn ones: so it accepts most. Of its
-    growth only the depth counts. Of other sources that draw, the proposed tree is taken, or as much of it
-    as there is room for, by depth and rank alone; draws keep tests of their own beside equal ones.
+    With `rates` the sources share the tree: each node comes from the source that is accepted most often
+    there. The tree is filled best first, by rates that were measured beforehand on other texts: for each
+    source, by depth and rank, how often a child is accepted if its parent is. The value of a node is the
+    product of the rates along its path. Deterministic drafts are united by prefix: equal children are one
+    node, which has the largest of their values. A `ModelDrafter` draws where the plan asks for it, below
+    deterministic nodes too, from its distribution without the deterministic children of the node, which
+    are decided after the drawn ones; this order accepts most. Only the depth of its growth is used. For
+    other sources that draw, the proposed tree is taken, or the part of it that there is room for, chosen
+    by depth and rank alone; each draw is tested separately, even beside an equal one.
 
-    With `budgets` each source has nodes of its own: it drafts the tree that it drafts alone, and the
-    first nodes of each tree, as many as its source has, stand below one root. Equal deterministic
-    children are united here too, so the whole has at most the sum of the budgets and the root. A model is
-    not told what the others draft: the tree of the first source that draws is decided as if it were
-    alone, and what the others add is tried where it fails.
+    With `budgets` each source has its own nodes: it drafts the same tree as alone, and the first nodes of
+    each tree, as many as the source's budget, are placed below one root. Equal deterministic children are
+    united here too, so the tree has at most the sum of the budgets plus the root. A model does not know
+    what the others draft: the tree of the first source that draws is decided as if it were alone, and the
+    nodes of the others are tried where it fails.
 
-    If a source draws, the trees are mixed (`TokenTree.is_mixed`): rules decide on the children of each
-    node group after group, each child against the row that it was drawn from. Without one they are
+    If any source draws, the trees are mixed (`TokenTree.is_mixed`): rules decide the children of each node
+    group by group, each child against the row that it was drawn from. Otherwise all children are
     DETERMINISTIC.
 
-    Each source is told of what was emitted in its own terms: as far as its own tree has it, the further
-    tokens, the next root. Sources that read the rows of all their nodes (`Jacobi`, `Lookahead`) have their
-    trees kept whole; of other sources' nodes that were not verified the rows are NaN.
+    After each step, every source receives a step in terms of its own tree: the part of the path in this
+    tree, the further emitted tokens, and the next root. Trees of sources that read the rows of all their
+    nodes (`Jacobi`, `Lookahead`) are kept whole; for other sources, rows of unverified nodes are NaN.
 
     Args:
-        sources: by name, two at least; of drawn children those of the first are decided first.
-        size: nodes of a tree, the root included, that the sources share; with `budgets` the most that
-            these and the root may be together, None for no limit.
-        rates: of each source, by name: for each depth a row of numbers in [0, 1], by rank. The last row
-            stands for all greater depths, ranks beyond a row are not drafted. A drawn child's rank counts
-            all elder children of its node, whoever drafted them. None with `budgets`.
-        budgets: of each source, by name, nodes of its own, the root left out, at least 1; None to share.
-        depth: most edges of a shared tree; None for as many as the sources have.
-        branching: most children of a node of a shared tree; None for no limit.
-        vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
+        sources: at least two sources, by name. Among drawn children, those of earlier sources are decided
+            first.
+        size: number of nodes, the root included, that the sources share; with `budgets`, the maximum of
+            all budgets plus the root, or None for no limit.
+        rates: for each source by name, one row of numbers in [0, 1] by rank for each depth. The last row
+            also stands for all greater depths; ranks beyond a row are not drafted. The rank of a child
+            drawn by a `ModelDrafter` counts all elder children of its node, whichever source drafted them.
+            None with `budgets`.
+        budgets: for each source by name, its number of nodes without the root, at least 1; None to share.
+        depth: maximum depth of a shared tree; None for the largest depth of the sources.
+        branching: maximum number of children of a node of a shared tree; None for no limit.
+        vocab_size: the target's vocabulary size, to refuse larger ids; None to skip the check.
 
     Raises:
-        InvalidArgument: if there are not two sources, one is none, one or a part of one appears twice,
-            there is no size to share, a tree that is kept whole does not fit in the size, the depth or the
-            branching, or in the budget of its source, or the rates or budgets are not those of the
-            sources, or both or none of them are given.
-        InvalidTree: if a source draws its children together (`Law.together`).
+        InvalidArgument: if there are fewer than two sources, a source is not a drafter, a source or a part
+            of it appears twice, there is no size to share, a tree that must be kept whole does not fit in
+            the size, depth or branching, or in the budget of its source, the names of rates or budgets are
+            not those of the sources, or both or neither of these are given.
+        InvalidTree: if a source draws the children of a node together (`Law.together`).
     """
 
     def __init__(
@@ -83,7 +86,8 @@ class Merge:
         self.sources = _sources(sources)
         if (rates is None) == (budgets is None):
             raise InvalidArgument(
-                "a merge needs either rates, by which its sources share a size, or budgets, nodes for each"
+                "a merge needs either rates, by which its sources share a size, or budgets, a number of "
+                "nodes for each source"
             )
         if budgets is not None and (depth is not None or branching is not None):
             raise InvalidArgument(
@@ -97,36 +101,36 @@ class Merge:
         )
         self.max_depth, self._drawing = self.layout.max_depth, self.layout.drawing
         self._vocab_size = vocab_size
-        # What is sure is decided after what is drawn.
+        # Deterministic children are decided after drawn ones.
         self._groups_in_order = sorted(
-            self.sources, key=lambda n: law_of(self.sources[n]) is Law.DETERMINISTIC
+            self.sources, key=lambda name: law_of(self.sources[name]) is Law.DETERMINISTIC
         )
         self._proposed: TokenTree | None = None
         self.origins: tuple[tuple[str, ...], ...] = ()
-        """Of each node of the tree that was proposed last, the sources that drafted it."""
+        """For each node of the last proposed tree, the sources that drafted it."""
 
     @property
     def law(self) -> Law:
-        """DETERMINISTIC if no source draws, else that of the first that does."""
+        """DETERMINISTIC if no source draws, otherwise the law of the first source that does."""
         laws = map(law_of, self.sources.values())
         return next((law for law in laws if law is not Law.DETERMINISTIC), Law.DETERMINISTIC)
 
     @property
     def max_length(self) -> int:
-        """Positions up to which all sources can draft."""
+        """Number of positions up to which all sources can draft."""
         return min(source.max_length for source in self.sources.values())
 
     def bind_target(self, target: Target) -> None:
-        """Let the sources that can read it know the target."""
+        """Pass the target to the sources that can read it."""
         for source in self.sources.values():
             if isinstance(source, ReadsTarget):
                 source.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Begin anew with every source.
+        """Start over on a prompt with every source.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         require_tokens(tokens)
         self._root, self._device, self._proposed = int(tokens[-1]), tokens.device, None
@@ -134,11 +138,11 @@ class Merge:
             source.prefill(tokens)
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The best nodes of all sources, or those that each has.
+        """Draft a tree of the best nodes of all sources, or of each source's budget.
 
         Raises:
-            InvalidTree: naming a source whose tree has another root, ids beyond the vocabulary, or children
-                that cannot be decided in groups.
+            InvalidTree: if the tree of a source has another root, ids beyond the vocabulary, or children
+                that cannot be decided in groups; the error names the source.
             TreespecError: see the sources.
         """
         self._trees = {
@@ -151,31 +155,31 @@ class Merge:
         self._nodes = nodes
         self.origins = tuple(
             tuple(trie.sources[node.entry]) if node.drawn_by is None else (node.drawn_by,)
-            for node in (nodes[at] for at in self._order)
+            for node in (nodes[index] for index in self._order)
         )
         self._proposed = self._tree(nodes, self._order, coins)
         return self._proposed
 
     def commit(self, step: Step) -> None:
-        """Tell every source what was emitted.
+        """Commit the step to every source, in terms of the source's own tree.
 
         Raises:
             InvalidTree: if the tree is not the one that was proposed last.
         """
         if step.tree is not self._proposed:
             raise InvalidTree(
-                "a step of a tree that the merge did not propose last: commit the step of the tree that "
-                "propose() gave"
+                "this step is of a tree that the merge did not propose last: commit the step of the tree "
+                "that propose() returned"
             )
         self._root = step.verdict.bonus
         for name, source in self.sources.items():
-            told = name in self._drawing or getattr(source, "reads_any_tree", None)
-            source.commit(step if told else self._own_step(name, step))
+            takes_any_step = name in self._drawing or getattr(source, "reads_any_tree", None)
+            source.commit(step if takes_any_step else self._own_step(name, step))
         self._proposed = None
 
     def _checked(self, name: str, tree: Any) -> TokenTree:
-        """A proposal that can be merged."""
-        instance(f"what source {name!r} proposed", tree, TokenTree, "a TokenTree", InvalidTree)
+        """A source's proposal, checked to be one that can be merged."""
+        instance(f"the proposal of source {name!r}", tree, TokenTree, "a TokenTree", InvalidTree)
         ids = tree.token_ids
         if ids[0] != self._root:
             raise InvalidTree(
@@ -197,55 +201,63 @@ class Merge:
         return tree
 
     def _tree(self, nodes: list[Node], order: list[int], coins: Coins) -> TokenTree:
-        """The planned tree, drawn where nothing was drafted yet."""
-        place = {at: i for i, at in enumerate(order)}
-        parents = [place.get(nodes[at].parent, -1) for at in order]
-        tokens = [-1 if (token := nodes[at].token) is None else token for at in order]
+        """The planned tree, with the children that model drafters draw now."""
+        # `order` lists indices into `nodes`; the tree numbers its nodes by their positions in `order`.
+        position = {index: i for i, index in enumerate(order)}
+        parents = [position.get(nodes[index].parent, -1) for index in order]
+        tokens = [-1 if (token := nodes[index].token) is None else token for index in order]
         tokens[0] = self._root
         groups = [
-            self._groups(nodes, [place[c] for c in nodes[at].children], order) for at in order
+            self._groups(nodes, [position[child] for child in nodes[index].children], order)
+            for index in order
         ]
         rows: dict[tuple[int, str], Tensor] = {}
         for name, source in self._drawing.items():
-            wanted = {node: of[name] for node, of in enumerate(groups) if name in of}
-            avoided = {node: self._sure(groups[node], tokens) for node in wanted}
+            wanted = {
+                node: by_source[name] for node, by_source in enumerate(groups) if name in by_source
+            }
+            avoided = {node: self._sure_tokens(groups[node], tokens) for node in wanted}
             if wanted:
-                of_nodes = source.draw_into(parents, tokens, wanted, avoided, coins)
-                rows |= {(node, name): row for node, row in of_nodes.items()}
-        for node, at in enumerate(order):
+                drawn_from = source.draw_into(parents, tokens, wanted, avoided, coins)
+                rows |= {(node, name): row for node, row in drawn_from.items()}
+        for node, index in enumerate(order):
             for name in groups[node]:
                 if name in self._trees:
-                    rows[node, name] = self._trees[name].draft_probs_of(
-                        max(nodes[at].tree_place, 0)
-                    )
+                    own_node = max(nodes[index].tree_place, 0)
+                    rows[node, name] = self._trees[name].draft_probs_of(own_node)
         shape = TreeShape(tuple(parents))
-        laws = [[(self._law_of(name), len(c)) for name, c in of.items()] for of in groups]
-        drawn = [
+        laws = [
+            [(self._law_of(name), len(children)) for name, children in by_source.items()]
+            for by_source in groups
+        ]
+        drawn_rows = [
             rows[node, name]
-            for node, of in enumerate(groups)
-            for name in of
+            for node, by_source in enumerate(groups)
+            for name in by_source
             if not self._is_sure(name)
         ]
-        if self.law is Law.DETERMINISTIC and not drawn:
+        if self.law is Law.DETERMINISTIC and not drawn_rows:
             return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
-        stacked = torch.stack(drawn) if drawn else None
-        tree = TokenTree.of(shape, tokens, stacked, laws, self._device)
+        draft_probs = torch.stack(drawn_rows) if drawn_rows else None
+        tree = TokenTree.of(shape, tokens, draft_probs, laws, self._device)
         made_here = all(type(source.sampling) is Sampling for source in self._drawing.values())
-        fine = made_here and all(proposed.is_vouched for proposed in self._trees.values())
-        return tree.vouched() if fine else tree
+        valid = made_here and all(proposed.is_vouched for proposed in self._trees.values())
+        return tree.vouched() if valid else tree
 
     def _groups(
         self, nodes: list[Node], children: list[int], order: list[int]
     ) -> dict[str, list[int]]:
-        """Children of a node by the source that draws them, "" for deterministic ones, in order."""
+        """Children of a node, in order, by the source that draws them; "" for deterministic children."""
         groups: dict[str, list[int]] = {}
         for child in sorted(children):
             groups.setdefault(nodes[order[child]].drawn_by or "", []).append(child)
         return groups
 
-    def _sure(self, groups: Mapping[str, Sequence[int]], tokens: Sequence[int]) -> list[int]:
+    def _sure_tokens(self, groups: Mapping[str, Sequence[int]], tokens: Sequence[int]) -> list[int]:
         """The tokens of a node's deterministic children, as far as they are known."""
-        sure = (c for name, of in groups.items() if self._is_sure(name) for c in of)
+        sure = (
+            child for name, children in groups.items() if self._is_sure(name) for child in children
+        )
         return [tokens[child] for child in sure if tokens[child] >= 0]
 
     def _is_sure(self, name: str) -> bool:
@@ -260,17 +272,19 @@ class Merge:
         return law
 
     def _own_step(self, name: str, step: Step) -> Step:
-        """What a source must know of a step, in the terms of the tree that it proposed."""
+        """The step in terms of the tree that a source proposed."""
         tree, emitted = self._trees[name], step.emitted_ids
         path = [0]
         for token in emitted[:-1]:
-            below = [c for c in tree.shape.children[path[-1]] if tree.token_ids[c] == token]
-            if not below:
+            matching = [
+                child for child in tree.shape.children[path[-1]] if tree.token_ids[child] == token
+            ]
+            if not matching:
                 break
-            path.append(below[0])
+            path.append(matching[0])
         logits = step.scores.logits
         rows = logits.new_full((tree.shape.size, logits.shape[1]), torch.nan)
-        verified = {self._key(name, self._nodes[at]): i for i, at in enumerate(self._order)}
+        verified = {self._key(name, self._nodes[index]): i for i, index in enumerate(self._order)}
         entries = self._entries.get(name, range(tree.shape.size))
         for node, entry in enumerate(entries):
             if entry in verified:
@@ -280,7 +294,7 @@ class Merge:
         return Step(tree, verdict, Scores(rows), step.tokens, further)
 
     def _key(self, name: str, node: Node) -> int:
-        """Where a node of the plan stands in what a source proposed; -1 if it does not."""
+        """The trie entry or tree node of a planned node in a source's proposal; -1 if it has none."""
         if node.parent < 0:
             return 0
         if name in self._entries:
@@ -292,31 +306,30 @@ def _sources(given: Any) -> dict[str, Drafter]:
     instance("sources", given, Mapping, "a mapping of names to draft sources")
     if len(given) < 2:
         raise InvalidArgument(
-            f"sources has {len(given)}, but a merge is of two draft sources at least"
+            f"sources has {len(given)} entries, but a merge needs at least two draft sources"
         )
     members = "max_depth max_length prefill propose commit"
-    seen: dict[int, str] = {}  # of all that the sources are made of
+    owners: dict[int, str] = {}  # by id of a source or of a part of it, the name of the source
     for name, source in given.items():
         if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"sources: {shown(name)} is no name of a source")
+            raise InvalidArgument(
+                f"sources: {shown(name)} is not a name of a source: give text that is not empty"
+            )
         able(f"sources[{name!r}]", source, members, "a draft source, such as PromptLookup(4)")
         parts = parts_of(source)
-        twice = next((part for part in parts if id(part) in seen), None)
-        if twice is not None:
-            are = (
-                "are one drafter"
-                if twice is source is given[seen[id(twice)]]
-                else "share a drafter"
-            )
+        shared = next((part for part in parts if id(part) in owners), None)
+        if shared is not None:
+            owner = owners[id(shared)]
+            same = shared is source is given[owner]
             raise InvalidArgument(
-                f"sources: {seen[id(twice)]!r} and {name!r} {are}, which can follow a text only once: make "
-                "two"
+                f"sources: {owner!r} and {name!r} {'are one drafter' if same else 'share a drafter'}, "
+                "which can follow a text only once: make two"
             )
-        seen |= dict.fromkeys(map(id, parts), name)
+        owners |= dict.fromkeys(map(id, parts), name)
         law = law_of(source)
         if law not in (*MIXED, Law.DETERMINISTIC):
             raise InvalidTree(
-                f"source {name!r} chooses children {law}, all of a node together: in a merge they are "
-                "drawn iid or without_replacement, or are deterministic"
+                f"source {name!r} chooses children {law}, all of a node together: in a merge they must be "
+                "deterministic, or drawn iid or without_replacement"
             )
     return dict(given)

@@ -1,6 +1,6 @@
-"""How a tree is laid out to several sources: shared by rates, or nodes of each one's own.
+"""How several sources divide a tree: they share it by rates, or each has its own nodes.
 
-Both know the sources, and of the trees that these proposed make the nodes of the whole (`planned`).
+Both layouts know the sources, and plan the nodes of the merged tree from the sources' proposed trees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,12 @@ from treespec.tree import Law, TokenTree
 __all__ = ["Apart", "Plan", "Shared", "law_of"]
 
 Plan = tuple[Trie, dict[str, Sequence[int]], list[Node]]
-"""The deterministic nodes united, of each deterministic source the entries of its nodes, and the nodes."""
+"""The trie of deterministic nodes, the trie entries of each deterministic source's nodes, and the planned
+nodes."""
 
 
 def law_of(source: Drafter) -> Law:
-    """The law of a source's children; those of sources that have none are deterministic."""
+    """The law of a source's children; DETERMINISTIC if the source does not state one."""
     return getattr(source, "law", Law.DETERMINISTIC)
 
 
@@ -29,15 +30,15 @@ class Shared:
     """One tree that the sources share, filled best first by rates.
 
     Args:
-        sources: by name.
-        rates: of each source, as `Merge` has them.
-        size: most nodes, the root included.
-        depth: most edges; None for as many as the sources have.
-        branching: most children of a node; None for no limit.
+        sources: the sources by name.
+        rates: rates of each source; see `Merge`.
+        size: maximum number of nodes, the root included.
+        depth: maximum depth; None for the largest depth of the sources.
+        branching: maximum number of children of a node; None for no limit.
 
     Raises:
-        InvalidArgument: if there is no size, trees that are kept whole do not fit in the limits, or the
-            rates are not those of the sources.
+        InvalidArgument: if there is no size, trees that must be kept whole do not fit in the limits, or the
+            names of the rates are not those of the sources.
     """
 
     def __init__(
@@ -58,17 +59,19 @@ class Shared:
         if depth is not None:
             self.max_depth = min(self.max_depth, integer("depth", depth, least=1))
         widest = size if branching is None else integer("branching", branching, least=1)
-        # Those that are sure first: the others draw beside what these take.
+        # Deterministic sources first: the others draw from what these leave.
         drawing = sorted(
             (name for name, source in sources.items() if _draws_where_told(source)),
             key=lambda name: law_of(sources[name]) is not Law.DETERMINISTIC,
         )
-        self.drawing = {n: s for n in drawing if isinstance(s := sources[n], ModelDrafter)}
+        self.drawing = {
+            name: source for name in drawing if isinstance(source := sources[name], ModelDrafter)
+        }
         self._whole = {name: source for name, source in sources.items() if _is_kept_whole(source)}
         self._require_room_for_whole_trees(size, depth, branching)
-        # Distinct children of a node, drawn beside each other, are no more than there are tokens.
-        fewest = min((s.model.vocab_size for s in self.drawing.values()), default=widest)
-        self.room = Room(size, self.max_depth, min(widest, fewest))
+        # A node cannot have more distinct children than there are tokens.
+        vocabularies = (source.model.vocab_size for source in self.drawing.values())
+        self.room = Room(size, self.max_depth, min(widest, min(vocabularies, default=widest)))
 
     def _require_room_for_whole_trees(
         self, size: int, depth: int | None, branching: int | None
@@ -77,7 +80,7 @@ class Shared:
         for name, source in self._whole.items():
             if source.max_depth > self.max_depth:
                 raise InvalidArgument(
-                    f"depth = {depth}, but {name!r} reads the rows of all its nodes, which have depth "
+                    f"depth = {depth}, but {name!r} reads the rows of all its nodes, which reach depth "
                     f"{source.max_depth}"
                 )
         needed = sum(getattr(source, "size", 1) - 1 for source in self._whole.values()) + 1
@@ -89,15 +92,15 @@ class Shared:
         children = sum(getattr(source, "branching", 1) for source in self._whole.values())
         if branching is not None and children > branching:
             raise InvalidArgument(
-                f"branching = {branching}, but {names} read the rows of all their nodes, of which one can "
+                f"branching = {branching}, but {names} read the rows of all their nodes, and a node can "
                 f"have {children} children"
             )
 
     def plan(self, trees: Mapping[str, TokenTree]) -> Plan:
-        """The nodes of largest value, of the trees and of what is drawn where the plan wants it.
+        """Plan the nodes of largest value, from the proposed trees and from the sources that draw later.
 
         Args:
-            trees: by source, those of `drawing` left out.
+            trees: the proposed tree of each source that is not in `drawing`.
         """
         trie, entries, drawn = Trie(), dict[str, Sequence[int]](), {}
         for name, tree in trees.items():
@@ -113,16 +116,16 @@ class Shared:
 
 
 class Apart:
-    """The trees of all sources below one root, each with nodes of its own.
+    """The trees of all sources below one root, each with its own nodes.
 
     Args:
-        sources: by name.
-        budgets: of each source, nodes of its own, the root left out.
-        size: the most that these and the root may be together; None for no limit.
+        sources: the sources by name.
+        budgets: number of nodes of each source, without the root.
+        size: maximum of all budgets plus the root; None for no limit.
 
     Raises:
-        InvalidArgument: if budgets are not those of the sources, below 1, less than a tree needs that is
-            kept whole, or with the root more than `size`.
+        InvalidArgument: if the names of the budgets are not those of the sources, or a budget is below 1 or
+            too small for a tree that must be kept whole, or all budgets plus the root exceed `size`.
     """
 
     def __init__(self, sources: Mapping[str, Drafter], budgets: Any, size: int | None) -> None:
@@ -138,7 +141,7 @@ class Apart:
             if _is_kept_whole(source) and self.budgets[name] < needed:
                 raise InvalidArgument(
                     f"budgets[{name!r}] = {self.budgets[name]}, but this source reads the rows of all its "
-                    f"nodes: give it {needed}"
+                    f"nodes: give it at least {needed}"
                 )
         total = sum(self.budgets.values()) + 1
         if size is not None and total > integer("size", size, least=2):
@@ -148,10 +151,10 @@ class Apart:
             )
 
     def plan(self, trees: Mapping[str, TokenTree]) -> Plan:
-        """The first nodes of each tree, as many as its source has.
+        """Plan the first nodes of each tree, as many as the source's budget.
 
         Args:
-            trees: by source.
+            trees: the proposed tree of each source.
         """
         trie, entries, drawn = Trie(), dict[str, Sequence[int]](), {}
         for name, tree in trees.items():
@@ -167,5 +170,5 @@ def _draws_where_told(source: Drafter) -> bool:
 
 
 def _is_kept_whole(source: Drafter) -> bool:
-    """Whether it reads the rows of all the nodes that it drafts."""
+    """Whether a source reads the rows of all nodes that it drafts."""
     return not getattr(source, "reads_any_tree", True)

@@ -1,4 +1,4 @@
-"""Which nodes a tree of several sources has: best first by rates, or those of each source's own budget."""
+"""Plan the nodes of a merged tree: best first by rates, or the first nodes of each source's tree."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ class Room(NamedTuple):
     """The limits of a tree.
 
     Args:
-        size: most nodes, the root included.
-        depth: most edges from the root.
-        branching: most children of a node.
+        size: maximum number of nodes, the root included.
+        depth: maximum depth, in edges from the root.
+        branching: maximum number of children of a node.
     """
 
     size: int
@@ -27,12 +27,12 @@ class Room(NamedTuple):
 
 
 class DrawingSource(NamedTuple):
-    """A source that draws where it is told to.
+    """A source that draws where the plan asks for it.
 
     Args:
-        name: of the source.
-        rates: its own.
-        depth: most edges from the root that it drafts.
+        name: name of the source.
+        rates: rates of the source.
+        depth: largest depth that it drafts.
     """
 
     name: str
@@ -42,17 +42,17 @@ class DrawingSource(NamedTuple):
 
 @dataclass(eq=False)
 class Node:
-    """A node that the tree will have.
+    """A planned node of the merged tree.
 
     Args:
-        parent: its place in the plan; -1 for the root.
+        parent: index of its parent in the plan; -1 for the root.
         depth: edges from the root.
-        value: how probably it is accepted, by the rates; 1 where there are none.
-        drawn_by: the source that drew it or will; None for deterministic nodes.
-        token: its id; None if it is drawn later.
-        entry: its place in the trie, or -1.
-        tree_place: its place in the tree that `drawn_by` has proposed, or -1.
-        children: their places in the plan, in the order in which they were chosen.
+        value: estimated probability that it is accepted, by the rates; 1 without rates.
+        drawn_by: the source that drew or will draw it; None for deterministic nodes.
+        token: token id; None if it is drawn later.
+        entry: index of its entry in the trie, or -1.
+        tree_place: index of the node in the tree that `drawn_by` has proposed, or -1.
+        children: indices of its children in the plan, in the order in which they were chosen.
     """
 
     parent: int
@@ -68,8 +68,8 @@ class Node:
 class Trie:
     """The deterministic trees of several sources, united by prefix.
 
-    Equal children of a node are one entry; its value is the largest that a source gives it. Places of
-    entries rise along each path.
+    Equal children of a node are one entry; its value is the largest that any source gives it. Indices of
+    entries increase along each path.
     """
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ class Trie:
         self._entries: dict[tuple[int, int], int] = {}
 
     def unite(self, source: str, tree: TokenTree, most: int) -> list[int]:
-        """Unite the first nodes of a tree with the others.
+        """Add the first nodes of a tree to the trie.
 
         Args:
-            source: its name.
-            tree: as it proposed it.
-            most: nodes of it, the root left out.
+            source: name of the source.
+            tree: the tree that it proposed.
+            most: maximum number of nodes to add, without the root.
 
         Returns:
             The entry of each of these nodes, the root first.
@@ -99,12 +99,12 @@ class Trie:
         return entries
 
     def add(self, source: str, tree: TokenTree, rates: Rates, whole: bool) -> list[int]:
-        """Unite a tree with the others, and value its nodes.
+        """Add a tree to the trie, with the values of its nodes.
 
         Args:
-            source: its name.
-            tree: as it proposed it.
-            rates: of the source.
+            source: name of the source.
+            tree: the tree that it proposed.
+            rates: rates of the source.
             whole: whether all its nodes must be kept.
 
         Returns:
@@ -133,7 +133,7 @@ class Trie:
 
 
 class _Candidate(NamedTuple):
-    """A child that a planned node may get: from the trie, a proposed drawn tree, or a drawing source."""
+    """A possible child of a planned node: from the trie, a proposed drawn tree, or a drawing source."""
 
     parent: int
     entry: int = -1
@@ -148,31 +148,33 @@ def planned(
     drawing: Collection[DrawingSource],
     room: Room,
 ) -> list[Node]:
-    """The nodes of the tree, each after its parent.
+    """Plan the nodes of the tree, each after its parent.
 
-    The node of largest value that has a parent is taken next; a value is the product of rates along the
-    path. A drawing source's next child of a node has the rank of all children that the node has by then;
-    any other node has its rank in its own source's tree. What is drawn is chosen by depth and rank alone
-    and the elder child of a group before the younger: no choice depends on a drawn token.
+    Among the candidates whose parent is planned, the one with the largest value is taken next; a value is
+    the product of the rates along the path. The next child that a drawing source adds to a node has as its
+    rank the number of children that the node has by then; any other node has its rank in its source's own
+    tree. Drawn nodes are chosen by depth and rank alone, elder siblings of a group before younger ones: no
+    choice depends on a drawn token.
 
     Args:
         trie: the deterministic nodes to choose from; those that must be kept whole come first.
         proposed: drawn trees to choose from, each with the rates of its source.
-        drawing: sources that draw what the plan gives them, below deterministic nodes and their own.
-        room: for the tree.
+        drawing: sources that draw the nodes that the plan gives them, below deterministic nodes and their
+            own nodes.
+        room: the limits of the tree.
     """
     return _Planner(trie, proposed, drawing, room).run()
 
 
 def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list[Node]:
-    """All nodes of the trie, and of each drawn tree the first ones, below one root.
+    """Plan all nodes of the trie and the first nodes of each drawn tree, below one root.
 
-    What is taken of a drawn tree is what its source had drawn when it had drawn so many: nodes are numbered
-    in that order. So whether a node is taken does not depend on its token.
+    The nodes of a drawn tree are numbered in the order of drawing, so the first nodes are those that its
+    source drew first. Whether a node is taken does therefore not depend on its token.
 
     Args:
         trie: the deterministic nodes.
-        drawn: by source, its tree, and how many of its nodes are taken, the root left out.
+        drawn: for each source, its tree and the maximum number of nodes to take, without the root.
     """
     nodes = [Node(-1, 0, 1.0, entry=0)]
 
@@ -181,14 +183,14 @@ def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list
         nodes[parent].children.append(len(nodes) - 1)
         return len(nodes) - 1
 
-    places = [0]
+    indices = [0]
     for entry in range(1, len(trie.parents)):
-        places.append(add(places[trie.parents[entry]], token=trie.tokens[entry], entry=entry))
+        indices.append(add(indices[trie.parents[entry]], token=trie.tokens[entry], entry=entry))
     for name, (tree, most) in drawn.items():
-        places = [0]
+        indices = [0]
         for node in range(1, min(tree.shape.size, most + 1)):
-            parent, token = places[tree.shape.parents[node]], tree.token_ids[node]
-            places.append(add(parent, drawn_by=name, token=token, tree_place=node))
+            parent, token = indices[tree.shape.parents[node]], tree.token_ids[node]
+            indices.append(add(parent, drawn_by=name, token=token, tree_place=node))
     return nodes
 
 
@@ -202,54 +204,54 @@ class _Planner:
     ) -> None:
         self._trie, self._proposed, self._drawing, self._room = trie, proposed, drawing, room
         self._nodes: list[Node] = []
-        self._waiting: list[tuple[float, int, _Candidate]] = []
+        self._candidates: list[tuple[float, int, _Candidate]] = []  # a heap, by falling value
         self._tick = count()
 
     def run(self) -> list[Node]:
         self._take(Node(-1, 0, 1.0, entry=0))
-        of_entry = {0: 0}
+        index_of_entry = {0: 0}
         for entry in sorted(self._trie.whole):
-            of_entry[entry] = len(self._nodes)
-            self._take(self._of_entry(of_entry[self._trie.parents[entry]], entry))
-        while self._waiting and len(self._nodes) < self._room.size:
-            value, _, candidate = heappop(self._waiting)
+            index_of_entry[entry] = len(self._nodes)
+            self._take(self._of_entry(index_of_entry[self._trie.parents[entry]], entry))
+        while self._candidates and len(self._nodes) < self._room.size:
+            negative_value, _, candidate = heappop(self._candidates)
             parent = self._nodes[candidate.parent]
             if len(parent.children) >= self._room.branching:
                 continue
-            now = self._value(candidate)
-            if now < -value:  # siblings have come before it since
+            value = self._value(candidate)
+            if value < -negative_value:  # its rank has grown, because siblings were taken since
                 self._offer(candidate)
                 continue
-            self._take(self._node(candidate, now))
-            self._offer_younger(candidate)
+            self._take(self._node(candidate, value))
+            self._offer_next_sibling(candidate)
         return self._nodes
 
     def _take(self, node: Node) -> None:
-        place = len(self._nodes)
+        index = len(self._nodes)
         self._nodes.append(node)
         if node.parent >= 0:
-            self._nodes[node.parent].children.append(place)
+            self._nodes[node.parent].children.append(index)
         if node.depth >= self._room.depth:
             return
         if node.entry >= 0:
             for entry in self._trie.children[node.entry]:
                 if entry not in self._trie.whole:
-                    self._offer(_Candidate(place, entry=entry))
+                    self._offer(_Candidate(index, entry=entry))
         for name, (tree, _) in self._proposed.items():
             children = tree.shape.children[node.tree_place if node.drawn_by == name else 0]
-            if children and (place == 0 or (node.drawn_by == name and node.tree_place >= 0)):
-                self._offer(_Candidate(place, proposed=name, tree_place=children[0]))
+            if children and (index == 0 or (node.drawn_by == name and node.tree_place >= 0)):
+                self._offer(_Candidate(index, proposed=name, tree_place=children[0]))
         for source in self._drawing:
             if node.drawn_by in (None, source.name) and node.depth < source.depth:
-                self._offer(_Candidate(place, draws=source))
+                self._offer(_Candidate(index, draws=source))
 
     def _offer(self, candidate: _Candidate) -> None:
         value = self._value(candidate)
         if value > 0:
-            heappush(self._waiting, (-value, next(self._tick), candidate))
+            heappush(self._candidates, (-value, next(self._tick), candidate))
 
-    def _offer_younger(self, candidate: _Candidate) -> None:
-        """After a drawn child: the next of its group."""
+    def _offer_next_sibling(self, candidate: _Candidate) -> None:
+        """Offer the drawn child that follows a taken one in its group."""
         if candidate.draws is not None:
             self._offer(candidate)
         if candidate.proposed is not None:
@@ -260,7 +262,7 @@ class _Planner:
                 self._offer(candidate._replace(tree_place=siblings[rank]))
 
     def _value(self, candidate: _Candidate) -> float:
-        """As far as the siblings go that are there now."""
+        """The value of a candidate, given the children that its parent has now."""
         parent = self._nodes[candidate.parent]
         if candidate.entry >= 0:
             return self._trie.values[candidate.entry]
@@ -296,16 +298,19 @@ class _Planner:
 
 
 def numbered(nodes: Sequence[Node], groups: Sequence[str]) -> list[int]:
-    """The planned nodes breadth first, the children of each by the order of their groups.
+    """Indices of the planned nodes breadth first, the children of each node in the order of their groups.
 
     Args:
-        nodes: as planned.
-        groups: names of the sources that draw, in the order in which their groups are decided; the
-            deterministic children come last.
+        nodes: the planned nodes.
+        groups: names of the sources in the order in which their groups are decided; deterministic children
+            come last.
     """
-    place = {name: i for i, name in enumerate(groups)}
+    group_rank = {name: i for i, name in enumerate(groups)}
+
+    def rank(child: int) -> int:
+        return group_rank.get(nodes[child].drawn_by or "", len(group_rank))
+
     order = [0]
-    for at in order:  # grows meanwhile
-        children = nodes[at].children
-        order += sorted(children, key=lambda c: place.get(nodes[c].drawn_by or "", len(place)))
+    for index in order:  # the list grows during the loop
+        order += sorted(nodes[index].children, key=rank)
     return order

@@ -34,27 +34,28 @@ class ModelDrafter:
 
     The model's cache holds the rows of committed tokens that the model has run. Committed tokens that it
     has not run (an accepted leaf was never run) are *pending*: they open the next pass as a chain above
-    the root. Nodes that never get children are never run, and none is run twice: a growth that comes back
-    to a node gets further children from the row that is known.
+    the root. Nodes without children are never run, and no node is run twice: a growth that returns to a
+    node gets further children from its known row.
 
     Args:
-        model: the weights; its own cache is not touched, each drafter has a fresh one.
-        growth: where the tree grows; a `TreeShape` grows as it is. One that chooses among drafted nodes
-            (`PruningGrowth`) needs the law DETERMINISTIC: chosen by their tokens, drawn children are no
-            longer drawn by their law, and no rule is lossless on them. One that makes a tree of the rows
-            along a chain (`MarginalGrowth`) gets those along the chain of the best tokens.
+        model: the draft model; the drafter uses a fresh cache and never touches the model's own.
+        growth: where the tree grows; a `TreeShape` is drafted as it is. A growth that selects among drafted
+            nodes (`PruningGrowth`) needs the law DETERMINISTIC: drawn children that are selected by their
+            tokens no longer follow their law, and no rule is lossless on them. A growth that builds its
+            tree from the rows along a chain (`MarginalGrowth`) gets the rows along the chain of best
+            tokens.
         law: how children are chosen. IID and WITHOUT_REPLACEMENT draw from the model's distribution under
             `sampling`; DETERMINISTIC takes the k best logits and uses no coin.
-        sampling: the settings of the target, applied by the same code.
-        observer: told of the stage `level`, once for each level of a tree whose shape is known beforehand.
+        sampling: the target's sampling settings, applied by the same code.
+        observer: notified of the stage `level`, once per level of a tree whose shape is fixed beforehand.
 
     Raises:
-        InvalidArgument: if the model, the growth, the sampling or the observer is something else.
-        InvalidTree: if the law is none, or the growth states that it is not made for it.
+        InvalidArgument: if the model, the growth, the sampling or the observer has the wrong type.
+        InvalidTree: if there is no such law, or the growth states its laws and this one is not among them.
     """
 
     draws_where_told = True
-    """Whether a merge may ask it for single nodes (`draw_into`)."""
+    """Whether a merge may request single nodes from it (`draw_into`)."""
 
     def __init__(
         self,
@@ -80,27 +81,27 @@ class ModelDrafter:
                 f"growth '{_name(self.growth)}' is not made for children chosen {self.law}: "
                 f"it is made for {made_for} only"
             )
-        self._prunes = self.growth if isinstance(self.growth, PruningGrowth) else None
-        self._over = self.growth if isinstance(self.growth, MarginalGrowth) else None
+        self._pruning = self.growth if isinstance(self.growth, PruningGrowth) else None
+        self._marginal = self.growth if isinstance(self.growth, MarginalGrowth) else None
         self._stage = nullcontext if observer is None else observer.stage
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
 
     @property
     def max_depth(self) -> int:
-        """Most edges that a proposed tree can have."""
+        """Largest depth of a proposed tree."""
         return self.growth.max_depth
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for."""
+        """Number of positions in the model's context."""
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Cache all tokens but the last, which is the first root.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         require_tokens(tokens)
         self.model.prefill(tokens[:-1])
@@ -108,13 +109,13 @@ class ModelDrafter:
         self._pending, self._root = [], int(tokens[-1])
 
     def propose(self, coins: Coins) -> TokenTree:
-        """A tree over the root, grown until the growth has nothing to add.
+        """Draft a tree from the root until the growth has nothing to add.
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
-            InvalidTree: if the growth names a node that is not there, or one twice; if it wants more
-                children of a node than the law gives, or comes back to a node whose children the law
-                chooses together; if it keeps nodes that are no tree, or some of the drawn nodes only.
+            InvalidTree: if the growth names a node that does not exist, or a node twice at once; if it asks
+                for more children than the law can give, or returns to a node whose children the law
+                chooses together; if the nodes it keeps are not a tree, or omit some of the drawn nodes.
         """
         if isinstance(self.growth, StaticGrowth) and self.growth.shape.depth:
             levels = levels_of(self.growth.shape, self._device)
@@ -124,8 +125,8 @@ class ModelDrafter:
                 levels, self.model, head, committed, self._device, self._stage
             )
             return self._vouched(tree)
-        if self._over:
-            return self._vouched(self._over_chain(self._over, coins))
+        if self._marginal:
+            return self._vouched(self._over_chain(self._marginal, coins))
         parents, tokens = [-1], [self._root]
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
@@ -144,18 +145,20 @@ class ModelDrafter:
                 parents += [node] * len(children)
                 tokens += children
         self._rows = passes.rows
-        if self._prunes:
-            kept = self._kept(self._prunes.keep(shape, probs), shape)
+        if self._pruning:
+            kept = self._checked_nodes(self._pruning.keep(shape, probs), shape)
             if len(kept) < shape.size:
-                place = {node: i for i, node in enumerate(kept)}
-                shape = _shape(tuple(place.get(shape.parents[node], -1) for node in kept))
+                index = {node: i for i, node in enumerate(kept)}
+                shape = _shape(tuple(index.get(shape.parents[node], -1) for node in kept))
                 tokens = [tokens[node] for node in kept]
-                self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
+                self._rows = {
+                    index[node]: row for node, row in passes.rows.items() if node in index
+                }
         rows = drawn.stacked(shape)
         return self._vouched(TokenTree.of(shape, tokens, rows, self.law, self._device))
 
     def _over_chain(self, growth: MarginalGrowth, coins: Coins) -> TokenTree:
-        """What a growth makes of the rows along the chain of best tokens."""
+        """The tree that a growth builds from the rows along the chain of best tokens."""
         chain = range(growth.max_depth)
         tokens = [self._root, *[-1] * len(chain)]
         logits = self.draw_into(
@@ -164,30 +167,32 @@ class ModelDrafter:
         marginals = ranking_of(self.sampling)(torch.stack([logits[i] for i in chain]))
         made = growth.tree_over(marginals, self._root)
         tree = TokenTree.of(made.shape, made.token_ids, None, self.law, self._device)
-        # The model has run the chain: so far as it is a path of the tree, its rows are those of nodes.
+        # The model has run the chain: as far as the tree contains it, nodes have the rows of the chain.
         rows, node = {0: self._rows[0]}, 0
         for i in chain[1:]:
-            below = [c for c in tree.shape.children[node] if made.token_ids[c] == tokens[i]]
-            if not below:
+            matching = [
+                child for child in tree.shape.children[node] if made.token_ids[child] == tokens[i]
+            ]
+            if not matching:
                 break
-            (node,) = below
+            (node,) = matching
             rows[node] = self._rows[i]
         self._rows = rows
         return tree
 
     def _vouched(self, tree: TokenTree) -> TokenTree:
-        """The tree, whose rows `Sampling` has just made of finite logits."""
+        """The tree, marked as valid if `Sampling` itself has just computed its rows from finite logits."""
         return tree.vouched() if type(self.sampling) is Sampling else tree
 
-    def _kept(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:
-        """What the growth keeps, in the order of creation, if that may be."""
+    def _checked_nodes(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:
+        """The nodes that a growth keeps, in the order of creation, checked to be a valid choice."""
         kept = set(map(int, nodes))
         name = _name(self.growth)
         if not kept <= set(range(shape.size)):
-            raise InvalidTree(f"growth '{name}' keeps nodes that are not there: {sorted(kept)}")
+            raise InvalidTree(f"growth '{name}' keeps nodes that do not exist: {sorted(kept)}")
         if 0 not in kept:
             raise InvalidTree(f"growth '{name}' does not keep the root")
-        orphan = next((n for n in kept if n and shape.parents[n] not in kept), None)
+        orphan = next((node for node in kept if node and shape.parents[node] not in kept), None)
         if orphan is not None:
             raise InvalidTree(
                 f"growth '{name}' keeps node {orphan} but not its parent {shape.parents[orphan]}"
@@ -195,15 +200,18 @@ class ModelDrafter:
         if len(kept) < shape.size and self.law is not Law.DETERMINISTIC:
             raise InvalidTree(
                 f"growth '{name}' keeps {len(kept)} of {shape.size} nodes, but choosing among children "
-                f"drawn {self.law} biases the output: draft deterministic children, or keep all"
+                f"drawn {self.law} biases the output: draft deterministic children, or keep all nodes"
             )
         return sorted(kept)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """A tree over the last of these tokens, which follow the root; it is forgotten.
+        """Draft a tree whose root is the last of these uncommitted tokens, which follow the current root.
+
+        The drafter's own state is unchanged afterwards.
 
         Args:
-            tokens: in the order of the text, run again each time; none for the tree of `propose`.
+            tokens: in the order of the text, run again at each call; if empty, the tree is that of
+                `propose`.
             coins: as for `propose`.
 
         Raises:
@@ -214,7 +222,7 @@ class ModelDrafter:
 
     @contextmanager
     def _below(self, tokens: Sequence[int]) -> Iterator[None]:
-        """As if these tokens were committed. Of the rows that are run, those of pending tokens stay."""
+        """Act as if these tokens were committed. Only rows of pending tokens are kept afterwards."""
         pending, root = self._pending, self._root
         *self._pending, self._root = [*pending, root, *tokens]
         try:
@@ -233,29 +241,30 @@ class ModelDrafter:
         avoided: Mapping[int, Collection[int]],
         coins: Coins,
     ) -> dict[int, Float[Tensor, "V"]]:
-        """Draw some nodes of a tree that several sources fill; the step of that tree is then committed.
+        """Draw some nodes of a tree that several sources share; the step of that tree is committed later.
 
         Args:
-            parents: of all nodes, the root first, each before its children.
-            tokens: of all nodes, written here for those that are drawn.
-            wanted: by node, those of its children that are drawn, in draw order. The node has a token, or
-                is drawn itself.
-            avoided: by node, tokens that are not drawn: other children of it.
+            parents: the parent of each node, the root first, each node before its children.
+            tokens: the token of each node; the tokens of drawn nodes are written into this list.
+            wanted: by node, its children to draw, in draw order. The node itself has a token or is drawn
+                as well.
+            avoided: by node, tokens not to draw: those of its other children.
             coins: for the laws that draw.
 
         Returns:
-            By node, what its children were drawn from: the model's distribution without the tokens avoided.
+            By node, the row that its children were drawn from: the model's distribution without the
+            avoided tokens (logits for DETERMINISTIC children).
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
         """
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
-        run = {0, *wanted}
+        to_run = {0, *wanted}
         for node in range(len(parents) - 1, 0, -1):
-            if node in run:
-                run.add(parents[node])
+            if node in to_run:
+                to_run.add(parents[node])
         known = set(range(len(parents))).difference(*wanted.values())
-        waiting = sorted(run)
+        waiting = sorted(to_run)
         while waiting:
             new = [node for node in waiting if node in known]
             logits = passes.run(new, [tokens[node] for node in new], parents, self._device)
@@ -275,14 +284,14 @@ class ModelDrafter:
         path = (step.tree.token_ids[node] for node in step.verdict.path)
         tokens = [*self._pending, *path, *step.further]
         ran = [self._rows[node] for node in step.verdict.path if node in self._rows]
-        opened = list(range(len(self._pending))) if ran else []
-        self.model.keep(opened + ran)
-        self._pending, self._root = tokens[len(opened) + len(ran) :], step.verdict.bonus
-        self._rows = {}
+        pending_rows = list(range(len(self._pending))) if ran else []
+        self.model.keep(pending_rows + ran)
+        self._pending = tokens[len(pending_rows) + len(ran) :]
+        self._root, self._rows = step.verdict.bonus, {}
 
 
 class Passes:
-    """The passes over one tree, in the numbering of the rows that the model runs.
+    """The passes over one tree, and the model's row of each node.
 
     Rows 0 .. p - 1 are the pending tokens, row p is the root; expanded nodes follow in the order in which
     they are run.
@@ -301,25 +310,25 @@ class Passes:
         if not first:
             tokens = [*self._pending, *tokens]
             self._parents = tuple(range(-1, len(self._pending) - 1))
-        above = list(self._parents)
+        row_parents = list(self._parents)
         for node in nodes:
-            self.rows[node] = len(above)
-            above.append(self.rows[parents[node]] if node else len(self._pending) - 1)
-        self._parents = tuple(above)
+            self.rows[node] = len(row_parents)
+            row_parents.append(self.rows[parents[node]] if node else len(self._pending) - 1)
+        self._parents = tuple(row_parents)
         logits = self._model.run(torch.tensor(tokens, device=device), self._parents, first)
         return logits[-len(nodes) :] if len(tokens) > len(nodes) else logits
 
 
 @lru_cache(maxsize=1024)
 def _shape(parents: tuple[int, ...]) -> TreeShape:
-    """The shape with these parents, checked and worked out once: most trees are drafted over and over."""
+    """The shape with these parents, cached because most shapes are drafted again and again."""
     return TreeShape(parents)
 
 
 def _without(
     logits: Float[Tensor, "T V"], avoided: Sequence[Collection[int]]
 ) -> Float[Tensor, "T V"]:
-    """The logits, of some tokens of each row -inf: these are never drawn."""
+    """The logits with -inf at the avoided tokens of each row, so that these are never drawn."""
     if any(avoided):
         logits = logits.clone()
         for row, tokens in zip(logits, avoided, strict=True):
@@ -328,7 +337,7 @@ def _without(
 
 
 def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:
-    """Refuse what no drafter can do."""
+    """Refuse a growth's answer that names a node twice, a missing node, or fewer than one child."""
     nodes = [node for node, _ in places]
     if len(set(nodes)) < len(nodes):
         raise InvalidTree(f"the growth gives children to a node twice at once: {nodes}")
@@ -336,7 +345,7 @@ def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:
         if not 0 <= node < size or k < 1:
             raise InvalidTree(
                 f"the growth gives {k} children to node {node} of a tree of {size} nodes: "
-                "it must name nodes that are there, each with a child at least"
+                "it must name existing nodes, each with at least one child"
             )
 
 

@@ -1,4 +1,4 @@
-"""Where strings of a few tokens stand in a text, and what followed them there."""
+"""The places of short strings of tokens in a text, and what followed them there."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -10,20 +10,20 @@ from treespec.draft.best_first import Follower, Limits, Match
 __all__ = ["END", "Ngrams", "followers_in", "matches_at", "most_places", "seen_last"]
 
 END = -1
-"""Between two texts."""
+"""Separates two texts."""
 
 
 class Ngrams:
-    """The places after which each string of 1 to `ngram` tokens was followed by something.
+    """An index of the places where each string of 1 to `ngram` tokens was followed by another token.
 
-    A place is an index into `text`, of the token that followed. Several texts stand one after the other,
-    with `END` between them; no string reaches over it.
+    A place is the index in `text` of the token that followed. Several texts stand one after another,
+    separated by `END`; no string extends across it.
 
     Args:
-        ngram: most tokens of a string, at least 1.
+        ngram: maximum length of a string in tokens, at least 1.
 
     Raises:
-        InvalidArgument: if that is no such integer.
+        InvalidArgument: if `ngram` is not such an integer.
     """
 
     def __init__(self, ngram: int) -> None:
@@ -33,17 +33,17 @@ class Ngrams:
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Go on with the text."""
+        """Append tokens to the text."""
         text = self.text
         for token in tokens:
-            here = len(text)
-            for n in range(1, min(self.ngram, here - self._begin) + 1):
-                self._places[tuple(text[-n:])].append(here)
+            place = len(text)
+            for n in range(1, min(self.ngram, place - self._begin) + 1):
+                self._places[tuple(text[-n:])].append(place)
             text.append(token)
 
     @contextmanager
     def reading(self, tokens: Sequence[int]) -> Iterator[None]:
-        """The text goes on with these tokens as long as the `with` lasts."""
+        """Append tokens to the text for the duration of the context."""
         length = len(self.text)
         self.read(tokens)
         try:
@@ -62,19 +62,19 @@ class Ngrams:
                 del self._places[string]
 
     def end(self) -> None:
-        """The text is over; the next one begins."""
+        """End the text; the next token begins another."""
         self.text.append(END)
         self._begin = len(self.text)
 
     def places(self, ending: Sequence[int], most: int) -> list[int]:
-        """What followed the longest part of an ending that was ever followed by something.
+        """The places that followed the longest suffix of `ending` that was ever followed by a token.
 
         Args:
-            ending: tokens; the last `ngram` of them are looked up, then one less, down to one.
-            most: places; the latest are taken.
+            ending: tokens; the last `ngram` of them are looked up, then one fewer, down to one.
+            most: maximum number of places; the latest are taken.
 
         Returns:
-            Places in rising order; none if even the last token is new.
+            Places in rising order; empty if even the last token is new.
         """
         for n in range(min(self.ngram, len(ending)), 0, -1):
             places = self._places.get(tuple(ending[-n:]))
@@ -83,35 +83,35 @@ class Ngrams:
         return []
 
     def followers(self, places: Sequence[int]) -> list[Follower]:
-        """The tokens that stand at places, with the places after them."""
+        """The tokens at these places, with the places after them."""
         return followers_in(self.text, places)
 
 
 def followers_in(text: Sequence[int], places: Sequence[int]) -> list[Follower]:
-    """The tokens that stand at places of a text, with the places after them, in the order of places."""
-    after: dict[int, list[int]] = defaultdict(list)
+    """The tokens at these places of a text, with the places after them, in the order of `places`."""
+    places_after: dict[int, list[int]] = defaultdict(list)
     for place in places:
         if place < len(text) and text[place] != END:
-            after[text[place]].append(place + 1)
-    return [Follower(token, len(places), places) for token, places in after.items()]
+            places_after[text[place]].append(place + 1)
+    return [Follower(token, len(after), after) for token, after in places_after.items()]
 
 
 def seen_last(follower: Follower, depth: int) -> tuple[int, int, int]:
-    """An order: what was seen more often first; of equals the shorter, then what was seen last."""
+    """A sort key: more frequent continuations first, then shorter ones, then the one seen last."""
     return -follower.count, depth, -follower.at[-1]
 
 
 def matches_at(
     places: Sequence[int], followers: Callable[[Sequence[int]], list[Follower]], limits: Limits
 ) -> list[Match]:
-    """What a draft may go on from: one string, that was seen at these places; nothing without a place."""
+    """A single match, of the string seen before these places; none if there is no place."""
     return [Match(places, followers, seen_last, len(places), limits)] if places else []
 
 
 def most_places(places: int) -> int:
-    """How many places of one string are asked, as an argument.
+    """The argument `places`, the number of places of a string to consult, as a plain integer.
 
     Raises:
-        InvalidArgument: if it is no integer of at least 1.
+        InvalidArgument: if it is not an integer of at least 1.
     """
     return integer("places", places, least=1)

@@ -1,4 +1,4 @@
-"""No draft: every tree is its root. Plain decoding through the same loop."""
+"""No draft: every tree is its root alone, which makes the loop decode plainly."""
 
 import sys
 
@@ -16,24 +16,24 @@ _ROOT = TreeShape.chain(0)
 
 
 class NoDrafter:
-    """Proposes the root alone, so that each step emits one token of the target's own."""
+    """Proposes the root alone, so that each step emits one token, drawn by the target."""
 
     max_depth = 0
     max_length = sys.maxsize
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Remember the root.
+        """Remember the last token as the root.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         require_tokens(tokens)
         self._root, self._device = int(tokens[-1]), tokens.device
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The root."""
+        """The root alone."""
         return TokenTree.of(_ROOT, [self._root], None, Law.DETERMINISTIC, self._device)
 
     def commit(self, step: Step) -> None:
-        """The bonus is the next root."""
+        """Remember the bonus as the next root."""
         self._root = step.verdict.bonus

@@ -1,13 +1,13 @@
-"""A tree built of paths, in which equal siblings are one node."""
+"""A tree built from paths, in which equal siblings are one node."""
 
 __all__ = ["PathTree"]
 
 
 class PathTree:
-    """Grows by nodes that are named by parent and token; one that is there is found again.
+    """Collects nodes identified by parent and token; adding an existing node returns its index.
 
-    Children chosen without chance are distinct: a token that stood twice below a node would be tested
-    twice, and tested once it would have to count for both. So what several paths share is one node.
+    Deterministic children are distinct: a token that appeared twice below a node would be tested twice. So
+    the common prefix of several paths is one node each.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class PathTree:
         self._nodes: dict[tuple[int, int], int] = {}
 
     def add(self, parent: int, token: int) -> int:
-        """The child of a node with this token, made if there is none."""
+        """The index of the node's child with this token, which is created if missing."""
         node = self._nodes.setdefault((parent, token), len(self.parents))
         if node == len(self.parents):
             self.parents.append(parent)

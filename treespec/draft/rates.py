@@ -1,4 +1,4 @@
-"""How often the children of a source are accepted, by depth and rank: the table that merges go by."""
+"""Acceptance rates of a source's children by depth and rank, which decide the shape of merged trees."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -11,33 +11,33 @@ from treespec.step import Step
 __all__ = ["Rates", "acceptance_rates", "checked_rates", "rate", "require_names"]
 
 Rates = tuple[tuple[float, ...], ...]
-"""By depth, then rank: how often a child is accepted if its parent is. The last depth stands for deeper
-ones; a rank that is missing is never accepted."""
+"""By depth, then rank: how often a child is accepted if its parent is. The last row also stands for all
+greater depths; missing ranks have rate 0."""
 
 
 def rate(rates: Rates, depth: int, rank: int) -> float:
-    """Of a child at a depth (1 below the root) with so many elder siblings."""
-    of_depth = rates[min(depth, len(rates)) - 1]
-    return of_depth[rank] if rank < len(of_depth) else 0.0
+    """The rate of a child at a depth (1 for children of the root) with `rank` elder siblings."""
+    by_rank = rates[min(depth, len(rates)) - 1]
+    return by_rank[rank] if rank < len(by_rank) else 0.0
 
 
 def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
     """How often a child was accepted if its parent was, by depth and rank.
 
-    A child counts each time that its parent is on the accepted path; a depth with fewer ranks than another
-    never had more. Decode texts with one source alone, other texts than those of the merge.
+    A child counts each time its parent is on the accepted path. A depth has as many ranks as were ever
+    drafted there. Decode with one source alone, on other texts than those of the merge.
 
     Args:
-        steps: of any number of texts.
-        least: how often a child must have counted to have a rate. Of a depth the ranks end before the first
-            that has not, and so do the depths: a merge drafts no such rank, and takes the last depth for
-            all that are deeper.
+        steps: steps of any number of texts.
+        least: how often a child must have counted to get a rate. The ranks of a depth end before the first
+            that counted less often, and so do the depths: a merge never drafts a missing rank, and uses the
+            last depth for all greater depths.
 
     Returns:
-        For each depth, 1 below the root first, the rates by rank.
+        The rates by rank for each depth, starting with the children of the root.
 
     Raises:
-        InvalidArgument: if no node was drafted, or none so often.
+        InvalidArgument: if no node was drafted, or the first child of the root less than `least` times.
 
     Example:
         >>> import torch
@@ -75,14 +75,14 @@ def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
 
 
 def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
-    """Rates by source, as an argument.
+    """The argument `rates` of a merge, checked.
 
     Args:
-        given: by name of the source, for each depth a row of rates, by rank.
+        given: for each source by name, one row of rates by rank for each depth.
         sources: names of all sources.
 
     Raises:
-        InvalidArgument: if these are not the sources, or a rate is no probability.
+        InvalidArgument: if the names are not those of the sources, or a rate is not a probability.
     """
     instance("rates", given, Mapping, "a mapping of the sources' names to rates")
     require_names("rates", given, sources)
@@ -90,34 +90,30 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
     for name in sources:
         rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
         if not rows:
-            raise InvalidArgument(f"rates[{name!r}] is empty: give a row for depth 1 at least")
-        checked[name] = tuple(
-            tuple(
-                _rate(f"rates[{name!r}][{i}]", x)
-                for x in sequence(f"rates[{name!r}][{i}]", row, "rates")
-            )
-            for i, row in enumerate(rows)
-        )
+            raise InvalidArgument(f"rates[{name!r}] is empty: give at least a row for depth 1")
+        checked[name] = tuple(_row(f"rates[{name!r}][{i}]", row) for i, row in enumerate(rows))
     return checked
 
 
 def require_names(argument: str, given: Mapping[str, Any], sources: Collection[str]) -> None:
-    """Refuse a mapping that leaves a source of a merge out, or names another.
+    """Refuse a mapping whose names are not exactly those of a merge's sources.
 
     Raises:
-        InvalidArgument: naming them.
+        InvalidArgument: listing the missing and unknown names.
     """
     if set(given) != set(sources):
-        missing, unknown = (
-            ", ".join(sorted(map(str, x)))
-            for x in (set(sources) - set(given), set(given) - set(sources))
-        )
+        missing = ", ".join(sorted(map(str, set(sources) - set(given))))
+        unknown = ", ".join(sorted(map(str, set(given) - set(sources))))
         raise InvalidArgument(
-            f"{argument} must be those of the sources"
+            f"{argument} must have an entry for each source"
             + (f"; missing: {missing}" if missing else "")
-            + (f"; no source: {unknown}" if unknown else "")
+            + (f"; not a source: {unknown}" if unknown else "")
             + f" (the sources are {', '.join(sources)})"
         )
+
+
+def _row(name: str, given: Any) -> tuple[float, ...]:
+    return tuple(_rate(name, entry) for entry in sequence(name, given, "rates"))
 
 
 def _rate(name: str, given: Any) -> float:

@@ -1,4 +1,4 @@
-"""Token recycling: the best successors of each token, as the target last saw them, make the next tree."""
+"""Token recycling: the next tree is made of the target's latest best successors of each token."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -21,7 +21,7 @@ __all__ = ["TEMPLATE", "TokenRecycling", "template"]
 KIND = "token recycling table"
 
 Successors = dict[int, list[int]]
-"""By token, those that the target finds most probable after it, best first."""
+"""By token, the tokens that the target finds most probable after it, best first."""
 
 _WIDTHS = (
     (8,),
@@ -31,7 +31,7 @@ _WIDTHS = (
     (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1),
     (2, 0, 0, 1),
 )
-"""Children of the nodes of each level of the template, breadth first; those that are missing have none."""
+"""Numbers of children of the template's nodes, level by level; nodes beyond the end of a row have none."""
 
 
 def _template() -> TreeShape:
@@ -44,17 +44,18 @@ def _template() -> TreeShape:
 
 
 TEMPLATE = _template()
-"""The tree of the paper (its commit 1b4c05c): 80 draft nodes, 8, 21, 25, 15, 8 and 3 by depth."""
+"""The tree of the paper (its code, commit 1b4c05c): 80 draft nodes, 8, 21, 25, 15, 8 and 3 by depth."""
 
 
 def template(limits: Limits) -> TreeShape:
     """The part of the template that fits within limits.
 
-    From depth 3 on the template keeps the nodes with the smallest product of rank + 1 along their path
-    times 1.6 to the depth, about. So does its part: of equal ones the shallower, then the elder.
+    From depth 3 on, the template roughly consists of the nodes with the smallest products of rank + 1 along
+    their path, times 1.6 to the power of the depth. Its part is chosen by the same product; ties go to the
+    shallower node, then to the elder one.
 
     Args:
-        limits: of the tree.
+        limits: the limits of the tree.
     """
     ranks = [TEMPLATE.rank_path(node) for node in range(TEMPLATE.size)]
     paths = [
@@ -69,28 +70,28 @@ def template(limits: Limits) -> TreeShape:
 
 
 class TokenRecycling(AheadSource):
-    """Drafts a static tree of ranks, filled with the successors that each token had when it was last seen.
+    """Drafts a static tree of ranks, filled with the successors that each token had when last seen.
 
-    Token recycling (arXiv:2408.08696). A table has, for each token, the `successors` most probable tokens
+    Token recycling (arXiv:2408.08696). A table holds, for each token, the `successors` most probable tokens
     after it. A node of the shape that is the k-th child of its parent gets the k-th successor of the
-    parent's token. Every node that the target verifies, rejected ones too, writes the row of its token
-    with the best of its logits; where a token stands at several nodes, the accepted path wins, then the
-    later node. Ours differs in two points: a token without a row has no children (the original's empty rows
-    are eight equal siblings), and the prompt writes no rows, because its logits are not handed over. So
-    the first tree of a text is its root.
+    parent's token. Every node that the target verifies, accepted or not, overwrites the row of its token
+    with its best logits; if a token stands at several nodes, the accepted path wins, then the later node.
+    Ours differs in two points: a token without a row has no children (in the original its children are
+    eight equal siblings), and the prompt writes no rows, because its logits are not handed over. So the
+    first tree of a text is its root alone.
 
     The children are DETERMINISTIC, a function of earlier steps, at any temperature: above 0 only rules for
-    that law keep the target's distribution.
+    this law preserve the target's distribution.
 
     Args:
-        shape: the tree, at most.
+        shape: the tree to fill; the drafted tree may be smaller.
         successors: entries of a row, at least 1.
-        table: rows of earlier texts, every prompt begins with a copy; None for an empty table.
-        vocab_size: of the target, to refuse ids of `table` beyond it; None to look at nothing.
+        table: rows of earlier texts; every prompt begins with a copy. None for an empty table.
+        vocab_size: the target's vocabulary size, to refuse larger ids in `table`; None to skip the check.
 
     Raises:
-        InvalidArgument: if the shape is none, or has more children of a node than rows have entries; if
-            a row of the table is no row of distinct token ids.
+        InvalidArgument: if `shape` is not a `TreeShape`, or a node has more children than a row has
+            entries; if a row of the table is not a row of distinct token ids.
     """
 
     def __init__(
@@ -107,32 +108,32 @@ class TokenRecycling(AheadSource):
         widest = max(map(len, shape.children))
         if widest > self.successors:
             raise InvalidArgument(
-                f"a node of the shape has {widest} children, but successors = {self.successors}: no row "
-                "has so many"
+                f"a node of the shape has {widest} children, but successors = {self.successors}: raise it "
+                f"to {widest}, or use a narrower shape"
             )
-        self._start: Successors = {}
+        self._initial: Successors = {}
         if table is not None:
             instance("table", table, Mapping, "a mapping of token ids to rows of them, or None")
-        for token, row in (table or {}).items():
-            (of,) = plain_tokens("table's tokens", [token], vocab_size)
-            given = plain_tokens(f"table[{of}]", row, vocab_size)
-            if len(set(given)) < len(given):
-                raise InvalidArgument(f"table[{of}] = {given} holds a token twice")
-            self._start[of] = given[: self.successors]
+        for key, row in (table or {}).items():
+            (token,) = plain_tokens("table's tokens", [key], vocab_size)
+            entries = plain_tokens(f"table[{token}]", row, vocab_size)
+            if len(set(entries)) < len(entries):
+                raise InvalidArgument(f"table[{token}] = {entries} holds a token twice")
+            self._initial[token] = entries[: self.successors]
         self._restart()
 
     @property
     def table(self) -> Successors:
-        """The rows as they are now."""
+        """A copy of the current rows."""
         return {token: list(row) for token, row in self._table.items()}
 
     def commit(self, step: Step) -> None:
-        """Read what was accepted, and write the rows of all verified tokens."""
+        """Read the accepted tokens, and write the rows of all verified tokens."""
         super().commit(step)
         logits, path = step.scores.logits, step.verdict.path
         rows = top_k(logits, min(self.successors, logits.shape[-1])).tolist()
         tokens = step.tree.token_ids
-        # What is written later stays.
+        # The path comes last, because later rows overwrite earlier ones.
         for node in (*range(step.tree.shape.size), *path):
             self._table[tokens[node]] = rows[node]
 
@@ -144,17 +145,17 @@ class TokenRecycling(AheadSource):
         tokenizer: str = "",
         target: str = "",
     ) -> None:
-        """Write the table, for `load`.
+        """Write the table to a file, for `load`.
 
         Args:
-            path: of the file.
-            vocab_size: of the target.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
-                a file without it.
-            target: its name (`TransformersModel.fingerprint`), if it is known.
+            path: path of the file.
+            vocab_size: the target's vocabulary size.
+            tokenizer: digest of its tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
+                refuse a file without it.
+            target: fingerprint of the target (`TransformersModel.fingerprint`), if known.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         width = 1 + max(map(len, self._table.values()), default=0)
         rows = np.full((len(self._table), width), -1, dtype=np.int64)
@@ -170,45 +171,47 @@ class TokenRecycling(AheadSource):
         tokenizer: str = "",
         target: str = "",
     ) -> Successors:
-        """A table that `save` wrote.
+        """Read a table written by `save`.
 
         Args:
-            path: of the file.
-            vocab_size: of the target; None to look at nothing.
-            tokenizer: its digest; empty to look at nothing.
-            target: its fingerprint; empty to look at nothing.
+            path: path of the file.
+            vocab_size: the target's vocabulary size; None to skip the check.
+            tokenizer: digest of its tokenizer; empty to skip the check.
+            target: fingerprint of the target; empty to skip the check.
 
         Raises:
-            Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
-                tokens or passes.
+            Unreadable: if there is no such file, it is damaged or of another version, or it was made with
+                another tokenizer or target.
         """
         state = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer, target)
         rows = state["rows"].tolist()
         if any(not row or row[0] < 0 for row in rows):
-            raise Unreadable(f"{path}: damaged: a row of its table has no token; make it again")
+            raise Unreadable(
+                f"{path}: damaged: a row of its table has no token; create the file again"
+            )
         table = {token: [entry for entry in row if entry >= 0] for token, *row in rows}
         try:
             widest = max(8, *map(len, table.values()), 0)
             return TokenRecycling(successors=widest, table=table, vocab_size=vocab_size).table
         except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; make it again") from None
+            raise Unreadable(f"{path}: damaged: {error}; create the file again") from None
 
     def _restart(self) -> None:
-        self._table = {token: list(row) for token, row in self._start.items()}
+        self._table = {token: list(row) for token, row in self._initial.items()}
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """The root is all that is needed of the text."""
+        """Do nothing: of the text only the root is needed."""
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         parents, tokens = [-1], [ahead[-1] if ahead else self._root]
-        placed = {0: 0}
+        drafted = {0: 0}  # node of the shape to node of the tree
         ranks = self.shape.ranks
         for node, parent in enumerate(self.shape.parents[1:], start=1):
-            if parent not in placed:
+            if parent not in drafted:
                 continue
-            row = self._table.get(tokens[placed[parent]], ())
+            row = self._table.get(tokens[drafted[parent]], ())
             if ranks[node] < len(row):
-                placed[node] = len(parents)
-                parents.append(placed[parent])
+                drafted[node] = len(parents)
+                parents.append(drafted[parent])
                 tokens.append(row[ranks[node]])
         return parents, tokens[1:]

@@ -1,4 +1,4 @@
-"""Retrieval: what followed the longest ending of the text in a datastore of other texts."""
+"""Retrieval: drafts what followed the longest matching suffix of the text in a datastore of other texts."""
 
 from collections.abc import Sequence
 
@@ -18,30 +18,31 @@ Places = NDArray[np.int64]
 
 
 class Retrieval(MatchingSource):
-    """Drafts the most frequent continuations that a datastore has of the end of the text.
+    """Drafts the most frequent continuations of the end of the text in a datastore.
 
-    REST (arXiv:2311.08252, commit 50a5fc1). The longest ending of the text of at most `longest` and at
-    least `shortest` tokens that stands in the datastore is taken. What followed at its places, `depth`
-    tokens each, is counted into a trie, and the most frequent prefixes are drafted, of equally frequent
-    ones the shorter, then that of the smaller token id. Two continuations of ten tokens that share none are
-    20 nodes; the original cuts by the lengths of whole paths and keeps 15. Of an ending with more than
-    `hits` places so many are asked, spread evenly over their order.
+    REST (arXiv:2311.08252, commit 50a5fc1). The longest suffix of the text that occurs in the datastore, of
+    at most `longest` and at least `shortest` tokens, is looked up. What followed at its places, `depth`
+    tokens each, is counted in a trie, and the most frequent prefixes are drafted; in case of ties the
+    shorter one, then the one with the smaller token id. Two continuations of ten tokens without a common
+    token make 20 nodes; the original cuts by the lengths of complete paths and keeps 15. If a suffix has
+    more than `hits` places, that many are consulted, spread evenly over their sorted order.
 
     The children are DETERMINISTIC, a function of text and datastore: above temperature 0 only rules for
-    that law keep the target's distribution.
+    this law preserve the target's distribution.
 
     Args:
-        datastore: an open one; it is read only.
-        depth: most draft tokens below each other, at least 1; with `longest` at most 32 in all.
-        size: most nodes of a tree, the root included; None for a chain of `depth`.
-        branching: most children of a node; with 1 the trees are chains.
-        longest: most tokens of an ending that are looked up.
-        shortest: fewest.
-        hits: most places that are asked.
+        datastore: an open datastore; it is only read.
+        depth: maximum depth of a tree, at least 1; `depth` + `longest` must be at most 32.
+        size: maximum number of nodes, the root included; None for a chain of `depth`.
+        branching: maximum number of children of a node; with 1 the trees are chains.
+        longest: maximum number of tokens of a suffix to look up.
+        shortest: minimum number of tokens of a suffix to look up.
+        hits: maximum number of places to consult.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size.
-        Unreadable: while drafting, if the datastore is not what was built.
+        InvalidArgument: if an argument is not such an integer, or a branching above 1 is given without a
+            size.
+        Unreadable: while drafting, if the datastore is damaged.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Retrieval(MatchingSource):
             raise InvalidArgument(
                 f"longest = {self.longest} and depth = {self.max_depth} are "
                 f"{self.longest + self.max_depth} tokens, but a datastore is sorted by {SORTED_TOKENS}: "
-                "lower one"
+                "lower one of them"
             )
 
     def _restart(self) -> None:
@@ -78,18 +79,18 @@ class Retrieval(MatchingSource):
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         ending = [*self._ending, *ahead][-self.longest :]
         length, matches = self.datastore.longest(ending, self.shortest)
-        asked = min(len(matches), self.hits)
-        chosen = matches.start + np.arange(asked) * len(matches) // max(asked, 1)
+        hits = min(len(matches), self.hits)
+        chosen = matches.start + np.arange(hits) * len(matches) // max(hits, 1)
         places = self.datastore.places[chosen].astype(np.int64) + length
-        return [Match(places, self._followers, _by_count, asked, self.limits)] if asked else []
+        return [Match(places, self._followers, _by_count, hits, self.limits)] if hits else []
 
     def _followers(self, places: Places) -> list[Follower]:
-        """Equal tokens stand together, because places are in the order of what follows."""
+        """The tokens at these places; equal tokens are adjacent, as places are sorted by what follows."""
         if not len(places):
             return []
-        there = self.datastore.tokens_at(places)
-        begins = [0, *(np.flatnonzero(there[1:] != there[:-1]) + 1).tolist(), len(there)]
-        groups = zip(there[begins[:-1]].tolist(), begins, begins[1:], strict=False)
+        tokens = self.datastore.tokens_at(places)
+        begins = [0, *(np.flatnonzero(tokens[1:] != tokens[:-1]) + 1).tolist(), len(tokens)]
+        groups = zip(tokens[begins[:-1]].tolist(), begins, begins[1:], strict=False)
         return [
             Follower(token, end - begin, places[begin:end] + 1)
             for token, begin, end in groups

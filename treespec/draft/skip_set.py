@@ -1,4 +1,4 @@
-"""Which sublayers to leave out: searched on text that is not measured, kept in a file."""
+"""Skip sets, the sublayers that a draft leaves out: searched on separate texts, stored in a file."""
 
 import os
 import random
@@ -25,74 +25,74 @@ from treespec.whole_file import write_whole
 __all__ = ["SkipSet", "SkipSets", "random_skip_sets"]
 
 LARGEST_FILE = 2**20
-"""Bytes of a file."""
+"""Largest size of a file in bytes."""
 
 MOST_EVALUATIONS = 1000
-"""Sets that a search tries at most, as many as in Draft & Verify."""
+"""Maximum number of sets that a search tries, as in Draft & Verify."""
 
 
 class SkipSet(Strict):
-    """A set of sublayers, and what was found of it."""
+    """A set of sublayers to leave out, and the result of its search."""
 
     format: Annotated[
         Literal["treespec skip set"], only("treespec skip set", "must be 'treespec skip set'")
     ] = "treespec skip set"
-    """What the file is."""
-    version: Annotated[Literal[1], only(1, "is another version than 1, which is read here")] = 1
-    """Of the format."""
+    """Type of the file."""
+    version: Annotated[Literal[1], only(1, "must be 1, the version that this treespec reads")] = 1
+    """Version of the format."""
     layers: Annotated[int, Field(strict=True, ge=1, le=10**6)]
-    """Of the model that it was searched for."""
+    """Number of layers of the model that the set was searched for."""
     target: Annotated[str, Field(max_length=1000)] = ""
-    """That model's fingerprint; empty if it is not known: configs refuse the file then."""
+    """Fingerprint of this model; empty if unknown, but then configs refuse the file."""
     skip: tuple[str, ...]
-    """The sublayers, such as `attention.3`."""
+    """Names of the sublayers, such as `attention.3`."""
     acceptance: Annotated[float, Field(ge=0, le=1)]
     """Mean over positions of the sum of min(target, draft), on the texts of the search."""
     tokens: Annotated[int, Field(strict=True, ge=1)]
-    """Positions of these texts."""
+    """Number of positions of these texts."""
     tried: Annotated[int, Field(strict=True, ge=1)]
-    """Sets that the search compared."""
+    """Number of sets that the search compared."""
 
     def require_of(self, layers: int, target: str = "") -> None:
         """Refuse a set that was searched for another model.
 
         Args:
-            layers: of the model that is to draft.
-            target: its fingerprint; empty to look at the layers alone.
+            layers: number of layers of the target.
+            target: its fingerprint; empty to check only the number of layers.
 
         Raises:
-            InvalidArgument: saying what differs, or that the set does not say which model it is of.
+            InvalidArgument: saying what differs, or that the set does not state its model.
         """
         if self.layers != layers:
             raise InvalidArgument(
-                f"searched for a model of {self.layers} layers, but the target has {layers}: search anew"
+                f"searched for a model of {self.layers} layers, but the target has {layers}: search again"
             )
         if target and not self.target:
             raise InvalidArgument(
-                f"does not say which model it was searched for, and the target is {target}: search anew, "
-                "or name its sublayers by skip"
+                f"does not say which model it was searched for, and the target is {target}: search again, "
+                "or name its sublayers with skip"
             )
         if target and self.target != target:
             raise InvalidArgument(
-                f"searched for another model ({self.target}), but the target is {target}: search anew, or "
-                "name its sublayers by skip"
+                f"searched for another model ({self.target}), but the target is {target}: search again, or "
+                "name its sublayers with skip"
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON.
+        """Write the set as JSON.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         write_whole(Path(path), self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SkipSet":
-        """What `save` wrote.
+        """Read a set written by `save`.
 
         Raises:
-            Unreadable: beginning with the path: if there is no such file, it is damaged or newer, or names
-                a sublayer that its model does not have.
+            Unreadable: if there is no such file, it is damaged or of another version, or it names a
+                sublayer that its model does not have. The message begins with the path.
         """
         content = read_bytes(path, LARGEST_FILE)
         try:
@@ -104,19 +104,20 @@ class SkipSet(Strict):
 
 
 class SkipSets:
-    """Judges skip sets by the acceptance rate of their draft on texts, and searches a good one.
+    """Judges skip sets by the acceptance rate of their draft on texts, and searches for a good one.
 
     The acceptance rate at a position is the sum over tokens of min(target, draft): the probability that a
     token drawn from the draft is accepted. All positions of a text count, each after the text's own tokens,
     so a set costs one pass over the texts and no drafting.
 
     Args:
-        target: whose sublayers are left out.
-        texts: token ids of each; not those that are measured later.
-        sampling: of target and draft; at temperature 0 the rate is the share of equal best tokens.
+        target: the model whose sublayers are left out.
+        texts: token ids of each text; use other texts than those measured later.
+        sampling: settings of target and draft; at temperature 0 the rate is the share of positions at
+            which both have the same best token.
 
     Raises:
-        InvalidArgument: if there is no text, or one is no row of token ids.
+        InvalidArgument: if there is no text, or a text is not a row of token ids.
     """
 
     def __init__(
@@ -126,11 +127,13 @@ class SkipSets:
         sampling: Sampling | None = None,
     ) -> None:
         self.target, self.sampling = target, sampling or Sampling()
-        given = sequence("texts", texts, "texts")
-        rows = [plain_tokens(f"texts[{i}]", t, target.vocab_size) for i, t in enumerate(given)]
+        rows = [
+            plain_tokens(f"texts[{i}]", text, target.vocab_size)
+            for i, text in enumerate(sequence("texts", texts, "texts"))
+        ]
         self._texts = [torch.tensor(row) for row in rows if row]
         if not self._texts:
-            raise InvalidArgument("texts has no token: a skip set is judged on a text at least")
+            raise InvalidArgument("texts has no token: judging a skip set needs at least one text")
         self.tokens = sum(map(len, self._texts))
         self._target_probs = [self._probs(target.fresh(), text) for text in self._texts]
         self._known: dict[frozenset[Sublayer], float] = {}
@@ -155,34 +158,37 @@ class SkipSets:
         most: int = MOST_EVALUATIONS,
         say: Callable[[int, float], None] = lambda tried, acceptance: None,
     ) -> SkipSet:
-        """A set of so many sublayers with a high acceptance rate.
+        """Search for a set of `size` sublayers with a high acceptance rate.
 
-        Sublayers are added one by one, each the one that costs least; then one of the set is exchanged for
-        one outside it, the best exchange first, until none helps. (Draft & Verify searches the same sets by
-        Bayesian optimisation, and by the time of a token instead of the acceptance rate.)
+        Sublayers are added one by one, each time the one that keeps the rate highest. Then a sublayer of
+        the set is exchanged for one outside it, the best exchange first, until none helps. (Draft & Verify
+        searches the same sets by Bayesian optimisation, and by the time per token instead of the acceptance
+        rate.)
 
         Args:
-            size: sublayers to leave out; at least 1, and not all.
-            most: sets that are tried at most.
-            say: told after each step how many were tried, and the best rate of a set of the size so far.
+            size: number of sublayers to leave out; at least 1, and not all.
+            most: maximum number of sets to try.
+            say: called after each step with the number of sets tried and the acceptance rate of the
+                current set.
 
         Raises:
-            InvalidArgument: if the model has not so many sublayers, or `most` is too few for one set.
+            InvalidArgument: if the model does not have more sublayers than `size`, or `most` is too small
+                to complete a set.
         """
-        every = sublayers_of(self.target.layer_count)
-        size = integer("size", size, least=1, most=len(every) - 1)
-        needed = sum(len(every) - i for i in range(size))
+        sublayers = sublayers_of(self.target.layer_count)
+        size = integer("size", size, least=1, most=len(sublayers) - 1)
+        needed = sum(len(sublayers) - i for i in range(size))
         most = integer("most", most, least=needed)
         before, skip = len(self._known), frozenset[Sublayer]()
         for _ in range(size):
-            skip = self._best(skip | {one} for one in every if one not in skip)
+            skip = self._best(skip | {sublayer} for sublayer in sublayers if sublayer not in skip)
             say(len(self._known) - before, self.acceptance(skip))
-        while len(self._known) - before + size * (len(every) - size) <= most:
+        while len(self._known) - before + size * (len(sublayers) - size) <= most:
             better = self._best(
-                (skip - {out}) | {into}
-                for out in sorted(skip)
-                for into in every
-                if into not in skip
+                (skip - {removed}) | {added}
+                for removed in sorted(skip)
+                for added in sublayers
+                if added not in skip
             )
             if self.acceptance(better) <= self.acceptance(skip):
                 break
@@ -198,7 +204,7 @@ class SkipSets:
         )
 
     def _best(self, sets: Iterable[frozenset[Sublayer]]) -> frozenset[Sublayer]:
-        """The set of the highest rate; of equal ones the first."""
+        """The set with the highest acceptance rate; the first one in case of ties."""
         return max(sets, key=self.acceptance)
 
     def _probs(self, model: TreeModel, text: Tensor) -> Float[Tensor, "T V"]:
@@ -212,18 +218,18 @@ class SkipSets:
 def random_skip_sets(
     layers: int, size: int, count: int, seed: int = 0
 ) -> list[frozenset[Sublayer]]:
-    """Sets of so many sublayers, drawn uniformly, each once; to hold a searched one against.
+    """Distinct sets of `size` sublayers, drawn uniformly, as a baseline for a searched set.
 
     Args:
-        layers: of the model.
-        size: sublayers in each.
-        count: sets; fewer if there are not so many.
-        seed: names them.
+        layers: number of layers of the model.
+        size: number of sublayers in each set.
+        count: number of sets; fewer are returned if there are not that many.
+        seed: seed of the drawing.
     """
     from math import comb
 
-    every, rng = sublayers_of(layers), random.Random(seed)
+    sublayers, rng = sublayers_of(layers), random.Random(seed)
     sets: dict[frozenset[Sublayer], None] = {}
-    while len(sets) < min(count, comb(len(every), size)):
-        sets[frozenset(rng.sample(every, size))] = None
+    while len(sets) < min(count, comb(len(sublayers), size)):
+        sets[frozenset(rng.sample(sublayers, size))] = None
     return list(sets)

@@ -1,4 +1,4 @@
-"""What a source has learned, in a file: written once, loaded unchanged for every prompt."""
+"""Files of what a source has learned: written once, loaded unchanged for every prompt."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ __all__ = ["load_state", "save_state", "tokenizer_digest"]
 VERSION = 1
 
 MOST_BYTES = 2**31
-"""Of a file that is loaded as a whole."""
+"""Largest size in bytes of a file that is loaded as a whole."""
 
 HEADER = "header"
 
-DAMAGED = "damaged, or no file of a draft source: make it again"
+DAMAGED = "damaged, or not a file of a draft source: create it again"
 
 Arrays = dict[str, NDArray[np.int64]]
 
@@ -38,19 +38,19 @@ def save_state(
     tokenizer: str = "",
     target: str = "",
 ) -> None:
-    """Write what a source has learned: arrays of token ids and counts, and of which tokens they are.
+    """Write what a source has learned: arrays of token ids and counts, and which tokenizer they belong to.
 
     Args:
-        path: of the file; one that is there is replaced once the new one is whole.
-        kind: of the source, in words.
-        arrays: by name.
-        vocab_size: of the model.
-        tokenizer: its `tokenizer_digest`; empty if it is not known, but then configs refuse the file.
-        target: fingerprint of the model whose passes the state was learned from; empty if it is not known,
-            or the state is one of texts alone.
+        path: path of the file; an existing file is replaced once the new one is complete.
+        kind: the kind of state, in words.
+        arrays: the arrays by name.
+        vocab_size: the model's vocabulary size.
+        tokenizer: its `tokenizer_digest`; empty if unknown, but then configs refuse the file.
+        target: fingerprint of the model whose passes the state was learned from; empty if unknown, or if
+            the state was learned from texts alone.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     header = {"kind": kind, "version": VERSION, "vocab_size": vocab_size, "tokenizer": tokenizer}
     header["target"] = target
@@ -69,22 +69,22 @@ def load_state(
     tokenizer: str = "",
     target: str = "",
 ) -> Arrays:
-    """What `save_state` wrote.
+    """Read a file written by `save_state`.
 
     Args:
-        path: of the file.
-        kind: that is wanted.
-        dimensions: of the arrays that it must have, by name.
-        vocab_size: of the target; None to look at nothing.
-        tokenizer: digest of the target's; empty to look at nothing.
-        target: its fingerprint, of a state that was learned from its passes; empty to look at nothing.
+        path: path of the file.
+        kind: the required kind of state.
+        dimensions: the number of dimensions of each required array, by name.
+        vocab_size: the target's vocabulary size; None to skip the check.
+        tokenizer: digest of the target's tokenizer; empty to skip the check.
+        target: the target's fingerprint, for a state learned from its passes; empty to skip the check.
 
     Returns:
-        The arrays, integers.
+        The arrays, of integers.
 
     Raises:
-        Unreadable: beginning with the path: if there is no such file, it is damaged, of another kind or
-            newer, or was made of another model's tokens or passes.
+        Unreadable: if there is no such file, it is damaged or of another kind or version, or it was made
+            with another tokenizer or target. The message begins with the path.
     """
     try:
         with (
@@ -105,7 +105,9 @@ def load_state(
         raise Unreadable(f"{path}: {DAMAGED}") from None
     for name, array in arrays.items():
         if array.ndim != dimensions[name] or not np.issubdtype(array.dtype, np.integer):
-            raise Unreadable(f"{path}: damaged: {name!r} is no array of whole numbers that fits")
+            raise Unreadable(
+                f"{path}: damaged: {name!r} must be an array of integers with {dimensions[name]} dimensions"
+            )
     require_same_tokens(os.fspath(path), header, vocab_size, tokenizer)
     if target:
         _require_same_target(path, header, target)
@@ -115,43 +117,45 @@ def load_state(
 def require_same_tokens(
     name: str, header: Mapping[str, Any], vocab_size: int | None, tokenizer: str
 ) -> None:
-    """Refuse a file that was made of another model's tokens.
+    """Refuse a file that was made with another tokenizer.
 
     Args:
-        name: of the file.
-        header: its `vocab_size` and `tokenizer`.
-        vocab_size: of the target; None to look at nothing.
-        tokenizer: digest of the target's; empty to look at nothing.
+        name: name of the file.
+        header: a header with the entries `vocab_size` and `tokenizer`.
+        vocab_size: the target's vocabulary size; None to skip the check.
+        tokenizer: digest of the target's tokenizer; empty to skip the check.
 
     Raises:
-        Unreadable: saying what differs, or that the header does not say of which tokens the file is: then
-            its ids may mean other text.
+        Unreadable: if vocabulary or tokenizer differ, or the header does not state them; the ids may then
+            mean other text.
     """
     if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
-        raise Unreadable(f"{name}: damaged: it does not say of which tokens it is; make it again")
+        raise Unreadable(
+            f"{name}: damaged: it does not state its vocabulary and tokenizer; create it again"
+        )
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(
-            f"{name}: made of a vocabulary of {header['vocab_size']} tokens, but the target has "
-            f"{vocab_size}: make it again with the target's tokenizer"
+            f"{name}: made with a vocabulary of {header['vocab_size']} tokens, but the target has "
+            f"{vocab_size}: create it again with the target's tokenizer"
         )
     if tokenizer and not header["tokenizer"]:
         raise Unreadable(
-            f"{name}: does not say of which tokenizer its ids are, and the target's has the digest "
-            f"{tokenizer[:16]}...: make it again with that digest (treespec.draft.state.tokenizer_digest), "
-            "or by `treespec datastore build`"
+            f"{name}: does not state the tokenizer of its ids, and the target's has the digest "
+            f"{tokenizer[:16]}...: create it again with that digest "
+            "(treespec.draft.state.tokenizer_digest), or by `treespec datastore build`"
         )
     if tokenizer and header["tokenizer"] != tokenizer:
         raise Unreadable(
             f"{name}: made with another tokenizer (digest {header['tokenizer'][:16]}..., the target's is "
-            f"{tokenizer[:16]}...): make it again with the target's"
+            f"{tokenizer[:16]}...): create it again with the target's tokenizer"
         )
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A name for what the ids of a tokenizer mean: SHA-256 of its vocabulary and of how it splits a text.
+    """A digest of what a tokenizer's ids mean: SHA-256 of its vocabulary and of how it splits a test text.
 
     Args:
-        tokenizer: of transformers.
+        tokenizer: a transformers tokenizer.
     """
     from treespec.models.same_tokenizer import PROBE
 
@@ -162,38 +166,38 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
     if not isinstance(header, dict) or not {"kind", "version"} <= set(header):
-        raise Unreadable(f"{path}: no file of a draft source")
+        raise Unreadable(f"{path}: not a file of a draft source")
     if header["kind"] != kind:
         raise Unreadable(f"{path}: a {header['kind']}, but a {kind} is needed here")
     if header["version"] != VERSION:
         raise Unreadable(
-            f"{path}: of version {header['version']}, but version {VERSION} is read here: "
-            "install a newer treespec, or make it again"
+            f"{path}: of version {header['version']}, but this treespec reads version {VERSION}: "
+            "install a newer treespec, or create it again"
         )
 
 
 def _require_same_target(
     path: str | os.PathLike[str], header: Mapping[str, Any], target: str
 ) -> None:
-    """Refuse what another model said: its best tokens would be drafted for this one."""
+    """Refuse state learned from another target, whose best tokens would be drafted for this one."""
     learned_from = header.get("target")
     if not isinstance(learned_from, str) or not learned_from:
         raise Unreadable(
-            f"{path}: does not say which target it was learned from, and the target is {target}: make it "
-            "again, with save(..., target=pair.target.fingerprint)"
+            f"{path}: does not say which target it was learned from, and the target is {target}: create it "
+            "again with save(..., target=pair.target.fingerprint)"
         )
     if learned_from != target:
         raise Unreadable(
-            f"{path}: learned from another target ({learned_from}), but the target is {target}: make it "
-            "again with this one"
+            f"{path}: learned from another target ({learned_from}), but the target is {target}: create it "
+            "again with this target"
         )
 
 
 def _zipped(loaded: Any) -> Any:
-    """What numpy loaded, if it is a file of several arrays.
+    """The result of `np.load`, checked to be an archive of arrays.
 
     Raises:
-        ValueError: if it is a single one.
+        ValueError: if it is a single array.
     """
     if not isinstance(loaded, np.lib.npyio.NpzFile):
         raise ValueError("a single array")

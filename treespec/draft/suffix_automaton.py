@@ -1,4 +1,4 @@
-"""Suffix automaton: the longest ending that stood before, wherever that was."""
+"""Suffix automaton: finds the longest suffix of a text that occurred earlier, of any length."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -15,42 +15,43 @@ NONE = -1
 
 
 class Automaton:
-    """The suffix automaton of a text that grows: which strings stand in it, and where first.
+    """The suffix automaton of a growing text: which strings occur in it, and where they occur first.
 
     Blumer et al. 1985. A state is a set of strings that end at the same places; the longest has `length`
-    tokens, and its link leads to the longest of its endings that has more places. A token is read in
-    amortised constant time, and adds at most two states.
+    tokens, and its suffix link leads to the state of its longest suffix with more places. A token is read
+    in amortised constant time, and adds at most two states.
 
-    The first transition of a state is by the token that followed its first place, so only the others
-    are kept with their tokens.
+    The first transition of a state is by the token that followed its first occurrence, so only the other
+    transitions are stored with their tokens.
     """
 
     def __init__(self) -> None:
         self.text: list[int] = []
         self.steps = 0
-        """States that were looked at in all."""
-        self._known: dict[int, int] = {}
-        # By state: longest string, link, tokens of the text before what follows its first place.
+        """Total number of states visited."""
+        self._known: dict[int, int] = {}  # one object for each token id, not one for each token
+        # By state: length of its longest string, suffix link, index of the token after its first place,
+        # and target of the transition by that token.
         self._length, self._link, self._end = array("i", [0]), array("i", [NONE]), array("i", [0])
         self._first = array("i", [NONE])
-        self._others: dict[int, dict[int, int]] = {}
+        self._others: dict[int, dict[int, int]] = {}  # further transitions, by state and token
         self._last = 0
         self._undo: list[Callable[[], object]] | None = None
-        """What takes back the changes of old states, while a text is read for a time."""
+        """Functions that undo the changes to older states while tokens are read temporarily."""
 
     @property
     def states(self) -> int:
-        """Their number."""
+        """Number of states."""
         return len(self._length)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Go on with the text."""
+        """Append tokens to the text."""
         for token in tokens:
             self._extend(self._known.setdefault(token, token))
 
     @contextmanager
     def reading(self, tokens: Sequence[int]) -> Iterator[None]:
-        """The text goes on with these tokens as long as the `with` lasts."""
+        """Append tokens to the text for the duration of the context."""
         length, states, last, self._undo = len(self.text), self.states, self._last, []
         try:
             self.read(tokens)
@@ -66,10 +67,10 @@ class Automaton:
             self._last, self._undo = last, None
 
     def longest(self) -> tuple[int, int]:
-        """The longest ending of the text that stands in it earlier too.
+        """The longest suffix of the text that also occurs earlier in it.
 
         Returns:
-            Its tokens, and the index of the token that followed it at its first place; (0, 0) if the last
+            Its length, and the index of the token that followed its first occurrence; (0, 0) if the last
             token is new.
         """
         state = self._link[self._last]
@@ -80,7 +81,7 @@ class Automaton:
         new = self._new(len(self.text), 0, len(self.text))
         state, self._last = self._last, new
         while state != NONE and (after := self._follow(state, token)) == NONE:
-            self._lead(state, token, new)
+            self._set_transition(state, token, new)
             state = self._link[state]
             self.steps += 1
         self.steps += 1
@@ -89,38 +90,38 @@ class Automaton:
         if self._length[after] == self._length[state] + 1:
             self._link[new] = after
             return
-        twin = self._new(self._length[state] + 1, self._link[after], self._end[after])
-        self._first[twin] = self._first[after]
+        clone = self._new(self._length[state] + 1, self._link[after], self._end[after])
+        self._first[clone] = self._first[after]
         if after in self._others:
-            self._others[twin] = dict(self._others[after])
+            self._others[clone] = dict(self._others[after])
         while state != NONE and self._follow(state, token) == after:
-            self._lead(state, token, twin)
+            self._set_transition(state, token, clone)
             state = self._link[state]
             self.steps += 1
-        self._set(self._link, after, twin)
-        self._link[new] = twin
+        self._set(self._link, after, clone)
+        self._link[new] = clone
 
     def _follow(self, state: int, token: int) -> int:
-        """Where a token leads from a state; NONE if nowhere."""
+        """The state that a token leads to from a state; NONE if there is no such transition."""
         if self._first[state] != NONE and self.text[self._end[state]] == token:
             return self._first[state]
-        others = self._others.get(state)
-        return NONE if others is None else others.get(token, NONE)
+        transitions = self._others.get(state)
+        return NONE if transitions is None else transitions.get(token, NONE)
 
-    def _lead(self, state: int, token: int, to: int) -> None:
+    def _set_transition(self, state: int, token: int, target: int) -> None:
         if self.text[self._end[state]] == token:
-            self._set(self._first, state, to)
+            self._set(self._first, state, target)
             return
-        others = self._others.setdefault(state, {})
+        transitions = self._others.setdefault(state, {})
         if self._undo is not None:
-            before = others.get(token)
-            put_back = (
-                partial(others.pop, token)
+            before = transitions.get(token)
+            undo = (
+                partial(transitions.pop, token)
                 if before is None
-                else partial(others.update, {token: before})
+                else partial(transitions.update, {token: before})
             )
-            self._undo.append(put_back)
-        others[token] = to
+            self._undo.append(undo)
+        transitions[token] = target
 
     def _set(self, column: "array[int]", state: int, value: int) -> None:
         if self._undo is not None:
@@ -136,23 +137,23 @@ class Automaton:
 
 
 class SuffixAutomaton(MatchingSource):
-    """Drafts the tokens that followed the longest ending of the text at its first place: a chain.
+    """Drafts the chain of tokens that followed the first occurrence of the text's longest known suffix.
 
     The online half of SAM-Decoding (arXiv:2411.10666, commit 18c41f0): the automaton of prompt and output
-    says in amortised constant time where the longest ending stood before, of any length; it counts
-    nothing. `SuffixTree` answers the other question, how likely each continuation is, for endings of
-    limited length. Their static automaton over a corpus has its place in `Retrieval`, and switching to
-    another source after short matches in a merge of sources.
+    finds in amortised constant time where the longest suffix, of any length, occurred first; it counts
+    nothing. `SuffixTree` answers another question, how likely each continuation is, for suffixes of limited
+    length. For the static automaton over a corpus of SAM-Decoding, use `Retrieval`; for its switch to
+    another source after short matches, a merge of sources.
 
-    The children are DETERMINISTIC, a function of the text: above temperature 0 only rules for that law keep
-    the target's distribution.
+    The children are DETERMINISTIC, a function of the text: above temperature 0 only rules for this law
+    preserve the target's distribution.
 
     Args:
-        depth: most draft tokens, at least 1.
-        shortest: tokens of the shortest ending that begins a draft, at least 1.
+        depth: maximum number of draft tokens, at least 1.
+        shortest: minimum length of a suffix that begins a draft, at least 1.
 
     Raises:
-        InvalidArgument: if one of them is no such integer.
+        InvalidArgument: if an argument is not such an integer.
     """
 
     def __init__(self, depth: int, *, shortest: int = 1) -> None:

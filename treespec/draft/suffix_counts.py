@@ -1,4 +1,4 @@
-"""How often each short string stands in texts: a compressed trie of all windows, with counts."""
+"""How often each short string occurs in texts: a compressed trie of all windows, with counts."""
 
 from array import array
 from collections import deque
@@ -23,7 +23,12 @@ KIND = "suffix tree of texts"
 
 
 class Locus(NamedTuple):
-    """A place in the trie: so many tokens of the edge that leads to a node."""
+    """A place in the trie.
+
+    Args:
+        node: the node whose incoming edge holds the place.
+        along: number of tokens along this edge.
+    """
 
     node: int
     along: int
@@ -32,25 +37,27 @@ class Locus(NamedTuple):
 class SuffixCounts:
     """The suffix trees of texts, cut at a depth, in one trie with counts.
 
-    From each token of a text on, a window of at most `window` tokens is put into the trie: a suffix tree
-    cut at that depth, edges compressed, each edge a stretch of the text itself. The count of a node is the
-    number of windows through it, that is of the places where its string stands. A text that is still being
-    read has its last `window - 1` beginnings outside of the trie until their windows are full, or it ends.
+    Starting at each token of a text, a window of at most `window` tokens is inserted into the trie. The
+    result is a suffix tree cut at that depth with compressed edges, each edge a slice of the text itself.
+    The count of a node is the number of windows through it, which is the number of occurrences of its
+    string. The last `window - 1` windows of a text that is still being read are inserted once they are
+    complete, or when the text ends.
 
-    Reading a token takes one walk down the trie, at most `window` comparisons; a text of T tokens makes at
-    most 2 T nodes, however it repeats, and what texts that are dropped leave behind has no more.
+    Reading a token takes one walk down the trie with at most `window` comparisons. A text of T tokens makes
+    at most 2 T nodes, however it repeats; the same bound holds for the remaining texts after others are
+    dropped.
 
-    Texts that have ended can be dropped again, the oldest first: as many as `most_tokens` asks for when
-    one ends, as SuffixDecoding does with past outputs. An edge always lies in the latest text through it,
-    so dropping leaves the others whole.
+    Ended texts can be dropped again, the oldest first, or automatically when a text ends (`most_tokens`),
+    as SuffixDecoding does with past outputs. An edge always lies in the latest text through it, so dropping
+    a text leaves the others intact.
 
     Args:
-        window: the longest string that is counted, at least 2.
-        most_tokens: of texts that are over, at least 1; the oldest are dropped, the latest is kept whatever
-            its length. None for no limit.
+        window: length of the longest string that is counted, at least 2.
+        most_tokens: maximum number of tokens of ended texts, at least 1; the oldest texts are dropped, but
+            the latest is kept whatever its length. None for no limit.
 
     Raises:
-        InvalidArgument: if one of them is no such integer.
+        InvalidArgument: if an argument is not such an integer.
     """
 
     def __init__(self, window: int = 64, most_tokens: int | None = None) -> None:
@@ -60,38 +67,38 @@ class SuffixCounts:
             self.most_tokens = integer("most_tokens", most_tokens, least=1)
         self._known: dict[int, int] = {}  # one object for each token id, not one for each token
         self._text: list[int] = []
-        self._dropped = 0  # tokens before the first that is kept
-        self._ends: deque[int] = deque()  # of texts that are over
-        self._begin = self._next = 0  # of this text; of the next window
-        # By node: windows through it, where its edge begins, how long that is, its children.
+        self._dropped = 0  # number of dropped tokens; positions below include them
+        self._ends: deque[int] = deque()  # ends of the ended texts
+        self._begin = self._next = 0  # beginnings of this text and of the next window
+        # By node: number of windows through it, begin and length of its edge, children by first token.
         self._count = array("q", [0])
-        self._at = array("q", [0])
+        self._edge_begin = array("q", [0])
         self._length = array("i", [0])
         self._children: list[dict[int, int] | None] = [{}]
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        """Tokens that are counted."""
+        """Number of tokens held, without those of dropped texts."""
         return len(self._text)
 
     @property
     def nodes(self) -> int:
-        """Nodes of the trie, its root included."""
+        """Number of nodes of the trie, its root included."""
         return len(self._count) - len(self._free)
 
     @property
     def largest_id(self) -> int:
-        """The largest token id that was ever read; -1 before any."""
+        """The largest token id ever read; -1 if none was."""
         return max(self._known, default=-1)
 
     @property
     def texts(self) -> list[list[int]]:
-        """The texts that are over, the oldest first."""
-        cuts = [0, *(end - self._dropped for end in self._ends)]
-        return [self._text[a:b] for a, b in pairwise(cuts)]
+        """The ended texts, the oldest first."""
+        bounds = [0, *(end - self._dropped for end in self._ends)]
+        return [self._text[begin:end] for begin, end in pairwise(bounds)]
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Go on with the text."""
+        """Append tokens to the text."""
         known, text, window = self._known, self._text, self.window
         for token in tokens:
             text.append(known.setdefault(token, token))
@@ -100,9 +107,9 @@ class SuffixCounts:
                 self._next += 1
 
     def end(self) -> None:
-        """The text is over: its last, shorter windows are counted, and the next one begins.
+        """End the text and count its last, shorter windows; the next token begins another text.
 
-        The oldest texts are dropped if all have more than `most_tokens`.
+        The oldest texts are dropped while all together have more than `most_tokens`.
         """
         end = len(self._text) + self._dropped
         while self._next < end:
@@ -115,26 +122,26 @@ class SuffixCounts:
             self.drop_oldest()
 
     def drop_oldest(self) -> None:
-        """Forget the oldest text that is over, if there is one."""
+        """Drop the oldest ended text, if there is one."""
         if not self._ends:
             return
         begin, end = self._dropped, self._ends.popleft()
-        for at in range(begin, end):
-            self._remove(at, min(self.window, end - at))
+        for window_begin in range(begin, end):
+            self._remove(window_begin, min(self.window, end - window_begin))
         del self._text[: end - begin]
         self._dropped = end
 
     def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
-        """Write the texts that are over, for `load`.
+        """Write the ended texts to a file, for `load`.
 
         Args:
-            path: of the file.
-            vocab_size: of the model.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
-                a file without it.
+            path: path of the file.
+            vocab_size: the model's vocabulary size.
+            tokenizer: digest of its tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
+                refuse a file without it.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the file cannot be written.
         """
         texts = self.texts
         arrays = {
@@ -153,49 +160,51 @@ class SuffixCounts:
         tokenizer: str = "",
         most_tokens: int | None = None,
     ) -> "SuffixCounts":
-        """The texts that `save` wrote, counted again.
+        """Read texts written by `save`, and count their strings again.
 
         Args:
-            path: of the file.
-            vocab_size: of the target; None to look at nothing.
-            tokenizer: its digest; empty to look at nothing.
+            path: path of the file.
+            vocab_size: the target's vocabulary size; None to skip the check.
+            tokenizer: digest of its tokenizer; empty to skip the check.
             most_tokens: see the class; the oldest texts are left out.
 
         Raises:
-            InvalidArgument: if `most_tokens` is no such integer.
-            Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
-                tokens.
+            InvalidArgument: if `most_tokens` is not such an integer.
+            Unreadable: if there is no such file, it is damaged or of another version, or it was made with
+                another tokenizer.
         """
-        cls(most_tokens=most_tokens)  # refused by its name, before the file is looked at
+        cls(most_tokens=most_tokens)  # check the argument before reading the file
         wanted = {"window": 1, "lengths": 1, "tokens": 1}
         arrays = load_state(path, KIND, wanted, vocab_size, tokenizer)
         window, lengths = arrays["window"].tolist(), arrays["lengths"].tolist()
         if len(window) != 1 or sum(lengths) != len(arrays["tokens"]) or min(lengths, default=1) < 1:
-            raise Unreadable(f"{path}: damaged: its texts have other lengths than it says")
+            raise Unreadable(
+                f"{path}: damaged: the lengths of its texts do not add up; create the file again"
+            )
         try:
-            counts, done = cls(window[0], most_tokens), 0
+            counts, begin = cls(window[0], most_tokens), 0
             tokens = plain_tokens("tokens", arrays["tokens"].tolist(), vocab_size)
         except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; make it again") from None
+            raise Unreadable(f"{path}: damaged: {error}; create the file again") from None
         for length in lengths:
-            counts.read(tokens[done : done + length])
+            counts.read(tokens[begin : begin + length])
             counts.end()
-            done += length
+            begin += length
         return counts
 
     def open_ending(self) -> list[int]:
-        """The end of the text that is being read: all tokens whose windows are not counted yet."""
+        """The end of the text being read: all tokens whose windows are not counted yet."""
         return self._text[self._next - self._dropped :]
 
     def find(self, string: Sequence[int]) -> Locus | None:
-        """Where a string ends in the trie; None if no window begins with it."""
+        """The place in the trie where a string ends; None if no window begins with the string."""
         wanted, node, done = list(string), ROOT, 0
         while done < len(wanted):
             child = (self._children[node] or {}).get(wanted[done])
             if child is None:
                 return None
             length = min(self._length[child], len(wanted) - done)
-            if self._same(child, wanted[done : done + length]) < length:
+            if self._common(child, wanted[done : done + length]) < length:
                 return None
             node, done = child, done + length
             if length < self._length[child]:
@@ -203,118 +212,123 @@ class SuffixCounts:
         return Locus(node, self._length[node])
 
     def count(self, at: Locus) -> int:
-        """How often the string stands that ends there."""
+        """How often the string that ends at this place occurs in complete windows."""
         return self._count[at.node]
 
     def followers(self, at: Locus, least: int = 1) -> list[Follower]:
-        """What followed the string that ends there at least so often, as far as windows go."""
+        """The tokens that followed the string at this place at least `least` times, within windows."""
         node, along = at
         counts = self._count
         if along < self._length[node]:
-            token = self._text[self._at[node] + along - self._dropped]
-            often = counts[node]
-            return [Follower(token, often, Locus(node, along + 1))] if often >= least else []
+            token = self._text[self._edge_begin[node] + along - self._dropped]
+            seen = counts[node]
+            return [Follower(token, seen, Locus(node, along + 1))] if seen >= least else []
         children = self._children[node] or {}
         return [
-            Follower(token, often, Locus(child, 1))
+            Follower(token, seen, Locus(child, 1))
             for token, child in children.items()
-            if (often := counts[child]) >= least
+            if (seen := counts[child]) >= least
         ]
 
-    def _same(self, node: int, string: list[int]) -> int:
-        """How many tokens of a string, no longer than its edge, a node's edge begins with."""
-        at = self._at[node] - self._dropped
-        edge = self._text[at : at + len(string)]
+    def _common(self, node: int, string: list[int]) -> int:
+        """Length of the common prefix of a node's edge and a string that is no longer than the edge."""
+        begin = self._edge_begin[node] - self._dropped
+        edge = self._text[begin : begin + len(string)]
         if edge == string:
             return len(string)
         return next(i for i, a, b in zip(count(), edge, string) if a != b)
 
     def _insert(self, begin: int, length: int) -> None:
-        """Count the window of so many tokens that begins there."""
-        counts, starts, lengths, below = self._count, self._at, self._length, self._children
-        here = begin - self._dropped
-        string = self._text[here : here + length]
+        """Count the window of `length` tokens at position `begin`."""
+        counts, begins, lengths = self._count, self._edge_begin, self._length
+        children_of = self._children
+        index = begin - self._dropped
+        string = self._text[index : index + length]
         node, done = ROOT, 0
         counts[ROOT] += 1
         while done < length:
-            children = below[node]
+            children = children_of[node]
             if children is None:
-                children = below[node] = {}
+                children = children_of[node] = {}
             child = children.get(string[done])
             if child is None:
                 children[string[done]] = self._new(1, begin + done, length - done)
                 return
             edge = lengths[child]
-            # Most edges near the root are one token, which the look-up has compared. The larger the text,
-            # the more of them a window passes.
+            # Most edges near the root are one token long, which the look-up has already compared. The
+            # larger the text, the more such edges a window passes.
             if edge > 1:
-                same = self._same(child, string[done : done + edge])
-                if same < edge:
-                    child, edge = self._split(children, child, same), same
+                common = self._common(child, string[done : done + edge])
+                if common < edge:
+                    child, edge = self._split(children, child, common), common
             counts[child] += 1
-            starts[child] = begin + done  # the latest text through it
+            begins[child] = begin + done  # the edge lies in the latest text through it
             node = child
             done += edge
 
     def _split(self, children: dict[int, int], node: int, along: int) -> int:
-        """A node so far down the edge of another, between it and its parent."""
-        at = self._at[node]
-        upper = self._new(self._count[node], at, along)
-        children[self._text[at - self._dropped]] = upper
-        self._at[node], self._length[node] = at + along, self._length[node] - along
-        self._children[upper] = {self._text[at + along - self._dropped]: node}
+        """Split a node's edge after `along` tokens by a new node between it and its parent."""
+        begin = self._edge_begin[node]
+        upper = self._new(self._count[node], begin, along)
+        children[self._text[begin - self._dropped]] = upper
+        self._edge_begin[node], self._length[node] = begin + along, self._length[node] - along
+        self._children[upper] = {self._text[begin + along - self._dropped]: node}
         return upper
 
     def _remove(self, begin: int, length: int) -> None:
-        """Take back a window of the oldest text; what no window goes through any more is gone."""
-        here = begin - self._dropped
+        """Uncount a window of the oldest text, and free the nodes that no window passes any more."""
+        index = begin - self._dropped
         node, done = ROOT, 0
-        above, first = None, -1  # the children that the node is one of, and its first token
+        siblings, first = (
+            None,
+            -1,
+        )  # of the node: its parent's children, and the first token of its edge
         self._count[ROOT] -= 1
         while done < length:
             children = self._children[node]
             assert children is not None
-            token = self._text[here + done]
+            token = self._text[index + done]
             child = children[token]
             self._count[child] -= 1
             if not self._count[child]:
                 del children[token]
-                self._let_go(child)
+                self._release(child)
                 break
-            above, first = children, token
+            siblings, first = children, token
             node, done = child, done + self._length[child]
-        if above is not None:
-            self._join(above, first)
+        if siblings is not None:
+            self._join(siblings, first)
 
-    def _join(self, above: dict[int, int], first: int) -> None:
-        """Make one edge of a node's and its only child's, if no window ends between them."""
-        node = above[first]
-        below = list((self._children[node] or {}).values())
-        if len(below) == 1 and self._count[below[0]] == self._count[node]:
-            (child,) = below
-            # The latest text through both is the same one.
-            self._at[child] -= self._length[node]
+    def _join(self, siblings: dict[int, int], first: int) -> None:
+        """Join a node's edge with that of its only child, if no window ends between them."""
+        node = siblings[first]
+        children = list((self._children[node] or {}).values())
+        if len(children) == 1 and self._count[children[0]] == self._count[node]:
+            (child,) = children
+            # The same text is the latest through both.
+            self._edge_begin[child] -= self._length[node]
             self._length[child] += self._length[node]
-            above[first] = child
+            siblings[first] = child
             self._children[node] = None
             self._free.append(node)
 
-    def _let_go(self, node: int) -> None:
-        """Free a node that no window goes through, and the nodes below it."""
-        below = [node]
-        while below:
-            node = below.pop()
-            below += (self._children[node] or {}).values()
+    def _release(self, node: int) -> None:
+        """Free a node that no window passes, and all nodes below it."""
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            waiting += (self._children[node] or {}).values()
             self._children[node] = None
             self._free.append(node)
 
-    def _new(self, windows: int, at: int, length: int) -> int:
+    def _new(self, windows: int, edge_begin: int, length: int) -> int:
         if self._free:
             node = self._free.pop()
-            self._count[node], self._at[node], self._length[node] = windows, at, length
+            self._count[node], self._edge_begin[node] = windows, edge_begin
+            self._length[node] = length
             return node
         self._count.append(windows)
-        self._at.append(at)
+        self._edge_begin.append(edge_begin)
         self._length.append(length)
         self._children.append(None)
         return len(self._count) - 1

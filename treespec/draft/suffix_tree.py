@@ -1,4 +1,4 @@
-"""Suffix decoding: continuations of the longest matches, as likely as their counts say."""
+"""Suffix decoding: continuations of the longest matches, with probabilities from their counts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,48 +16,53 @@ from treespec.errors import InvalidArgument
 __all__ = ["SuffixTree"]
 
 NEARLY_WHOLE = 1e-6
-"""Added before a budget is rounded down: 0.29 * 100 is less than 29 in floats."""
+"""Added before a budget is rounded down, because 0.29 * 100 is less than 29 in floating point."""
 
 
 class Place(NamedTuple):
-    """Where a string stands: in full windows, and in the open end of a text."""
+    """The occurrences of a string.
+
+    Args:
+        windows: its place in the trie of complete windows; None if it does not occur there.
+        ending: the positions after it in the open end of the text.
+    """
 
     windows: Locus | None
     ending: list[int]
 
 
 class SuffixTree(MatchingSource):
-    """Drafts what followed the end of the text where it stood before, in this text or in earlier ones.
+    """Drafts what followed earlier occurrences of the end of the text, in this text or in earlier ones.
 
-    SuffixDecoding (arXiv:2411.04975): one suffix tree with counts of this text, prompt and output, and one
-    of earlier texts (`past`). Every ending of the text of m tokens that stands in a tree may begin a draft:
-    best-first by probability, that is the product of count of child by count of parent, at most
-    `factor` m + `offset` tokens, none less probable than `least`. A draft's score is the sum of the
-    probabilities of its nodes: the expected number of accepted tokens if the counts are right. The best
-    score wins, of equal ones the longer ending, then this text. Of equally probable nodes the one that was
-    found first is taken, of siblings the one seen first.
+    SuffixDecoding (arXiv:2411.04975): one suffix tree with counts for this text, prompt and output, and one
+    for earlier texts (`past`). Every suffix of the text, of m tokens, that occurs in a tree may begin a
+    draft: best first by probability, which is the product of the ratios of child count to parent count
+    along the path; at most `factor` m + `offset` tokens, none less probable than `least`. A draft's score
+    is the sum of the probabilities of its nodes, the expected number of accepted tokens if the counts are
+    right. The best score wins; in case of ties the longer suffix, then this text. Of equally probable nodes
+    the one found first is taken, of siblings the one seen first.
 
-    As in ArcticInference (commit 9d46438) the end of this text counts as one of the places where a string
-    stands, though nothing follows it yet. Ours differs in how the tree is kept (`SuffixCounts`), and has a
-    limit of children.
+    As in ArcticInference (commit 9d46438), the end of this text counts as an occurrence, though nothing
+    follows it yet. Ours differs in how the tree is stored (`SuffixCounts`), and limits the number of
+    children.
 
-    The children are DETERMINISTIC, a function of the texts: above temperature 0 only rules for that law
-    keep the target's distribution.
+    The children are DETERMINISTIC, a function of the texts: above temperature 0 only rules for this law
+    preserve the target's distribution.
 
     Args:
-        depth: most draft tokens below each other, at least 1.
-        size: most nodes of a tree, the root included; None for a chain of `depth`.
-        branching: most children of a node; with 1 the trees are chains.
-        window: tokens of a match and its continuation together, at least 2.
-        factor: draft tokens for each token of the match, at least 0.
-        offset: draft tokens besides.
-        least: probability below which nothing is drafted, in [0, 1].
-        past: earlier texts, all of them over; they are read only, and kept when a prompt begins.
-        vocab_size: of the target, to refuse ids of `past` beyond it; None to look at nothing.
+        depth: maximum depth of a tree, at least 1.
+        size: maximum number of nodes, the root included; None for a chain of `depth`.
+        branching: maximum number of children of a node; with 1 the trees are chains.
+        window: maximum length of a match and its continuation together, at least 2.
+        factor: draft tokens per token of the match, at least 0.
+        offset: draft tokens in addition to these.
+        least: probability below which no token is drafted, in [0, 1].
+        past: earlier texts, all of them ended; they are only read, and kept when a new prompt begins.
+        vocab_size: the target's vocabulary size, to refuse larger ids in `past`; None to skip the check.
 
     Raises:
-        InvalidArgument: if one of them is no such number, a branching above 1 comes without a size, or
-            `past` has a text that is not over, or ids beyond the vocabulary.
+        InvalidArgument: if an argument is not such a number, a branching above 1 is given without a size,
+            or `past` has a text that has not ended, or ids beyond the vocabulary.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class SuffixTree(MatchingSource):
             instance("past", past, SuffixCounts, "SuffixCounts of earlier texts, or None")
             if past.open_ending():
                 raise InvalidArgument(
-                    "past has a text that is not over: call past.end() after its last token"
+                    "past has a text that has not ended: call past.end() after its last token"
                 )
         largest = -1 if past is None else past.largest_id
         require_in_vocabulary("past", largest, vocab_size)
@@ -105,7 +110,7 @@ class SuffixTree(MatchingSource):
 
     def _matches(self, ahead: Sequence[int]) -> Iterator[Match]:
         ending = [*self._ending, *ahead]
-        # The longest first: what comes later must be better to win.
+        # The longest match first: a later one wins only with a better score.
         yield from self._matches_in(self._text, [*self._text.open_ending(), *ahead], ending)
         if self.past is not None:
             yield from self._matches_in(self.past, [], ending)
@@ -113,22 +118,22 @@ class SuffixTree(MatchingSource):
     def _matches_in(
         self, counts: SuffixCounts, tail: Sequence[int], ending: Sequence[int]
     ) -> Iterator[Match]:
-        """What endings of this text may go on from in a tree, the longest first.
+        """The matches of suffixes of this text in a tree, the longest first.
 
         Args:
             counts: the tree.
-            tail: the open end of its text; what is ahead of that belongs to it.
-            ending: of this text.
+            tail: the open end of the tree's text, followed by the tokens ahead of it.
+            ending: the end of this text.
         """
         window, followers = counts.window, self._followers(counts, tail)
         by_length: list[tuple[int, Place, int]] = []
-        # Of the ending in the tail; the last is the text's own.
+        # Positions in the tail after occurrences of the suffix; the last one is the end of the text.
         ends = list(range(1, len(tail) + 1))
         for length in range(1, min(window - 1, len(ending)) + 1):
             ends = [end for end in ends if end >= length and tail[end - length] == ending[-length]]
             windows = counts.find(ending[-length:])
             seen = len(ends) + (counts.count(windows) if windows else 0)
-            if seen <= bool(tail):  # the end of the text itself
+            if seen <= bool(tail):  # only the end of the text itself
                 break
             by_length.append((length, Place(windows, ends), seen))
         for length, place, seen in reversed(by_length):
@@ -137,7 +142,7 @@ class SuffixTree(MatchingSource):
                 yield Match(place, partial(followers, seen), _by_count, seen, limits)
 
     def _limits(self, window: int, length: int) -> Limits | None:
-        """Of a draft that continues a match of this length; None if it may have no token."""
+        """The limits of a draft that continues a match of this length; None if it may have no token."""
         budget = int(self.factor * length + self.offset + NEARLY_WHOLE)
         drafted, depth = min(budget, self.limits.drafted), min(window - length, self.max_depth)
         if drafted < 1 or depth < 1:
@@ -147,20 +152,25 @@ class SuffixTree(MatchingSource):
     def _followers(
         self, counts: SuffixCounts, tail: Sequence[int]
     ) -> Callable[[int, Place], list[Follower]]:
-        """What followed a place, of all that was seen so often, if that is probable enough."""
+        """A function from the count of a match and a place to the followers that are probable enough."""
 
-        def followers(seen: int, at: Place) -> list[Follower]:
-            late = {follower.token: follower for follower in followers_in(tail, at.ending)}
-            # A frequent string has thousands of followers, of which few are probable enough. Looked at
-            # exactly below, where the open end of the text is counted too.
-            latest = max((follower.count for follower in late.values()), default=0)
-            enough = int(self.least * seen) - 1 - latest
+        def followers(seen: int, place: Place) -> list[Follower]:
+            in_tail = {follower.token: follower for follower in followers_in(tail, place.ending)}
+            # A frequent string has thousands of followers, of which few are probable enough. This bound
+            # discards most of them; the exact check below includes the open end of the text.
+            most_in_tail = max((follower.count for follower in in_tail.values()), default=0)
+            least_count = int(self.least * seen) - 1 - most_in_tail
             candidates = []
-            for token, often, windows in counts.followers(at.windows, enough) if at.windows else ():
-                more = late.pop(token, None)
-                count, ending = (often + more.count, more.at) if more else (often, [])
-                candidates.append(Follower(token, count, Place(windows, ending)))
-            candidates += [Follower(f.token, f.count, Place(None, f.at)) for f in late.values()]
+            in_windows = counts.followers(place.windows, least_count) if place.windows else ()
+            for token, count, windows in in_windows:
+                late = in_tail.pop(token, None)
+                if late is None:
+                    candidates.append(Follower(token, count, Place(windows, [])))
+                else:
+                    candidates.append(Follower(token, count + late.count, Place(windows, late.at)))
+            candidates += [
+                Follower(late.token, late.count, Place(None, late.at)) for late in in_tail.values()
+            ]
             return [follower for follower in candidates if follower.count / seen >= self.least]
 
         return followers

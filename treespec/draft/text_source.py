@@ -1,4 +1,4 @@
-"""What the sources have in common that draft without a model: deterministic children, read from tokens."""
+"""Base classes of the sources that draft without a model: deterministic children, found in token ids."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -19,24 +19,24 @@ __all__ = ["AheadSource", "Draft", "MatchingSource", "TokenSource", "proposed"]
 
 
 class TokenSource(ABC):
-    """A source that reads token ids and drafts from what it has read; no model runs, no coin is used.
+    """A source that reads token ids and drafts from what it has read, without a model and without coins.
 
-    The children are DETERMINISTIC, a function of what was read: above temperature 0 only rules for that
-    law keep the target's distribution. What is read is forgotten when the next prompt begins, so that a
-    text depends on its prompt alone.
+    The children are DETERMINISTIC, a function of the tokens read: above temperature 0 only rules for this
+    law preserve the target's distribution. What was read is forgotten when the next prompt begins, so that
+    a text depends on its prompt alone.
     """
 
     max_length = sys.maxsize
     max_depth: int
     reads_any_tree = True
-    """Whether `commit` reads whatever tree was verified; else it must be the source's own, whole."""
+    """Whether `commit` accepts any verified tree; otherwise it needs the source's own tree, complete."""
     _proposed: TokenTree | None = None
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget the earlier text and read this one; its last token is the first root.
+        """Forget the earlier text and read this prompt; its last token is the first root.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
         require_tokens(tokens)
         self._device, self._proposed = tokens.device, None
@@ -44,22 +44,22 @@ class TokenSource(ABC):
         self._take(tokens.tolist())
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The root and what may come next; no coin is used."""
+        """Draft continuations of the root; no coin is used."""
         parents, tokens = self._continuations()
         self._proposed = self._tree(parents, [self._root, *tokens])
         return self._proposed
 
     def commit(self, step: Step) -> None:
-        """Read what was accepted, and the bonus."""
+        """Read the accepted tokens and the bonus."""
         self._take(step.emitted_ids)
 
     def _require_own(self, step: Step) -> None:
-        """Refuse a step of another tree, for sources that read its rows by their own nodes."""
+        """Refuse a step of another tree, for sources that read its rows by the indices of their nodes."""
         proposal, tree = self._proposed, step.tree
         if proposal is None or proposal.shape != tree.shape or proposal.token_ids != tree.token_ids:
             raise InvalidTree(
-                f"a step of a tree that {type(self).__name__} did not propose last: commit the step of the "
-                "tree that propose() gave"
+                f"this step is of a tree that {type(self).__name__} did not propose last: commit the step "
+                "of the tree that propose() returned"
             )
 
     def _tree(self, parents: Sequence[int], ids: Sequence[int]) -> TokenTree:
@@ -72,25 +72,26 @@ class TokenSource(ABC):
 
     @abstractmethod
     def _restart(self) -> None:
-        """Forget what was read."""
+        """Forget everything that was read."""
 
     @abstractmethod
     def _read(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these tokens."""
+        """Append these tokens to the text."""
 
     @abstractmethod
     def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The parents of all nodes, that of the root included, and the tokens of all but the root."""
+        """The parents of all nodes, starting with -1 for the root, and the tokens of all but the root."""
 
 
 class AheadSource(TokenSource):
-    """One that can draft after tokens which are not committed, and keeps nothing of them."""
+    """A source that can draft after uncommitted tokens, of which it remembers nothing."""
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """A tree over the last of these tokens, which follow the root; they are read for it alone.
+        """Draft a tree whose root is the last of these uncommitted tokens, which follow the current root.
 
         Args:
-            tokens: in the order of the text; without any the tree is that of `propose`.
+            tokens: in the order of the text, read for this tree only; if empty, the tree is that of
+                `propose`.
             coins: not used.
         """
         parents, drafted = self._after(tokens)
@@ -102,16 +103,16 @@ class AheadSource(TokenSource):
 
     @abstractmethod
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """What `_continuations` gives, where these tokens follow the text."""
+        """As `_continuations`, with these tokens appended to the text."""
 
 
 class Draft(NamedTuple):
-    """What a source may draft at a place of a text, in the order in which it is chosen.
+    """A draft that a source may propose at a position of a text, its nodes in the order of choice.
 
     Args:
-        continuations: the nodes that the source's limits allow, or lower ones.
-        seen: how often the string was seen that they go on from.
-        most: nodes of the draft that the length of that string allows, within the source's limits.
+        continuations: the nodes that the source's limits or any lower limits allow.
+        seen: how often the string that they continue was seen.
+        most: largest number of draft nodes that the length of this string and the source's limits allow.
     """
 
     continuations: Continuations
@@ -120,40 +121,40 @@ class Draft(NamedTuple):
 
 
 def proposed(drafts: Iterable[Draft]) -> Continuations:
-    """Of the drafts of one place, the nodes that are proposed within the source's own limits.
+    """The nodes that a source proposes within its own limits, given the drafts of one position.
 
     Args:
-        drafts: as `MatchingSource.drafts` gives them.
+        drafts: as returned by `MatchingSource.drafts`.
     """
-    best, score = Continuations([-1], [], []), 0.0
+    best, best_score = Continuations([-1], [], []), 0.0
     for continuations, seen, most in drafts:
-        worth = sum(continuations.counts[:most]) / seen
-        if worth > score:
-            kept = (
+        score = sum(continuations.counts[:most]) / seen
+        if score > best_score:
+            best_score = score
+            best = Continuations(
                 continuations.parents[: most + 1],
                 continuations.tokens[:most],
                 continuations.counts[:most],
             )
-            best, score = Continuations(*kept), worth
     return best
 
 
 class MatchingSource(AheadSource):
-    """A text source: it goes on from strings that were seen before, and does it the same in every run.
+    """A text source that continues strings which were seen before.
 
-    Its tree is a function of the text alone, whatever was drafted and verified before: so it can be
+    Its tree is a function of the text alone, whatever was drafted and verified before. So its trees can be
     recorded at every position of a text, for all limits at once (`drafts`).
     """
 
     limits: Limits
-    """Of every tree."""
+    """The limits of every tree."""
 
     def drafts(self) -> list[Draft]:
-        """What it may draft after the text, within its limits and all lower ones.
+        """The drafts that it may propose after the text, within its limits and all lower limits.
 
-        Of the nodes that limits allow, a draft has the first; of several drafts, the one is proposed whose
-        nodes are most probable together (the sum of their counts by what was seen), of equal ones the
-        first.
+        A draft under given limits consists of the first nodes that they allow. Of several drafts, the
+        source proposes the one with the largest sum of node probabilities (counts divided by `seen`), and
+        the first one in case of ties.
         """
         return [
             Draft(all_within(match), match.seen, match.limits.drafted)
@@ -161,20 +162,20 @@ class MatchingSource(AheadSource):
         ]
 
     def read(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these tokens, one at least, whatever was proposed."""
+        """Append these tokens, at least one, to the text, whatever was proposed."""
         self._take(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        best, score = Continuations([-1], [], []), 0.0
+        best, best_score = Continuations([-1], [], []), 0.0
         for match in self._matches(ahead):
-            if min(match.limits.drafted, match.limits.depth) <= score:
-                continue  # no level of a tree is worth more than one token
+            if min(match.limits.drafted, match.limits.depth) <= best_score:
+                continue  # the probabilities of a level sum to at most one
             continuations = best_first(match.start, match.followers, match.limits, match.order)
-            worth = sum(continuations.counts) / match.seen
-            if worth > score:
-                best, score = continuations, worth
+            score = sum(continuations.counts) / match.seen
+            if score > best_score:
+                best, best_score = continuations, score
         return best.parents, best.tokens
 
     @abstractmethod
     def _matches(self, ahead: Sequence[int]) -> Iterable[Match]:
-        """What the text, and these tokens after it, may go on from; what is preferred comes first."""
+        """The strings from which the text followed by these tokens may continue, preferred ones first."""

@@ -1,4 +1,4 @@
-"""Token ids that sources bring from elsewhere: they must be the target's."""
+"""Check that token ids from outside belong to the target's vocabulary."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ def plain_tokens(name: str, given: Any, vocab_size: int | None = None) -> list[i
     """Token ids as plain integers.
 
     Args:
-        name: of the argument, for the message.
-        given: a tensor or a sequence.
-        vocab_size: ids from here on are refused; None to refuse negative ones only.
+        name: name of the argument, for the message.
+        given: a tensor or a sequence of ids.
+        vocab_size: ids must be below this number; None to refuse negative ids only.
 
     Raises:
-        InvalidArgument: saying which id is none.
+        InvalidArgument: if an id is invalid; the error names its index and value.
     """
     if isinstance(given, Tensor):
         token_ids(name, given)
@@ -31,25 +31,27 @@ def plain_tokens(name: str, given: Any, vocab_size: int | None = None) -> list[i
     for i, item in enumerate(given):
         token = plain_integer(item)
         if token is None or token < 0 or (end is not None and token >= end):
-            allowed = "from 0 on" if end is None else f"0..{end - 1}"
-            raise InvalidArgument(f"{name}[{i}] = {shown(item)} is no token id: ids are {allowed}")
+            allowed = "integers of at least 0" if end is None else f"0..{end - 1}"
+            raise InvalidArgument(
+                f"{name}[{i}] = {shown(item)} is not a token id: ids are {allowed}"
+            )
         tokens.append(token)
     return tokens
 
 
 def require_in_vocabulary(name: str, largest: int, vocab_size: int | None) -> None:
-    """Refuse texts of another model's tokens: a drafted id that the target does not have stops it.
+    """Refuse texts with token ids beyond the target's vocabulary, which would stop decoding if drafted.
 
     Args:
-        name: of the argument, for the message.
-        largest: id in it; -1 if there is none.
-        vocab_size: of the target; None to look at nothing.
+        name: name of the argument, for the message.
+        largest: largest id in the texts; -1 if they hold none.
+        vocab_size: the target's vocabulary size; None to skip the check.
 
     Raises:
-        InvalidArgument: naming both.
+        InvalidArgument: if the largest id is too large; the error names both numbers.
     """
     if vocab_size is not None and largest >= integer("vocab_size", vocab_size, least=1):
         raise InvalidArgument(
             f"{name} has the token id {largest}, but the target's ids are 0..{vocab_size - 1}: it was made "
-            "of another model's tokens"
+            "with another tokenizer"
         )

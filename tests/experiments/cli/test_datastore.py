@@ -86,7 +86,7 @@ def test_bad_input(texts, tmp_path):
         "not UTF-8": ["build", tmp_path / "x", texts / "latin.txt"],
         "--most-tokens = 0": ["build", tmp_path / "x", texts, "--most-tokens", 0],
         "nowhere": ["build", tmp_path / "x", texts, "--model", tmp_path / "nowhere"],
-        "no datastore": ["info", texts / "a.py"],
+        "not a datastore": ["info", texts / "a.py"],
         "No such file or": ["info", tmp_path / "none"],
     }.items():
         done = call(*arguments)

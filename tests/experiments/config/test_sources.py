@@ -110,9 +110,9 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
         drafter._restart()
         drafter.save(tmp_path / type(drafter).__name__, vocab_size=size, tokenizer=digest)
     warm = made(outline, "token_recycling", warm=str(tmp_path / "TokenRecycling"))[1]
-    assert warm._start == {1: [2, 3]}
+    assert warm._initial == {1: [2, 3]}
     settings = {"window": 1, "ngram": 2, "guesses": 1, "warm": str(tmp_path / "Lookahead")}
-    assert made(outline, "lookahead", **settings)[1]._start == {1: [(2,)]}
+    assert made(outline, "lookahead", **settings)[1]._initial == {1: [(2,)]}
 
 
 def test_warm_state_of_another_target_is_refused_before_the_first_token(outline, tmp_path, digest):
@@ -134,13 +134,13 @@ def test_warm_state_of_another_target_is_refused_before_the_first_token(outline,
         own, other = tmp_path / f"{name} own", tmp_path / f"{name} other"
         drafter.save(own, **made_with, target=target.fingerprint)
         drafter.save(other, **made_with, target="A of 1 parameters, weights 01")
-        assert made(loaded, name, warm=str(own), **settings)[1]._start
+        assert made(loaded, name, warm=str(own), **settings)[1]._initial
         with pytest.raises(ConfigError) as refused:
             made(loaded, name, warm=str(other), **settings)
         said = str(refused.value)
         assert said.startswith(f"methods[0].draft: {other}: learned from another target (A of 1 ")
         assert target.fingerprint in said
-        assert made(outline, name, warm=str(other), **settings)[1]._start  # no weights to tell by
+        assert made(outline, name, warm=str(other), **settings)[1]._initial  # no weights to tell by
 
 
 def test_lookahead_needs_room_for_its_trees(outline):
@@ -169,17 +169,17 @@ def test_files_of_others_are_refused_before_the_first_token(outline, files, tmp_
         ("another tokenizer", "suffix_tree", {"warm": str(tmp_path / "past")}),
         ("another tokenizer", "retrieval", {"datastore": str(tmp_path / "store")}),
         (
-            "does not say of which tokenizer",
+            "does not state the tokenizer",
             "suffix_tree",
             {"warm": str(tmp_path / "past of none")},
         ),
         (
-            "does not say of which tokenizer",
+            "does not state the tokenizer",
             "retrieval",
             {"datastore": str(tmp_path / "of no tokenizer")},
         ),
-        ("cut off", "retrieval", {"datastore": str(tmp_path / "cut")}),
-        ("no datastore", "retrieval", {"datastore": str(files / "text.py")}),
+        ("truncated", "retrieval", {"datastore": str(tmp_path / "cut")}),
+        ("not a datastore", "retrieval", {"datastore": str(files / "text.py")}),
         ("vocabulary of 1000000", "token_recycling", {"warm": str(tmp_path / "large")}),
         ("a token recycling table, but", "suffix_tree", {"warm": str(tmp_path / "large")}),
         ("No such file", "documents", {"files": [str(tmp_path / "none")]}),

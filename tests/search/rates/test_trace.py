@@ -99,7 +99,7 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"kept": [1, 1]}, "kept has shape"),
         ({"files": [1, 1]}, "files has shape"),
         ({"files": ["a"]}, "files = "),
-        ({"law": "bogus"}, "'bogus' is no law"),
+        ({"law": "bogus"}, "'bogus' is not a law"),
         ({"width": 0}, "width = 0"),
         ({"width": True}, "width = True"),
         ({"width": 3.0}, "width = 3.0"),

@@ -1,4 +1,4 @@
-"""Growths that come back to nodes and prune, by script or by chance; a drafter that watches its cache."""
+"""Growths that return to nodes and prune, scripted or random, and a drafter that checks its cache."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from treespec.draft import ModelDrafter
 
 
 class Scripted:
-    """Does what it is told, call by call."""
+    """Grows by a script, one entry per call."""
 
     def __init__(self, *calls, max_depth=4):
         self.calls, self.max_depth = calls, max_depth
@@ -23,7 +23,7 @@ class Scripted:
 
 
 class Keeping(Scripted):
-    """Keeps these nodes of what it grew."""
+    """Keeps the given nodes of the drafted tree."""
 
     def __init__(self, *calls, keep, max_depth=4):
         super().__init__(*calls, max_depth=max_depth)
@@ -34,7 +34,7 @@ class Keeping(Scripted):
 
 
 class Random:
-    """Names random nodes, new and known, with random numbers of children; a function of the shape."""
+    """Expands random nodes, new and known, with random numbers of children; a function of the shape."""
 
     max_depth = 5
 
@@ -56,7 +56,7 @@ class Random:
 
 
 class RandomPruned(Random):
-    """Also keeps a random tree of it."""
+    """Also keeps a random subtree."""
 
     def keep(self, shape, probs):
         rng, kept = self.rng(shape, 1), {0}
@@ -67,7 +67,7 @@ class RandomPruned(Random):
 
 
 class Watched(ModelDrafter):
-    """Checks that its cache and its pending tokens are the text, and that it runs no node twice."""
+    """Checks that cache and pending tokens together are the text, and that no node is run twice."""
 
     def prefill(self, tokens):
         super().prefill(tokens)

@@ -1,4 +1,4 @@
-"""Cascades: whose rows they tell of, what the levels keep, and what is refused."""
+"""Cascades: the rows they report, the rows that levels keep, and what is refused."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ TARGET, MIDDLE, SMALL = (0.5, 0.3, 0.2), (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
 
 
 class Mistaken(Cascade):
-    """Tells of the small model's rows, by whose law its tokens were once drawn."""
+    """Reports the rows of the small model, from which its tokens were first drawn."""
 
     def propose(self, coins):
         tree = super().propose(coins)
@@ -60,7 +60,7 @@ class Mistaken(Cascade):
 
 
 def law_of_the_first_token(rule, kind=Cascade, inside=verify.chain):
-    """Of the target's step by a rule, where another rule decides inside the cascade."""
+    """For a target step under one rule, with another rule inside the cascade."""
 
     def draft_with(draft, shape, law, sampling):
         below = ModelDrafter(toy(SMALL), TreeShape.chain(1), IID, sampling)
@@ -75,7 +75,7 @@ RULES = [verify.chain, verify.block, verify.rrs, verify.traversal]
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_the_row_of_a_token_is_that_of_the_model_that_verified_it(rule):
-    """With the small model's row the law is .25, .4, .35 instead of .5, .3, .2."""
+    """With the small model's row the output is .25, .4, .35 instead of .5, .3, .2."""
     assert law_of_the_first_token(rule) == pytest.approx(TARGET, abs=1e-12)
     wrong = law_of_the_first_token(rule, kind=Mistaken)
     assert wrong == pytest.approx((0.25, 0.4, 0.35), abs=1e-12)
@@ -83,7 +83,7 @@ def test_the_row_of_a_token_is_that_of_the_model_that_verified_it(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_leniency_inside_a_cascade_would_change_the_law(rule, monkeypatch):
-    """Lenience .5 accepts every draft of the small model here, and the middle one's row is told.
+    """Lenience .5 accepts every draft of the small model here, but the tree reports the middle model's row.
 
     Accepted by the target are .6, .3 * .75 and .1 * 2/3; the rest, 13/120, goes to the first token.
     """
@@ -96,7 +96,7 @@ def test_leniency_inside_a_cascade_would_change_the_law(rule, monkeypatch):
 
 
 def test_a_chain_is_the_text_of_the_model():
-    """At temperature 0 the drafts are the model's greedy text, whoever drafts for it."""
+    """At temperature 0 the drafts are the model's greedy text, whichever source drafts for it."""
     alone = ModelDrafter(table(4), TreeShape.chain(6), IID, COLD)
     alone.prefill(torch.tensor(PROMPT))
     right = alone.propose(TorchCoins(0))
@@ -150,7 +150,7 @@ def test_lower_levels_draft_after_all_that_is_ahead(ahead):
 
 
 def test_each_node_says_from_which_level_it_is():
-    """All models are one table, so that each level accepts all that is drafted for it, and adds one."""
+    """All models are one table, so each level accepts all its drafts and adds one token."""
     same = lambda: ModelDrafter(table(4), TreeShape.chain(1), IID, COLD)  # noqa: E731
     two = Cascade(table(4), same(), verify.greedy, 5, COLD)
     three = Cascade(
@@ -167,7 +167,7 @@ def test_each_node_says_from_which_level_it_is():
 
 
 class Wrong(PromptLookup):
-    """Drafts what the model of `table(4)` does not say at temperature 0."""
+    """Drafts tokens that the model of `table(4)` never chooses at temperature 0."""
 
     def propose_below(self, tokens, coins):
         text = (*PROMPT, *tokens)
@@ -198,7 +198,7 @@ def test_all_levels_follow_the_text_and_forget_the_rest():
 
 
 class Counted(TabularModel):
-    """Notes how many rows each pass has run in the end. Its layers are one table."""
+    """Records the number of rows of each pass. Its layers are one table."""
 
     layer_count = 2
 
@@ -244,7 +244,7 @@ def cascade_of(model, below):
     "below", [model_below, early_exit, cascade_below, cascade_with_a_model_below]
 )
 def test_lower_levels_keep_the_rows_of_committed_tokens(below, merged):
-    """Else each pass would run the whole text again."""
+    """Otherwise each pass would run the whole text again."""
     counted = Counted(random_table(2, 6), 2)
     drafter = cascade_of(table(4), below(counted))
     if merged:
@@ -263,7 +263,7 @@ def test_lower_levels_keep_the_rows_of_committed_tokens(below, merged):
 
 @pytest.mark.parametrize("make", [lookup, lambda: Documents([PROMPT], 2), small, two_levels])
 def test_drafting_below_a_path_is_drafting_after_the_text(make):
-    """And leaves no trace: what follows is as if nobody had asked."""
+    """It leaves no trace: what follows is as if it had never been called."""
     asked, fresh = make(), make()
     asked.prefill(torch.tensor(PROMPT))
     fresh.prefill(torch.tensor((*PROMPT, 0, 1)))
@@ -301,14 +301,14 @@ MODEL = table(4)
             lambda: Cascade(
                 MODEL, ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()), verify.chain, 2, Sampling()
             ),
-            "ends in itself",
+            "contains itself",
         ),
         (
             lambda: Cascade(
                 MODEL, Cascade(table(5), ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()),
                 verify.chain, 2, Sampling()), verify.chain, 2, Sampling(),
             ),
-            "ends in itself",
+            "contains itself",
         ),
     ],
 )  # fmt: skip
@@ -319,32 +319,32 @@ def test_cascades_that_cannot_be_are_refused(make, said):
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_one_model_in_two_wrappers_is_one_model():
-    """By its weights, not by the object that was handed over, nor by its name."""
+    """Models are compared by their weights, not by object or name."""
     for twin in (MODEL.fresh(), TabularModel(MODEL.row, 2)):
         below = ModelDrafter(twin, TreeShape.chain(1), IID, Sampling())
-        with pytest.raises(InvalidArgument, match="one model stands at two of its levels"):
+        with pytest.raises(InvalidArgument, match="one model is used on two of its levels"):
             Cascade(MODEL, below, verify.chain, 2, Sampling())
     Cascade(MODEL, small(seed=4), verify.chain, 2, Sampling())  # equal, but another table
 
 
 class Wrapped(ModelDrafter):
-    """A source made of another one."""
+    """A source that contains another source."""
 
     drafter = None
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_a_source_below_itself_is_refused():
-    """Without an end nobody would draft."""
+    """An endless cascade would have no source that drafts."""
     own = small(kind=Wrapped)
     own.drafter = own
-    with pytest.raises(InvalidArgument, match="one Wrapped stands at two places"):
+    with pytest.raises(InvalidArgument, match="one Wrapped is used at two places"):
         Cascade(MODEL, own, verify.chain, 2, Sampling())
     high, low = small(seed=6, kind=Wrapped), small(seed=7, kind=Wrapped)
     high.drafter = middle = Cascade(table(5), low, verify.chain, 2, Sampling())
     Cascade(MODEL, high, verify.chain, 2, Sampling())
     low.drafter = middle
-    with pytest.raises(InvalidArgument, match="the draft source ends in itself"):
+    with pytest.raises(InvalidArgument, match="the draft source contains itself"):
         Cascade(MODEL, high, verify.chain, 2, Sampling())
 
 

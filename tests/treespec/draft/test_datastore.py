@@ -1,4 +1,4 @@
-"""The datastore: every string is found where it stands; files that are not whole are refused."""
+"""The datastore: every string is found at its places; incomplete files are refused."""
 
 import json
 
@@ -78,9 +78,9 @@ def test_files_that_are_refused(store, tmp_path):
         with pytest.raises(Unreadable, match=said):
             Datastore(store.path, **wanted)
     for said, data in {
-        "104 bytes|no datastore": whole[:104],
-        "cut off": whole[:-4],
-        "no datastore": b"some text\n",
+        "104 bytes|not a datastore": whole[:104],
+        "truncated": whole[:-4],
+        "not a datastore": b"some text\n",
         "changed": whole + b"1234",
     }.items():
         path = tmp_path / "other"
@@ -89,12 +89,12 @@ def test_files_that_are_refused(store, tmp_path):
             Datastore(path)
     for said, entries in {
         "of version 2": {"version": 2},
-        "cut off or changed": {"tokens": 12},
+        "truncated or changed": {"tokens": 12},
         "damaged": {"tokens": -1},
         "a damaged datastore": {"texts": None},
-        "does not say of which tokens": {"vocab_size": None},
-        "damaged: it does not say": {"tokenizer": 3},
-        "no datastore": {"format": "other"},
+        "does not state its vocabulary": {"vocab_size": None},
+        "damaged: it does not state": {"tokenizer": 3},
+        "not a datastore": {"format": "other"},
     }.items():
         path.write_bytes(whole)
         rewritten(path, **entries)

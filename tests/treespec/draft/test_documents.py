@@ -22,7 +22,7 @@ def test_only_documents_are_looked_up_and_none_goes_on_into_the_next():
 
 
 def test_an_ending_that_only_ends_documents_says_nothing():
-    """The shorter ending does: it was followed by something."""
+    """The shorter suffix is used instead, because something followed it."""
     assert tree([[7, 1, 2], [2, 5]], [1, 2])[1] == (5,)
 
 
@@ -34,7 +34,7 @@ def test_all_matches_are_one_tree():
 
 
 def test_without_documents_the_prompt_is_the_only_one():
-    """It is forgotten with its text; what is decoded behind it is not looked up."""
+    """It is forgotten with its text; tokens decoded after it are not looked up."""
     same = Documents(None, 4, size=6, branching=2, vocab_size=9)
     for prompt in ([1, 2, 3, 1, 4, 1], [5, 6, 5]):
         same.prefill(torch.tensor(prompt))
@@ -54,8 +54,8 @@ def test_without_documents_the_prompt_is_the_only_one():
 
 WRONG = {
     "documents is empty": {"documents": []},
-    r"documents\[1\]\[0\] = -1 is no token id": {"documents": [[1], [-1]]},
-    r"documents\[0\]\[1\] = 9 is no token id: ids are 0\.\.8": {
+    r"documents\[1\]\[0\] = -1 is not a token id": {"documents": [[1], [-1]]},
+    r"documents\[0\]\[1\] = 9 is not a token id: ids are 0\.\.8": {
         "documents": [[1, 9]], "vocab_size": 9
     },
     "are torch.float32": {"documents": [torch.tensor([1.0])]},

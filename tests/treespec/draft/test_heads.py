@@ -1,4 +1,4 @@
-"""Children by a kernel and operation by operation: the same from the same logits and uniforms."""
+"""Children by a kernel and by torch operations are equal, given the same logits and uniforms."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from treespec.testing import EnumeratingCoins, TabularModel, random_table
 
 
 class Own(Sampling):
-    """Which may make other rows."""
+    """A sampling that may compute other rows."""
 
 
 DRAWN = [Law.IID, Law.WITHOUT_REPLACEMENT]
@@ -22,13 +22,13 @@ CPU = torch.device("cpu")
 
 
 class Compiled:
-    """A model whose logits kernels know."""
+    """A model whose logits the kernels can read."""
 
     draws_by_kernel = True
 
 
 class Table(TabularModel):
-    """Such a model that runs."""
+    """Such a model that can run."""
 
     draws_by_kernel = True
 

@@ -1,4 +1,4 @@
-"""Jacobi decoding: the chain of the last rows, and how many passes it takes at most."""
+"""Jacobi decoding: the chain from the last rows, and the maximum number of passes."""
 
 from itertools import accumulate
 
@@ -22,7 +22,7 @@ def steps_of(row, vocab, prompt, tokens, depth, kind=Jacobi):
 
 
 class Forgets(Jacobi):
-    """Guesses by the text alone, whatever the rows said."""
+    """Guesses from the text alone and ignores the rows."""
 
     def commit(self, step):
         super().commit(step)
@@ -30,7 +30,7 @@ class Forgets(Jacobi):
 
 
 class OneBehind(Jacobi):
-    """Guesses for each place what was said of the one before."""
+    """Guesses for each position the token of the position before."""
 
     def commit(self, step):
         super().commit(step)
@@ -38,7 +38,7 @@ class OneBehind(Jacobi):
 
 
 class NotAgain(Jacobi):
-    """Keeps the guesses that it had instead of those that the rows gave."""
+    """Keeps its old guesses instead of taking those of the rows."""
 
     def commit(self, step):
         super().commit(step)
@@ -46,7 +46,7 @@ class NotAgain(Jacobi):
 
 
 def last_places(kind, reach):
-    """The last place that is final after each pass, of a target that looks `reach` tokens back."""
+    """The last final position after each pass, for a target that depends on the last `reach` tokens."""
     rows = torch.eye(53, dtype=torch.float64)
     row = lambda context: rows[(7 * context[-reach] + 3) % 53]  # noqa: E731
     steps = steps_of(row, 53, [5, 11, 30, 2], 1 + 4 * reach, 2 * reach, kind)
@@ -55,10 +55,10 @@ def last_places(kind, reach):
 
 @pytest.mark.parametrize("reach", [1, 2, 3, 4])
 def test_each_pass_makes_as_many_places_final_as_the_target_looks_back(reach):
-    """Place i is final after pass i if it depends on the one before, earlier if on older ones.
+    """Position i is final after pass i if it depends on the previous token, earlier if on older tokens.
 
-    The first pass guesses all places right that depend on the prompt, and emits the first of them. Each
-    pass emits those that the one before guessed right and one, and guesses as many right behind them.
+    The first pass guesses all positions right that depend on the prompt, and emits the first. Each pass
+    emits the positions that the previous pass guessed right and one more, and guesses as many after them.
     """
     right = [1 + reach * passed for passed in range(5)]
     assert last_places(Jacobi, reach) == right
@@ -67,7 +67,7 @@ def test_each_pass_makes_as_many_places_final_as_the_target_looks_back(reach):
 
 
 def test_positions_that_do_not_depend_on_guesses_are_right_after_one_pass():
-    """The target counts up by position, whatever the tokens: the second chain is accepted whole."""
+    """The target counts up by position, whatever the tokens, so the second chain is fully accepted."""
     rows = torch.eye(20, dtype=torch.float64)
     steps = steps_of(lambda context: rows[len(context)], 20, [0], 9, 3)
     assert [len(step.tokens) for step in steps[:2]] == [1, 4]
@@ -89,7 +89,7 @@ def test_depth():
 
 
 def test_guesses_move_on_by_tokens_of_other_sources_too():
-    """A guess is for its place: behind three emitted tokens those of the last two nodes are left."""
+    """A guess belongs to its position: after three emitted tokens, those of the last two nodes are left."""
     drafter = Jacobi(4)
     drafter.prefill(torch.tensor([4, 5, 6]))
     tree = drafter.propose(TorchCoins(0))

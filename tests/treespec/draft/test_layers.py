@@ -1,4 +1,4 @@
-"""Early exit and skipped sublayers: the exact law over a tiny transformer that is tabulated first."""
+"""Early exit and layer skipping: the exact law over a tiny transformer, tabulated beforehand."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def transformer():
 
 
 def test_rows_of_the_drafts_differ_from_the_targets(transformer):
-    """Or nothing is proved: those of all layers are the target's."""
+    """Otherwise nothing would be proved, since with all layers the rows are the target's."""
     for name, make in DRAFTS.items():
         draft = make(transformer, TreeShape.chain(1), Law.IID, Sampling()).model
         texts = [(*PROMPT, *more) for more in ((), (0,), (1,), (2,), (1, 2))]
@@ -55,7 +55,7 @@ def test_every_rule_keeps_the_law_of_a_step(name, transformer, without_shape_che
 
 
 def test_a_draft_that_states_the_targets_rows_is_refuted(transformer, without_shape_checks):
-    """What a cut model drew, tested as if the whole one had drawn it."""
+    """Tokens drawn by a shortened model, tested as if the whole model had drawn them."""
 
     class Mistaken(EarlyExit):
         def propose(self, coins):

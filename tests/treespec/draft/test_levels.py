@@ -1,4 +1,4 @@
-"""Shapes that are known beforehand against the general way of drafting, and how often a device is read."""
+"""Fixed shapes drafted by levels against the general path, and the number of reads from the device."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ TABLE = random_table(6, 1)
 
 
 class Told:
-    """A growth of a shape that does not say so."""
+    """A growth of a fixed shape that does not reveal the shape."""
 
     def __init__(self, shape: TreeShape) -> None:
         self._growth = StaticGrowth(shape)
@@ -35,7 +35,7 @@ def shapes(draw):
 
 
 def steps(growth, law, sampling, seed):
-    """Trees behind one another; of each the path to the last leaf is kept, with another bonus."""
+    """Consecutive trees; of each, the path to the last leaf is accepted, with another bonus."""
     drafter, coins, trees = (
         ModelDrafter(TabularModel(TABLE, 6), growth, law, sampling),
         TorchCoins(seed),

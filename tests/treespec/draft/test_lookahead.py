@@ -34,7 +34,7 @@ def walk(drafter, prompt, steps, follow):
 
 
 def fresh(context):
-    """Another token after every context."""
+    """A different token after every context."""
     return hash(context) % 1900 + 1000
 
 
@@ -62,7 +62,7 @@ def test_column_i_of_level_l_stands_at_depth_i_plus_l():
 
 
 def test_the_window_moves_up_by_what_the_target_said():
-    """Each level is that above it one step before; the last is the target's best after the last column."""
+    """Each level is the next level of the step before; the last holds the target's best tokens."""
     trees = walk(Lookahead(3, 3, 2), [1, 2, 3, 4, 5, 6, 7], 6, fresh)
     before, after = trees[3], trees[4]
     assert before.shape.parents[:6] == (-1, 0, 1, 0, 1, 2)
@@ -129,17 +129,17 @@ def test_saved_and_loaded(tmp_path):
     pool = Lookahead.load(tmp_path / "pool")
     assert pool == {5: [(70_000, 1), (2, 3)]}
     with pytest.raises(
-        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to 3 at most"
+        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to at most 3"
     ):
         Lookahead(2, 4, 2, pool=pool)
-    with pytest.raises(InvalidArgument, match="70000 is no token id"):
+    with pytest.raises(InvalidArgument, match="70000 is not a token id"):
         Lookahead(2, 3, 2, pool=pool, vocab_size=9)
     with pytest.raises(Unreadable, match="vocabulary"):
         Lookahead.load(tmp_path / "pool", vocab_size=9)
 
 
 def test_a_pool_of_longer_ngrams_serves_smaller_trees(tmp_path):
-    """What was found with 56 nodes begins trees of 8; what is equal once it is cut stands as the latest."""
+    """A pool found with 56 nodes serves trees of 8; n-grams that are equal once cut count as the latest."""
     large = Lookahead(7, 5, 7)
     walk(large, list(range(20)), 60, lambda context: (len(context) * 7 + context[-1]) % 9)
     large.save(tmp_path / "pool", vocab_size=V)
@@ -177,7 +177,7 @@ def test_a_prompt_begins_with_the_pool_it_was_given():
 
 
 def test_ngrams_of_the_first_column_begin_with_the_root():
-    """Above temperature 0 the root need not be what the window had in its place."""
+    """Above temperature 0 the root may differ from the token that the window had at its position."""
     drafter = Lookahead(1, 2, 1)
     drafter.prefill(torch.tensor([5]))
     for best, bonus in ((7, 3), (8, 4)):
@@ -188,7 +188,7 @@ def test_ngrams_of_the_first_column_begin_with_the_root():
 
 
 def test_while_the_window_fills_every_level_loses_its_first_column():
-    """What stood one token after the root stands at the root now, which is known."""
+    """The guess one position after the old root is at the position of the new root, which is known."""
     first, second = walk(Lookahead(3, 4, 1), [1, 2, 3, 4, 5, 6, 7], 2, fresh)
     assert first.shape.is_chain
     assert first.shape.size == 5
@@ -200,7 +200,7 @@ def test_while_the_window_fills_every_level_loses_its_first_column():
 
 
 def test_a_node_has_a_child_of_each_level_of_the_window():
-    """Where their columns are one node; so the pool's and two of the window are not all."""
+    """If their columns coincide in one node: it has more children than two of the window and the pool's."""
     model, drafter = TabularModel(random_table(5, 0), 5), Lookahead(7, 5, 1)
     steps = decode(
         ModelTarget(model), drafter, verify.onehot, torch.tensor((0, 1, 0, 0, 1)),

@@ -1,4 +1,4 @@
-"""Prompt lookup: what it copies, as a chain and as a tree, and that it reads what was committed."""
+"""Prompt lookup: what it copies, as a chain and as a tree, and that it reads committed tokens."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def chain(text, depth=8, **options):
 
 
 def by_definition(text, depth, ngram):
-    """The same by looking at every place of the text for every token."""
+    """The same, by examining every place of the text for every token."""
     for n in range(ngram, 0, -1):
         places = [i + n for i in range(len(text) - n) if text[i : i + n] == text[-n:]]
         if places and n <= len(text):
@@ -76,7 +76,7 @@ def test_the_latest_places_vote():
 
 
 def tree_by_definition(text, ngram, depth, size, branching):
-    """Every continuation of every match as a prefix with its count; the best ones, one by one."""
+    """Counts all prefixes of all continuations, and takes the best ones one by one."""
     for n in range(min(ngram, len(text)), 0, -1):
         places = [i + n for i in range(len(text) - n) if text[i : i + n] == text[-n:]]
         if places:
@@ -116,7 +116,7 @@ def test_the_tree_holds_the_most_frequent_continuations(text, ngram, depth, size
 
 
 def test_a_tree_by_counts():
-    """Two places say 8 0, one says 9 7: shares 2/3 and 1/3, and the shorter of equal ones first."""
+    """8 0 follows at two places and 9 7 at one: shares 2/3 and 1/3, shorter ones first in case of ties."""
     drafter = PromptLookup(3, size=5, branching=2)
     drafter.prefill(torch.tensor([1, 8, 0, 1, 8, 0, 1, 9, 7, 1]))
     tree = drafter.propose(TorchCoins(0))
@@ -128,7 +128,7 @@ def test_a_tree_by_counts():
     st.integers(1, 24),
 )  # fmt: skip
 def test_it_is_what_the_definition_says_however_the_text_came(text, depth, ngram, cut):
-    """Read at once, or in part as steps that were committed."""
+    """Read at once, or partly through committed steps."""
     expected = by_definition(text, depth, ngram)
     assert chain(text, depth, ngram=ngram) == expected
     drafter = PromptLookup(depth, ngram=ngram)
@@ -140,7 +140,7 @@ def test_it_is_what_the_definition_says_however_the_text_came(text, depth, ngram
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_on_the_embedded_pair(temperature):
-    """Greedy text is that of `generate`; a source without a model has the pair's target alone."""
+    """Greedy text equals that of `generate`; a source without a model uses only the pair's target."""
     pair = load_pair("embedded")
     prompt = torch.tensor(pair.tokenizer.encode(TEXT))
     sampling = Sampling(temperature=temperature)

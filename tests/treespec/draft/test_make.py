@@ -1,4 +1,4 @@
-"""Which drafter a tree gets: none for the root alone, whatever the law."""
+"""The default drafter of a tree: `NoDrafter` for the root alone, whatever the law."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_a_growth_may_draft_at_any_time():
 
 @pytest.mark.parametrize("law", Law, ids=str)
 def test_plain_decoding_is_the_same_text_with_and_without_a_model(law):
-    """A rule finds no child below the root, and draws from the target."""
+    """A rule finds no child below the root and draws from the target."""
     texts = []
     for drafter in (
         make_drafter(MODEL, TreeShape.chain(0), law, Sampling()),

@@ -1,4 +1,4 @@
-"""Merges: the law, what each source is told, how nodes are shared out, and what is refused."""
+"""Merges: the law, the steps that sources receive, how nodes are divided, and what is refused."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ class FollowingModel(Follows, ModelDrafter):
 
 
 class ByItself(FollowingModel):
-    """One that a merge cannot tell where to draw: its trees are taken as they are proposed."""
+    """A source that a merge cannot ask for single nodes: its trees are taken as proposed."""
 
     draws_where_told = False
 
@@ -79,7 +79,7 @@ def test_sources_follow_what_they_did_not_propose(kind, size):
 
 
 class Rows(Lookahead):
-    """Checks that the rows that it is handed are those of its own nodes."""
+    """Checks that the rows it receives are those of its own nodes."""
 
     def commit(self, step):
         own = self._proposed
@@ -144,7 +144,7 @@ def toy(row):
 
 @pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw, verify.traversal], ids=str)
 def test_a_drawn_child_beside_a_looked_up_one_accepts_what_theory_says(rule):
-    """p = (.3, .4, .3), q = (.6, .3, .1), token 0 looked up: .95."""
+    """p = (.3, .4, .3), q = (.6, .3, .1), token 0 looked up: acceptance .95."""
 
     def draft_with(draft, shape, law, sampling):
         sources = {
@@ -171,7 +171,7 @@ def test_sources_without_drafts_leave_the_root(sources):
 
 
 class Answers:
-    """A source that gives one tree, whatever the text is."""
+    """A source that always proposes the same tree."""
 
     max_depth, max_length = 1, 10**6
 
@@ -215,12 +215,12 @@ def test_trees_that_cannot_be_merged_are_refused_by_the_name_of_their_source(sou
 def test_what_is_no_tree_is_refused():
     source = Answers(1)
     source.tree = None
-    with pytest.raises(InvalidTree, match="what source 'a' proposed"):
+    with pytest.raises(InvalidTree, match="the proposal of source 'a'"):
         played(merge(a=source, b=lookup()), verify.onehot, Sampling())
 
 
 def test_unverified_rows_are_no_numbers():
-    """Of nodes that were cut a source gets no rows that it could take for the target's."""
+    """For nodes that were cut, a source gets no rows that it could mistake for the target's."""
     source = Answers(1, 0)
     played(
         Merge({"a": source, "b": NoDrafter()}, 2, rates={"a": LOW, "b": LOW}),
@@ -247,7 +247,7 @@ def apart(budgets, **sources):
 
 
 def test_each_source_has_nodes_of_its_own():
-    """The first of its tree, below one root, whatever the others draft."""
+    """The first nodes of its tree, below one root, whatever the others draft."""
     wide = TreeShape.from_parents([-1, 0, 0, 1, 1, 2])
     sources = {
         "a": ModelDrafter(table(4, 9), wide, WITHOUT, Sampling()),
@@ -267,7 +267,7 @@ def test_each_source_has_nodes_of_its_own():
 
 
 def test_the_whole_has_at_most_the_sum_of_the_budgets():
-    """And less where equal deterministic children are one node."""
+    """It has fewer if equal deterministic children are united."""
     steps = played(apart((3, 2), a=lookup(), b=model(4)), verify.rrs, Sampling())
     sizes = {step.tree.shape.size for step in steps}
     assert max(sizes) == 6
@@ -301,7 +301,7 @@ def test_sources_with_budgets_follow_what_they_did_not_propose(kind, budgets):
 
 @pytest.mark.parametrize("rule", [verify.rrs, verify.traversal], ids=str)
 def test_merges_with_budgets_keep_the_law(rule):
-    """A cut tree beside a looked-up one; every source is proved in `test_proofs`."""
+    """A cut tree next to a looked-up one; every source is proved in `test_proofs`."""
     target, draft = table(3), table(4)
     found = output_law(
         rule, TreeShape.chain(2), IID, target=target, draft=draft, tokens=2, prompt=PROMPT,
@@ -313,7 +313,7 @@ def test_merges_with_budgets_keep_the_law(rule):
 
 
 def test_the_first_model_is_decided_as_if_it_were_alone():
-    """p = (.3, .4, .3), q = (.6, .3, .1): sum min(p, q) = .7, and what it rejects may be token 0 or 1."""
+    """p = (.3, .4, .3), q = (.6, .3, .1): sum min(p, q) = .7; rejected draws become token 1 or 2."""
 
     def draft_with(draft, shape, law, sampling):
         alone = ModelDrafter(draft, TreeShape.chain(1), law, sampling)
@@ -336,10 +336,10 @@ GOOD = {"a": HIGH, "b": HIGH}
     [
         (lambda: Merge({"a": lookup(), "b": lookup()}, rates=GOOD), "a merge needs a size"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 1, rates=GOOD), "size = 1"),
-        (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "two draft sources at least"),
+        (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "at least two draft sources"),
         (lambda: Merge({"a": 3, "b": lookup()}, 4, rates=GOOD), r"sources\['a'\]"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates={"a": HIGH}), "missing: b"),
-        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "no source: c"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "not a source: c"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": ()}), "'b'.* is empty"),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": [[1.5]]}),
@@ -348,11 +348,11 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: merge(a=Lookahead(), b=lookup(), size=20), "they need 56, root included"),
         (
             lambda: Merge({"a": Jacobi(4), "b": lookup()}, 9, rates=GOOD, depth=2),
-            "'a' reads the rows of all its nodes, which have depth 4",
+            "'a' reads the rows of all its nodes, which reach depth 4",
         ),
         (
             lambda: Merge({"a": Lookahead(2, 3, 2), "b": lookup()}, 20, rates=GOOD, branching=3),
-            "branching = 3, but a read the rows of all their nodes, of which one can have 4 children",
+            "branching = 3, but a read the rows of all their nodes, and a node can have 4 children",
         ),
         (
             lambda: Merge({"a": Lookahead(2, 3, 2), "b": Jacobi(2)}, 20, rates=GOOD, branching=4),
@@ -368,7 +368,7 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: apart((2, 1.5), a=lookup(), b=lookup()), r"budgets\['b'\]"),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, budgets={"a": 1, "c": 1}),
-            r"missing: b; no source: c \(the sources are a, b\)",
+            r"missing: b; not a source: c \(the sources are a, b\)",
         ),
         (
             lambda: Merge({"a": lookup(), "b": lookup()}, 7, budgets={"a": 3, "b": 4}),
@@ -380,7 +380,7 @@ GOOD = {"a": HIGH, "b": HIGH}
         ),
         (
             lambda: apart((54, 4), a=Lookahead(), b=lookup()),
-            r"budgets\['a'\] = 54, but this source reads the rows of all its nodes: give it 55",
+            r"budgets\['a'\] = 54, but this source reads the rows of all its nodes: give it at least 55",
         ),
     ],
 )  # fmt: skip
@@ -403,7 +403,7 @@ def test_one_drafter_stands_once():
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_a_part_of_a_source_stands_once():
-    """It would be told of every step twice, and draft after a text that nobody wrote."""
+    """Every step would be committed to it twice, and it would draft after a text that does not exist."""
     one = lookup()
     over = Cascade(table(5), one, verify.onehot, 2, Sampling())
     for sources in ({"a": over, "b": one}, {"a": one, "b": over}):

@@ -106,7 +106,7 @@ def test_a_dynamic_growth_sees_probabilities_and_decides_where(law, temperature)
 
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}], ids=str)
 def test_greedy_children_are_ranked_without_truncation(cut):
-    """At temperature 0 truncations change nothing: neither the tokens nor what a growth is told of them."""
+    """At temperature 0 truncations change neither the tokens nor the probabilities that a growth sees."""
     seen = []
 
     class Asking(BestFirst):
@@ -160,7 +160,7 @@ def test_static_growth_asks_for_each_child_once(shape):
 
 
 class Noting:
-    """An observer that keeps the names of stages."""
+    """An observer that records the names of stages."""
 
     def __init__(self):
         self.begun, self.ended = [], []

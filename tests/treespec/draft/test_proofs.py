@@ -1,4 +1,4 @@
-"""Every source under every rule that covers it: the law of several steps, exactly; none is left out."""
+"""The exact law of several steps, for every source under every rule that covers it, without exception."""
 
 from types import SimpleNamespace
 
@@ -12,11 +12,11 @@ from treespec import Sampling, TorchCoins, TreeShape, plugins
 from treespec.testing import output_law, target_law
 
 TOKENS, GREEDY_TOKENS = 3, 6
-"""New tokens: three over several steps; more of the one greedy branch, whose first step may bring three."""
+"""New tokens: three over several steps; more for the greedy branch, whose first step may emit three."""
 
 
 def _proofs():
-    """All of them. The gate runs those without a model, and the first of every source with one."""
+    """All proofs. The fast gate runs those without a model, and the first of every source with a model."""
     seen = set()
     for case in CASES:
         for rule in case.rules:
@@ -35,11 +35,11 @@ def stores(tmp_path_factory):
 
 
 LATER = SimpleNamespace(shapes=set(), mixed=set())
-"""What one proof proposed after the first step. As a global it is no part of what a drafter remembers."""
+"""Trees proposed after the first step of a proof; global, so as not to be part of a drafter's state."""
 
 
 def watched(drafter):
-    """The drafter; what it proposes after the first step is collected."""
+    """The drafter, with the trees that it proposes after the first step collected."""
     propose, calls = drafter.propose, []
 
     def collected(coins):
@@ -59,7 +59,7 @@ def watched(drafter):
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(("case", "rule"), list(_proofs()))
 def test_several_steps_keep_the_law(case, rule, stores):
-    """Every coin on every side, through `decode`, each branch with sources of its own."""
+    """Every outcome of every coin, through `decode`, each branch with its own sources."""
     LATER.shapes, LATER.mixed = set(), set()
     target, prompt = case.target, PROMPTS[case.vocab]
     sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
@@ -84,7 +84,7 @@ def test_several_steps_keep_the_law(case, rule, stores):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.warm], ids=str)
 def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
-    """Else what was learned before would be no part of their proofs."""
+    """Otherwise their proofs would not cover what was learned before."""
     label = case.label.removeprefix("warm ")
     (cold,) = (one for one in CASES if (one.source, one.label) == (case.source, label))
     sizes = []
@@ -96,7 +96,7 @@ def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
 
 
 def test_no_source_is_left_out():
-    """Each that configs can name, by every law that it states, as chains and trees if it drafts both."""
+    """Every source that configs can name, by every law it states, as chains and trees if it drafts both."""
     ours = {name: part for name, part in plugins.parts("source").items() if not part.plugged}
     assert {case.source for case in CASES} == set(ours)
     for name, part in ours.items():
@@ -116,7 +116,7 @@ def test_no_source_is_left_out():
 
 
 def test_no_drafter_is_left_out(stores):
-    """Nor one without a name for configs, but for the one that drafts nothing and a base of others."""
+    """Nor a source that configs cannot name, except `NoDrafter` and a base class."""
     made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
     public = (getattr(treespec.draft, name) for name in treespec.draft.__all__)
     drafters = {one.__name__ for one in public if isinstance(one, type) and hasattr(one, "propose")}
@@ -124,7 +124,7 @@ def test_no_drafter_is_left_out(stores):
 
 
 def test_no_rule_is_left_out():
-    """And each is proved with nodes of several groups if it decides on them."""
+    """Rules that decide nodes with several groups are proved with such nodes."""
     assert {rule for case in CASES for rule in case.rules} == set(lossless_rules())
     mixed = {rule for case in CASES if case.trees == "mixed" for rule in case.rules}
     assert mixed == {rule for rule in lossless_rules() if rule.mixes}

@@ -1,4 +1,4 @@
-"""A growth may draft more than is verified: what is kept, what is refused, and the cache behind it."""
+"""Growths that draft more than is verified: what is kept, what is refused, and the cache."""
 
 import pytest
 import torch
@@ -48,8 +48,8 @@ def test_the_root_alone_is_plain_decoding(growths):
     [
         ([1, 2], "'Keeping' does not keep the root"),
         ([0, 4], "'Keeping' keeps node 4 but not its parent 1"),
-        ([0, 8], r"'Keeping' keeps nodes that are not there: \[0, 8\]"),
-        ([0, -1], "nodes that are not there"),
+        ([0, 8], r"'Keeping' keeps nodes that do not exist: \[0, 8\]"),
+        ([0, -1], "nodes that do not exist"),
     ],
 )
 def test_what_is_no_tree_is_refused(growths, keep, message):
@@ -91,7 +91,7 @@ def test_a_static_shape_never_asks_for_probabilities(monkeypatch):
 
 
 def test_the_cache_behind_pruned_trees_stays_the_text(growths):
-    """Accepted nodes may have been run or not, above pruned ones or not; rows in between are dropped."""
+    """Accepted nodes may have been run or not, above pruned nodes or not; other rows are dropped."""
     ends = set()
     for seed in range(16):
         sampling = Sampling(float(seed % 2))

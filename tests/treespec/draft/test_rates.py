@@ -1,4 +1,4 @@
-"""How often children are accepted, by depth and rank, as merges take it."""
+"""Acceptance rates of children by depth and rank, as merges use them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Token recycling: the template, whose row stands, and cold rows."""
+"""Token recycling: the template, which row wins, and missing rows."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_of_equal_tokens_the_accepted_path_wins_then_the_later_node(path, row):
 
 
 def test_rows_of_equal_successors_are_refused():
-    """Rows of zeros, as the original begins with, would give a node eight equal children."""
+    """The rows of zeros that the original begins with would give a node eight equal children."""
     with pytest.raises(InvalidArgument, match="holds a token twice"):
         TokenRecycling(table=table((1, 0, 0)))
 
@@ -110,7 +110,7 @@ def test_saved_and_loaded(tmp_path):
 
 WRONG = {
     "3 children, but successors = 2": {"shape": TreeShape.expansion([3]), "successors": 2},
-    r"table\[1\]\[0\] = 9 is no token id: ids are 0..8": {"table": {1: [9]}, "vocab_size": 9},
+    r"table\[1\]\[0\] = 9 is not a token id: ids are 0..8": {"table": {1: [9]}, "vocab_size": 9},
 }
 
 

@@ -1,4 +1,4 @@
-"""Retrieval: the longest ending that the datastore has, and the most frequent of what followed."""
+"""Retrieval: the longest suffix in the datastore, and its most frequent continuations."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_of_many_places_some_are_asked(drafted):
 
 
 def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path):
-    """Its header and its size are right, so that it opens; what is no token must not reach the target."""
+    """Header and size are right, so it opens; invalid token ids must not reach the target."""
     path = Datastore.build(tmp_path / "x", [[1, 2, i % 3, 3] for i in range(9)], vocab_size=4).path
     whole = path.read_bytes()
     said, numbers = [], len(np.frombuffer(whole[HEAD_BYTES:], "<i4"))

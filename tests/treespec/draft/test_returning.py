@@ -1,4 +1,4 @@
-"""A growth may come back to a node: what it then gets is what it would have got at once."""
+"""A growth that returns to a node gets the children that it would have got at once."""
 
 from collections import defaultdict
 
@@ -30,7 +30,7 @@ def propose(growth, law, coins, table=TABLE, sampling=None):
 
 
 def by_place(tree):
-    """Tokens by where they are in the tree, whatever the numbering, with the rows they are drawn from."""
+    """Tokens and their rows by position in the tree, independent of the numbering."""
     rows = {} if tree.draft_probs is None else tree.shape.internal
     return tuple(
         sorted((tree.shape.rank_path(n), tree.token_ids[n]) for n in range(tree.shape.size))
@@ -105,7 +105,7 @@ def test_deterministic_children_go_on_down_the_ranks(growths):
 
 
 def test_tied_deterministic_children_never_repeat(growths, monkeypatch):
-    """Of tied tokens a search for more of them may find others."""
+    """With a larger k, a search may find other ones of several tied tokens."""
 
     def fickle(scores, k):
         return top_k(scores, k) if k % 2 else scores.shape[-1] - 1 - top_k(scores.flip(-1), k)
@@ -121,7 +121,7 @@ def test_tied_deterministic_children_never_repeat(growths, monkeypatch):
 @pytest.mark.parametrize("law", [Law.TOP_THEN_SAMPLE, Law.HUB])
 def test_laws_that_choose_children_together_refuse(growths, law):
     growth = growths.Scripted([(0, 1)], [(0, 1)])
-    with pytest.raises(InvalidTree, match=rf"children to a node twice: node 0 .*'{law}'"):
+    with pytest.raises(InvalidTree, match=rf"node 0 already has .* would get .*'{law}'"):
         propose(growth, law, TorchCoins(0))
 
 
@@ -188,7 +188,7 @@ def test_the_cache_of_any_growth_stays_the_text(growths, law, temperature):
 @pytest.mark.parametrize("law", CAN)
 @pytest.mark.parametrize("idle", [1, 2, 5])
 def test_tokens_wait_while_nothing_is_drafted(growths, law, idle):
-    """A growth that drafts now and then: until it does, every committed token is pending."""
+    """For a growth that drafts only now and then, committed tokens are pending until it does."""
 
     class NowAndThen(growths.Random):
         step = 0
@@ -238,7 +238,7 @@ def test_after_a_whole_path_two_tokens_are_not_in_the_cache(growths):
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_through_the_loop_the_target_is_kept(growths):
-    """Two tokens' children one by one, over several steps, with every coin on every side."""
+    """Children added one by one, over several steps, with every outcome of every coin."""
     target, draft = (TabularModel(random_table(2, i), 2) for i in (3, 4))
     growth = growths.Scripted([(0, 1)], [(1, 1)], [(0, 1)], max_depth=2)
     found = output_law(

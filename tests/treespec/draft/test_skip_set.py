@@ -1,4 +1,4 @@
-"""Skip sets: judged by acceptance along texts, searched, and kept in a file."""
+"""Skip sets: judged by acceptance along texts, searched, and stored in a file."""
 
 import json
 from itertools import combinations
@@ -17,7 +17,7 @@ TEXTS = [[0, 1, 2, 3, 4, 0, 2], [3, 3, 1]]
 
 
 class Layered(TabularModel):
-    """A table to whose logits each sublayer adds something of its own, as layers do."""
+    """A table to whose logits each sublayer adds its own contribution, as layers do."""
 
     layer_count = LAYERS
 
@@ -42,7 +42,7 @@ class Layered(TabularModel):
 
 
 def judged(skip, sampling):
-    """Its acceptance, text by text and token by token."""
+    """The acceptance of a skip set, computed text by text and token by token."""
     draft, total = Layered(skip), 0.0
     for text in TEXTS:
         for end in range(1, len(text) + 1):
@@ -90,7 +90,7 @@ def test_a_search_stops_at_the_sets_that_it_may_try():
             sets.search(size)
     with pytest.raises(InvalidArgument, match="texts has no token"):
         SkipSets(Layered(), [[]])
-    with pytest.raises(InvalidArgument, match=r"texts\[0\]\[1\] = 5 is no token id"):
+    with pytest.raises(InvalidArgument, match=r"texts\[0\]\[1\] = 5 is not a token id"):
         SkipSets(Layered(), [[0, 5]])
 
 
@@ -114,7 +114,7 @@ DAMAGED = {
     "must be an object": "[]",
     "skip is missing": {"skip": ...},
     "unknown key": {"more": 1},
-    "is another version": {"version": 2},
+    "must be 1, the version that this treespec reads": {"version": 2},
     "must be 'treespec skip set'": {"format": "x"},
     "skip names mlp.3, but the model has 3 layers": {"skip": ["mlp.3"]},
     "'x' is not a sublayer": {"skip": ["x"]},

@@ -1,4 +1,4 @@
-"""Sources that draft without a model: mistakes that bias, greedy text, state that ends with a prompt."""
+"""Sources without a model: mistakes that bias the output, greedy text, and state limited to one prompt."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def stored(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def greedy():
-    """The embedded target, a prompt, and what `generate` makes of it."""
+    """The embedded target, a prompt, and its continuation by `generate`."""
     pair = load_pair("embedded", "none")
     prompt = torch.tensor(pair.tokenizer.encode(TEXT))
     with pair.target.as_transformers() as model:
@@ -83,7 +83,7 @@ def test_greedy_text_is_that_of_generate(greedy, tmp_path):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_each_prompt_begins_anew_and_drafters_share_nothing(name, stored):
-    """What a drafter proposes depends on its prompt alone, whatever it or another one read before."""
+    """A drafter's proposal depends on its prompt alone, whatever it or another drafter read before."""
     target, sampling = TabularModel(random_table(V, 1), V), Sampling(temperature=0.0)
 
     def trees(drafter, prompt):
@@ -102,7 +102,7 @@ def test_each_prompt_begins_anew_and_drafters_share_nothing(name, stored):
 
 
 def law_of_one_token(row, play):
-    """The exact law of the next token over a target whose rows are all the same."""
+    """The exact distribution of the next token, for a target whose rows are all equal."""
     target = TabularModel(lambda context: torch.tensor(row, dtype=torch.float64).log(), V)
     return output_law(
         play, TreeShape.chain(1), Law.DETERMINISTIC, target=target, draft=target, tokens=1, prompt=(0,),
@@ -111,7 +111,7 @@ def law_of_one_token(row, play):
 
 
 class Fixed(Jacobi):
-    """Drafts the first two tokens of the vocabulary, each as a path of its own."""
+    """Drafts the first two tokens of the vocabulary, each as a separate path."""
 
     def __init__(self, tokens=(0, 1)):
         super().__init__(1)
@@ -122,7 +122,7 @@ class Fixed(Jacobi):
 
 
 def test_one_draw_of_the_target_for_each_path_is_no_rule():
-    """REST's and Medusa's: a draw for every path is .675, .255, .07 where the target says .5, .3, .2."""
+    """As in REST and Medusa: one draw per path gives .675, .255, .07 instead of the target's .5, .3, .2."""
 
     def by_path(tree, probs, coins):
         for node in tree.shape.children[0]:
@@ -137,7 +137,7 @@ def test_one_draw_of_the_target_for_each_path_is_no_rule():
 
 
 def test_a_deterministic_child_tested_by_a_ratio_is_biased():
-    """Argmax of q = (.6, .3, .1) against p = (.3, .4, .3) by p/q: .5, .167, .333."""
+    """The argmax of q = (.6, .3, .1), tested against p = (.3, .4, .3) by p/q: .5, .167, .333."""
     p, q = (torch.tensor(row, dtype=torch.float64) for row in ((0.3, 0.4, 0.3), (0.6, 0.3, 0.1)))
 
     def by_ratio(tree, probs, coins):
@@ -157,7 +157,7 @@ def test_a_deterministic_child_tested_by_a_ratio_is_biased():
 
 
 def toy(row):
-    """A table whose rows are all the same."""
+    """A table whose rows are all equal."""
     logits = torch.tensor(row, dtype=torch.float64).log()
     return TabularModel(lambda context: logits, V)
 
@@ -166,7 +166,7 @@ TARGET, DRAFT = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
 
 
 def test_equal_siblings_united_and_tested_once_are_biased():
-    """Each of two equal draws keeps its own test and residual; one test for both: .3, .45, .25."""
+    """Two equal draws need separate tests and residuals; a single test for both gives .3, .45, .25."""
     q = torch.tensor(DRAFT, dtype=torch.float64)
 
     def united(tree, probs, coins):
@@ -191,7 +191,7 @@ def test_equal_siblings_united_and_tested_once_are_biased():
 
 
 def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
-    """To stop before a token of q < .2 after it was drawn: .33, .44, .23."""
+    """Stopping before a token of q < .2 after it was drawn gives .33, .44, .23."""
     q = torch.tensor(DRAFT, dtype=torch.float64)
 
     class Stopping(Fixed):
@@ -221,7 +221,7 @@ def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
 
 
 def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have():
-    """Tokens 0 and 1 are shared; with the draft's row as it is, .333, .444, .222 (TLI, 2502.05202)."""
+    """Tokens 0 and 1 are shared; the draft's unchanged row gives .333, .444, .222 (TLI, 2502.05202)."""
     q = torch.tensor(DRAFT, dtype=torch.float64)
     shared = q.index_fill(0, torch.tensor(2), 0.0) / q[:2].sum()
 
@@ -248,7 +248,7 @@ def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have(
 
 
 def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
-    """Overlap (PEARL): the last accepted draft is the next root, and no token of the target's is drawn."""
+    """Overlap (PEARL): the last accepted draft is the next root, and no bonus is drawn."""
     shape = TreeShape.from_parents([-1, 0, 0, 1])
     ended = set()
 
@@ -268,7 +268,7 @@ def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_coin_is_asked_for(name, stored):
-    """Nor where a source has nothing to draft by yet, as the first window of `Lookahead`."""
+    """Not even where a source knows nothing yet, such as the first window of `Lookahead`."""
     drafter, target = SOURCES[name](stored), ModelTarget(TabularModel(random_table(V, 5), V))
     for source in (drafter, target):
         source.prefill(torch.tensor(PROMPT))
@@ -292,7 +292,7 @@ def committed(drafter, tree, path, bonus, logits):
 
 @pytest.mark.parametrize("make", [lambda: Jacobi(2), lambda: Lookahead(2, 3, 2)])
 def test_rows_of_another_tree_are_refused(make):
-    """They stand at other nodes: read by place they would be guesses after other tokens."""
+    """Their nodes differ: read by index, they would be guesses after other tokens."""
     drafter, logits = make(), torch.eye(9)[:3]
     drafter.prefill(torch.tensor([4, 5, 6]))
     own = drafter.propose(TorchCoins(0))
@@ -320,7 +320,7 @@ def test_state_before_a_prompt_is_what_was_given(tmp_path):
 
 
 def test_window_nodes_are_verified_nodes_of_every_table():
-    """A table reads whatever tree was verified, its own or another source's."""
+    """A table reads any verified tree, its own or another source's."""
     lookahead, table = Lookahead(2, 3, 2), TokenRecycling()
     prompt = torch.tensor([4, 5, 6, 7])
     lookahead.prefill(prompt)

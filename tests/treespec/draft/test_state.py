@@ -1,4 +1,4 @@
-"""Files of what sources have learned: whatever is in one, it is loaded or refused by name."""
+"""Files of what sources have learned: any content is either loaded, or refused by name."""
 
 import json
 from contextlib import suppress
@@ -18,7 +18,7 @@ KINDS = {
 
 
 def whole(name, path, tokenizer="x"):
-    """A good file of each kind."""
+    """A valid file of each kind."""
     if name == "counts":
         counts = SuffixCounts(6)
         counts.read([1, 2, 3])
@@ -83,7 +83,7 @@ def test_a_file_of_no_known_tokenizer_is_refused_where_one_is_asked_for(name, tm
     path, (load, _) = tmp_path / "state", KINDS[name]
     whole(name, path, tokenizer="")
     assert load(path, vocab_size=9) is not None
-    with pytest.raises(Unreadable, match="does not say of which tokenizer") as refused:
+    with pytest.raises(Unreadable, match="does not state the tokenizer") as refused:
         load(path, vocab_size=9, tokenizer="x")
     assert str(refused.value).startswith(f"{path}: ")
 
@@ -97,15 +97,15 @@ MINE, OTHER = "A of 3 parameters, weights 01", "A of 3 parameters, weights 02"
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_what_another_target_said_is_refused(name, tmp_path):
-    """Whether the file names another, or none: as older files, and those that were saved without."""
+    """The file names another target, or none, as older files and those saved without a target do."""
     source, load, state = LEARNERS[name]
     source.save(tmp_path / "mine", vocab_size=9, target=MINE)
     assert load(tmp_path / "mine", target=MINE) == load(tmp_path / "mine") == state
     with pytest.raises(Unreadable) as refused:
         load(tmp_path / "mine", target=OTHER)
     assert str(refused.value) == (
-        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: make it "
-        "again with this one"
+        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: create it "
+        "again with this target"
     )
     source.save(tmp_path / "none", vocab_size=9)
     rewritten(tmp_path / "mine", header_of(tmp_path / "mine") | {"target": 3})
@@ -157,13 +157,13 @@ def test_files_of_numpy_that_are_no_archive(name, tmp_path):
     path = tmp_path / "state"
     with path.open("wb") as file:
         np.save(file, np.arange(4))
-    with pytest.raises(Unreadable, match="damaged, or no file of a draft source"):
+    with pytest.raises(Unreadable, match="damaged, or not a file of a draft source"):
         KINDS[name][0](path)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_byte_may_be_wrong(name, tmp_path):
-    """Loaded or refused, whatever single byte has changed; never another error."""
+    """Whatever single byte has changed, the file is loaded or refused; there is no other error."""
     path, (load, _) = tmp_path / "state", KINDS[name]
     whole(name, path)
     good, rng = path.read_bytes(), np.random.default_rng(0)

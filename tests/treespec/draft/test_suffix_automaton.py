@@ -1,4 +1,4 @@
-"""The longest ending that stood before, and where first, in amortised constant time."""
+"""The longest suffix that occurred earlier, and its first place, in amortised constant time."""
 
 import random
 

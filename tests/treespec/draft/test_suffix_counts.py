@@ -1,4 +1,4 @@
-"""Counts of all short strings: by definition, however texts came and went; in files."""
+"""Counts of all short strings: against the definition as texts come and go, and in files."""
 
 import json
 
@@ -14,7 +14,7 @@ TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=20)
 
 
 def by_definition(texts, window):
-    """How often each string of at most `window` tokens stands in the texts."""
+    """How often each string of at most `window` tokens occurs in the texts."""
     counts = {}
     for text in texts:
         for begin in range(len(text)):

@@ -1,4 +1,4 @@
-"""Suffix decoding: scores, budgets and ties, against every match by definition."""
+"""Suffix decoding: scores, budgets and ties, checked against all matches by definition."""
 
 from collections import Counter
 
@@ -74,7 +74,7 @@ def by_definition(text, past, *, size, branching, window, factor, offset, least)
 
 
 def test_the_own_ending_counts():
-    """`ababa`: b follows two of three a; aba stood once before, so b and a have 1/2 each: score 1.0."""
+    """`ababa`: b follows two of three a; aba occurred once before, so b and a have 1/2 each: score 1.0."""
     assert tree([A, B, A, B, A]) == ((-1, 0, 1), (B, A))
     drafter = SuffixTree(8)
     drafter.prefill(torch.tensor([A, B, A, B, A]))
@@ -97,7 +97,7 @@ def test_of_equal_scores_the_longer_match_then_this_text():
 
 
 def test_what_is_rare_in_full_windows_may_be_frequent_with_the_open_end():
-    """After A stands B once in windows that are full and twice in the last seven tokens: 3 of 6."""
+    """B follows A once in complete windows and twice in the last seven tokens: 3 of 6."""
     head, end = [A, B, 7, A, 2, 7, A, 2, 7], [5, A, B, A, B, 9, A]
     assert tree([*head, *end], window=8, least=0.5)[1] == (B,)
     assert tree([*head, *end], window=8, least=0.51)[1] == ()
@@ -152,5 +152,5 @@ def test_wrong_settings(said):
 def test_past_texts_must_be_over():
     counts = counted([1, 2])
     counts.read([3])
-    with pytest.raises(InvalidArgument, match="not over"):
+    with pytest.raises(InvalidArgument, match="not ended"):
         SuffixTree(2, past=counts)

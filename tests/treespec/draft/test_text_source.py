@@ -1,4 +1,4 @@
-"""Sources that go on from strings seen before: below a path, and for all lower limits at once."""
+"""Sources that continue strings seen before: below a path, and for all lower limits at once."""
 
 from itertools import product
 
@@ -80,7 +80,7 @@ def test_below_a_path_is_after_the_text_and_leaves_no_trace(name, text, aheads, 
 
 
 def chosen(drafts, limits):
-    """What lower limits draft, by the definition of `drafts`."""
+    """The draft under lower limits, by the definition of `drafts`."""
     best, score = ([-1], []), 0.0
     for found, seen, most in drafts:
         place, ranks, children = {0: 0}, {0: 0}, {}
@@ -117,7 +117,7 @@ def test_drafts_are_those_of_all_lower_limits(name, text, store):
 
 
 def test_a_node_stands_in_a_draft_only_if_limits_have_room_for_it():
-    """A chain of the highest depth and a tree of the highest size are both there, and little else."""
+    """A chain of the highest depth and a tree of the highest size are both included, and little else."""
     limits = Limits(3, 4, 3)
     drafter = begun(PromptLookup(**trees(limits), ngram=1), [0, 1, 1, 0, 2, 2, 0, 1, 2, 0, 3, 3, 0])
     (draft,) = drafter.drafts()

@@ -82,7 +82,11 @@ def test_layers_run_and_bytes_stored(target, prompt):
         pending = sum(n == SHAPE.depth for n in accepted[:-1])  # an accepted leaf was never run
         if kind is EarlyExit:
             assert drafted == [inner * len(steps), inner * len(steps), 0]
-            assert stored(drafter.model.runner.cache) == stored(drafter._alone.runner.cache) == 0
+            assert (
+                stored(drafter.model.runner.cache)
+                == stored(drafter._with_own_cache.runner.cache)
+                == 0
+            )
         else:
             assert drafted == [before + inner * len(steps) + pending] * 2 + [0]
             assert stored(drafter.model.runner.cache) > 0

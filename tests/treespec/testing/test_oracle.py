@@ -173,7 +173,7 @@ def test_laws_may_be_given_by_name():
         verify.optimal_acceptance(row.flip(0), row, 2, law) for law in ("iid", Law.IID)
     )
     assert by_name == by_law
-    with pytest.raises(InvalidTree, match="law = 'idd' is no law: one of iid"):
+    with pytest.raises(InvalidTree, match="law = 'idd' is not a law: choose one of iid"):
         verify.optimal_acceptance(row, row, 2, "idd")
 
 

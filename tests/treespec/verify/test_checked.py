@@ -86,7 +86,7 @@ def test_target_rows_with_wrong_numbers(rule, kind, wrapped):
                 caught = str(error)
                 break
         assert caught is not None, f"{kind} at node {node} was never refused"
-        assert caught.startswith(f"the target's row of node {node} is no distribution: ")
+        assert caught.startswith(f"the target's row of node {node} is not a distribution: ")
         assert re.search(says, caught)
 
 
@@ -94,7 +94,7 @@ def test_target_rows_with_wrong_numbers(rule, kind, wrapped):
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_target_rows_of_another_kind(rule, kind):
     rows = KINDS[kind](right_rows(rule))
-    with pytest.raises(NotADistribution, match="target's row of node 0 is no distribution: "):
+    with pytest.raises(NotADistribution, match="target's row of node 0 is not a distribution: "):
         rule(tree_of(any_law(rule)), rows, TorchCoins(0))
 
 
@@ -127,7 +127,7 @@ def test_draft_rows_with_wrong_numbers(rule, kind):
     tree = tree_of(drawn_law(rule), wrong)
     for verifier in (rule, verify.on_host(rule)):
         for seed in range(3):
-            with pytest.raises(NotADistribution, match=f"draft's row of node 0 is no .*{says}"):
+            with pytest.raises(NotADistribution, match=f"draft's row of node 0 is not a .*{says}"):
                 verifier(tree, right_rows(rule), TorchCoins(seed))
 
 
@@ -176,7 +176,7 @@ def test_optimal_acceptance(name):
     assert verify.optimal_acceptance(**right | {"k": np.int64(2)}) == pytest.approx(1.0)
     wrong = {
         "k": [(1.5, "k = 1.5 is no"), (True, "k = True is no"), (torch.nan, "k = nan is no"), (-1, "-1")],
-        "law": [("ii", "'ii' is no law"), (None, "None is no law"), ([], r"\[\] is no law")],
+        "law": [("ii", "'ii' is not a law"), (None, "None is not a law"), ([], r"\[\] is not a law")],
     }  # fmt: skip
     rows = [(None, "None is a"), (ROW, "is a list"), (row.numpy(), "is a ndarray")]
     for value, says in wrong.get(name, rows):
@@ -184,7 +184,7 @@ def test_optimal_acceptance(name):
             verify.optimal_acceptance(**right | {name: value})
     if name in ("target_probs", "draft_probs"):
         for numbers, says in NUMBERS.values():
-            with pytest.raises(NotADistribution, match=f"{name} is no distribution: .*{says}"):
+            with pytest.raises(NotADistribution, match=f"{name} is not a distribution: .*{says}"):
                 verify.optimal_acceptance(**right | {name: torch.tensor(numbers)})
 
 

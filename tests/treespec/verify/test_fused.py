@@ -327,9 +327,7 @@ def test_invalid_draft_probabilities_of_a_tested_child(bad, outcome):
             assert got == outcome(rule, tree, rows, Given(*[uniform] * 3))
             if bad:
                 assert got[0] is NotADistribution
-                says = (
-                    f"draft's row of node 0 is no distribution: token 1 has the probability {bad:g}"
-                )
+                says = f"draft's row of node 0 is not a distribution: token 1 has the probability {bad:g}"
                 assert says in got[1]
             # Of rows that are vouched for, only the tested child's probability is checked.
             got = outcome(fused(rule, block=4), tree.vouched(), rows, Given(*[uniform] * 3))

@@ -80,7 +80,7 @@ def test_invalid_draft_probabilities(rule, bad):
     draft = torch.tensor([[0.5, bad, 0.5, 0.25]], device="cuda")
     tree = TokenTree(TreeShape((-1, 0)), torch.tensor([0, 1], device="cuda"), draft, law)
     rows = torch.full((2, 4), 0.25, device="cuda")
-    with pytest.raises(NotADistribution, match="node 0 is no distribution: token 1 has"):
+    with pytest.raises(NotADistribution, match="node 0 is not a distribution: token 1 has"):
         fused(rule)(tree, rows, TorchCoins(0))
     for seed in range(4):
         with pytest.raises(RefusedTree, match="token 1 cannot have been drawn"):

@@ -272,10 +272,16 @@ def test_a_tree_tells_its_groups():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"law": [[(IID, 3), (SURE, 1)], (), (), ()]}, "groups of 4 children, but the node has 3"),
-        ({"law": [[(IID, 0), (SURE, 3)], (), (), ()]}, "a law and their number, at least 1"),
-        ({"law": [[IID, (SURE, 1)], (), (), ()]}, "a law and their number"),
-        ({"law": [[("other", 2), (SURE, 1)], (), (), ()]}, r"law\[0\]\[0\] = 'other' is no law"),
+        (
+            {"law": [[(IID, 3), (SURE, 1)], (), (), ()]},
+            "groups of 4 children in all, but the node has 3",
+        ),
+        (
+            {"law": [[(IID, 0), (SURE, 3)], (), (), ()]},
+            "a law and the number of children, at least 1",
+        ),
+        ({"law": [[IID, (SURE, 1)], (), (), ()]}, "a law and the number of children"),
+        ({"law": [[("other", 2), (SURE, 1)], (), (), ()]}, r"law\[0\]\[0\] = 'other' is not a law"),
         ({"law": [[(IID, 2), (IID, 1)], (), (), ()]}, "the 2 groups of drawn children"),
         ({"draft_probs": None}, "children drawn iid need draft_probs"),
         ({"tokens": torch.tensor([0, 1, 1, 3])}, "the rows of draft_probs end at token 2"),
@@ -288,7 +294,7 @@ def test_groups_that_do_not_fit_are_refused(changes, message):
 
 def test_a_mixed_tree_has_no_single_law():
     tree = mixed_tree()
-    with pytest.raises(InvalidTree, match="ask groups_of"):
+    with pytest.raises(InvalidTree, match="use groups_of"):
         tree.law_of(0)
     with pytest.raises(InvalidTree, match="mixed tree"):
         tree.draft_probs_of(0)

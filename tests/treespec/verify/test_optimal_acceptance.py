@@ -252,7 +252,7 @@ def test_bad_input():
         row(torch.inf, 0),
     ]
     for wrong in bad:
-        with pytest.raises(NotADistribution, match="target_probs is no distribution"):
+        with pytest.raises(NotADistribution, match="target_probs is not a distribution"):
             optimal_acceptance(wrong, p, 1, Law.IID)
-        with pytest.raises(NotADistribution, match="draft_probs is no distribution"):
+        with pytest.raises(NotADistribution, match="draft_probs is not a distribution"):
             optimal_acceptance(p, wrong, 1, Law.IID)
