@@ -32,8 +32,8 @@ class Needed:
 
     The errors from texts and from times both shrink with the square root of the number of measurements.
     While the times use at most half of the variance that a decision allows, the texts get the rest and only
-    texts are asked for. Otherwise the texts get what the recorded ones use, at most half, and the times have
-    to be steadier. So the request changes little with what was measured.
+    texts are asked for. Otherwise the texts get what the recorded ones use, at most half, and the times
+    have to be steadier. So the request changes little with what was measured.
 
     Args:
         texts: number of additional texts; 0 if texts do not matter, None if their number is unknown.
@@ -170,7 +170,9 @@ class Advice:
         """A sentence that compares tree and chain, where the first is neither."""
         if self.tree_over_chain is None or self.first.kind in ("tree", "chain"):
             return ""
-        return f" The best tree is {_in_text(self.tree_over_chain)} times as fast as the best chain."
+        return (
+            f" The best tree is {_in_text(self.tree_over_chain)} times as fast as the best chain."
+        )
 
     def _with_speed(self, choice: Choice) -> str:
         """The shape with its speed: over plain decoding, or for a rival of the first over the first's."""

@@ -18,8 +18,8 @@ KEYS = {"target": "passes", "draft": "draft_passes"}
 def different_pairs(acceptance: Any, times: Any) -> tuple[str, str] | None:
     """Both pairs of models in words if they differ; None if they agree or either is unknown.
 
-    The enlargement of the target (`enlarge`), dtype and device may differ: they change times only, and times
-    of several machines serve to compare these.
+    The enlargement of the target (`enlarge`), dtype and device may differ: they change times only, and
+    times of several machines serve to compare these.
 
     Args:
         acceptance: a trace, an estimate or anything else that names its models in `about["models"]`.
@@ -140,8 +140,8 @@ def _left_to_the_device(models: Mapping[str, Any], key: str) -> bool:
 def _pair_of(measured: Any) -> dict[str, Any]:
     """Target and draft, as far as they are named.
 
-    A run names each within a mapping of further facts, and a draft that comes with the target by the target.
-    """
+    A run names each within a mapping of further facts, and a draft that comes with the target by the
+    target."""
     models = _mapping(_mapping(getattr(measured, "about", None)).get("models"))
     named = {role: models[role] for role in KEYS if role in models}
     names = {role: _mapping(model).get("name", model) for role, model in named.items()}

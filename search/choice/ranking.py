@@ -22,9 +22,9 @@ __all__ = ["CHOSEN", "SEVERAL", "Choice", "Ranking", "Setting", "Speed", "bounds
 CHOSEN = (
     "order: by speed; within a kind (tree, chain, tree that grows; for each law and trace) by the ranking "
     "of the choice, which smooths out the noise of single texts. The first of a kind was chosen: it is "
-    "valued on other texts than those it was chosen on, and its time is corrected for the bias of choosing. "
-    "The others are valued on the same texts, which favours the luckiest: they may look faster without "
-    "being so"
+    "valued on other texts than those it was chosen on, and its time is corrected for the bias of the "
+    "choice. The others are valued on the same texts, which favours the luckiest: they may look faster "
+    "without being so"
 )
 """Note on rankings of traces."""
 
@@ -148,7 +148,7 @@ class Ranking:
         """Tokens and time of a step of any shape that was measured; the root alone is plain decoding.
 
         Raises:
-            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if the shape or law was not measured.
+            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if shape or law was not measured.
         """
         if shape.size == 1:
             return self.entries[self.rows.index(self.plain)].speed

@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
-"""The origin of a shape's tokens: rates ("", as for plain decoding, which needs none), its own replay on all
-texts of a trace, or the replay of shapes chosen on other texts."""
+"""The origin of a shape's tokens: rates ("", also for plain decoding, which needs none), its own replay on
+all texts of a trace, or the replay of shapes chosen on other texts."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ def test_other_passes_are_named_with_the_way_out():
 def test_times_whose_passes_auto_chose():
     said = passes_left_to_auto("the times", times("compiled", "compiled", passes="auto"))
     assert "the times are of compiled passes of the target, as `auto` chose" in str(said)
-    assert str(said).endswith("run with models.passes=compiled to have the same")
+    assert str(said).endswith("run with models.passes=compiled to get the same passes")
     assert passes_left_to_auto("the times", times("eager", passes="auto")) is None
     assert passes_left_to_auto("the times", times("compiled", passes="compiled")) is None
 
