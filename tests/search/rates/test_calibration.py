@@ -174,9 +174,9 @@ def test_what_is_no_json_is_refused():
     [
         ([], [], "at least one number"),
         ([0.5], [1, 0], "1 predictions, but 2 outcomes"),
-        ([1.5], [1], "predicted holds what is no probability"),
-        ([float("nan")], [1], "predicted holds what is no probability"),
-        ([0.5], [2], "accepted holds what is no probability"),
+        ([1.5], [1], r"predicted must hold probabilities in \[0, 1\]"),
+        ([float("nan")], [1], "predicted must hold probabilities, but contains NaN"),
+        ([0.5], [2], r"accepted must hold probabilities in \[0, 1\]"),
         (["x"], [1], "must hold numbers"),
         ([[0.5]], [[1]], "must be a vector"),
     ],
@@ -331,7 +331,7 @@ def test_at_temperature_0_paths_are_not_known_below_the_first_level(make_trace):
     data = calibration_data(greedy, depth=2)
     assert np.isnan(data.path_exact[data.depth == 1]).all()
     np.testing.assert_array_equal(data.path_exact[data.depth == 0], data.exact[data.depth == 0])
-    with pytest.raises(InvalidCalibration, match="NaN, for what is not known"):
+    with pytest.raises(InvalidCalibration, match="NaN, which marks unknown values"):
         reliability(data.path, data.path_exact, weights=data.weight)
 
 

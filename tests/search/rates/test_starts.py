@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSam
 
 def test_starts_belong_to_traces(make_trace):
     chain = TreeShape.chain(1)
-    with pytest.raises(InvalidLimit, match="starts belongs to traces"):
+    with pytest.raises(InvalidLimit, match="starts applies to traces only"):
         estimate_acceptance([[(chain, (0, 1))] * 40], starts=chain)
     with pytest.raises(InvalidTrace, match="given texts"):
         estimate_acceptance(make_trace(forced=True), starts=chain)
