@@ -153,7 +153,7 @@ def test_a_draft_without_doubt_is_a_chain(growing):
     ("make", "message"),
     [
         (lambda: OptTree(5, -0.1, 3), r"delta = -0\.1 of OptTree, but must be at least 0"),
-        (lambda: OptTree(5, float("nan"), 3), "delta = nan of OptTree is no finite number"),
+        (lambda: OptTree(5, float("nan"), 3), "delta = nan of OptTree is not a finite number"),
         (lambda: OptTree(5, "0", 3), "delta = '0' of OptTree"),
         (lambda: OptTree(5, 0.0, 3, branching=0), "branching = 0 of OptTree"),
         (lambda: SpecExec(5, 0, 3), "branching = 0 of SpecExec"),

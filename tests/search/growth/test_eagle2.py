@@ -98,8 +98,8 @@ def test_settings_and_calibrations_out_of_range_are_named(growing):
         ((0, 2, 4), "k = 0 of Eagle2, but must be at least 1"),
         ((2, 0, 4), "depth = 0 of Eagle2"),
         ((2, 2, 0), "size = 0 of Eagle2"),
-        ((2, 2.5, 4), r"depth = 2\.5 of Eagle2 is no integer"),
-        ((True, 2, 4), "k = True of Eagle2 is no integer"),
+        ((2, 2.5, 4), r"depth = 2\.5 of Eagle2 is not an integer"),
+        ((True, 2, 4), "k = True of Eagle2 is not an integer"),
         ((2, 2, 4, "isotonic"), "calibration = 'isotonic' of Eagle2"),
     ]:
         with pytest.raises(InvalidGrowth, match=message):
