@@ -95,7 +95,7 @@ def test_what_is_no_distribution_is_refused():
     }.items():  # fmt: skip
         with pytest.raises(InvalidLimit, match=said):
             marginal_tree(wrong, 0, 4)
-    with pytest.raises(InvalidLimit, match="no distribution"):
+    with pytest.raises(InvalidLimit, match="each row of marginals must be a distribution"):
         marginal_tree(good * torch.nan, 0, 4)
     with pytest.raises(InvalidArgument, match="size = 0"):
         marginal_tree(good, 0, 0)
