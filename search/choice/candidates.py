@@ -127,7 +127,7 @@ class Room:
 
     @property
     def full(self) -> int:
-        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        """Nodes of the largest tree within depth and branching, but at most `size`."""
         return largest_tree(self.depth, self.branching, self.size)
 
     def __str__(self) -> str:
