@@ -23,8 +23,7 @@ def marginal_tree(
     that does not depend on the tokens before. DDTree takes the size - 1 continuations with the largest
     products of probabilities. With these probabilities as rates by depth and rank, it is the
     `optimal_tree`, and ties are resolved as there. Children are the most probable tokens of their position,
-    whatever the
-    path: DETERMINISTIC.
+    whatever the path: DETERMINISTIC.
 
     Args:
         marginals: probabilities of the tokens 1, 2, ... after the root.

@@ -86,9 +86,9 @@ def test_what_a_regression_leaves_is_counted_over_its_degrees_of_freedom():
     trees = proposed(rates, BOUNDS)[:12]
     found = Smoothed(side, every, rates, trees)
     logs, shifts = found._replayed(trees)
-    beyond, chance = found._beyond(found._features(trees), logs, shifts)
+    beyond, chance = found._residuals(found._features(trees), logs, shifts)
     wanted = max(0.0, (beyond**2).sum() / 8 - chance.mean())
-    assert found._true == pytest.approx(wanted)
+    assert found._signal == pytest.approx(wanted)
 
 
 def test_a_single_text_shows_no_chance_so_nothing_of_it_is_believed():
