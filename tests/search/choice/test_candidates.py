@@ -1,4 +1,4 @@
-"""Which trees are looked at: sizes, depths and widths, and what is said of those passed over."""
+"""The trees that are considered: sizes, depths and widths, and notes on those that are skipped."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_sizes_that_no_tree_has_are_refused_with_the_largest_one(flat):
     with pytest.raises(InfeasibleTree, match="no wider level of the draft was measured"):
         best_tree([0.6, 0.2], chains, sizes=[9], depth=7)
     assert best_tree([0.6, 0.2], chains, sizes=[9], depth=8).chain.depth == 8
-    # Deeper than what is looked at when nobody asks for it.
+    # Deeper than the default limit of the depth.
     for rates, times in (([0.9, 0.05], chains), ([0.9], flat)):
         largest = times.max_size
         assert best_tree(rates, times, sizes=[largest]).chain.size == largest

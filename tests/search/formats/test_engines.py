@@ -1,4 +1,4 @@
-"""SGLang, TensorRT-LLM, llama.cpp and networkx: the facts, and malformed input."""
+"""SGLang, TensorRT-LLM, llama.cpp and networkx: documented facts, and malformed input."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ def small_shapes(most=7, least=2):
 
 
 def grown(shape, k):
-    """What EAGLE-2 keeps with top-k `k` if the draft model prefers the shape: rank paths of its nodes."""
+    """Rank paths of the nodes that EAGLE-2 keeps with top-k `k` if the draft model prefers the shape."""
     wanted = {shape.rank_path(i): bool(shape.children[i]) for i in range(shape.size)}
 
     def score(path):  # never better than the parent's
@@ -62,7 +62,9 @@ def test_flags_of_a_launch_command():
         "speculative_eagle_topk": 8,
         "speculative_num_draft_tokens": 64,
     }
-    with pytest.raises(NoShape, match="top-k 8, depth 5 and 63 draft tokens do not determine a shape"):
+    with pytest.raises(
+        NoShape, match="top-k 8, depth 5 and 63 draft tokens do not determine a shape"
+    ):
         load(published)
 
 

@@ -110,7 +110,7 @@ def test_vllm_reads_its_configs():
 
 
 def drawn_by_vllm(shape):
-    """The shape whose children are drafted: equally many at each node, this level's over the last's."""
+    """The drafted shape: at each node, this level's number of nodes over the previous level's."""
     sizes = shape.level_sizes
     counts = [here // above for above, here in pairwise(sizes)]
     return TreeShape.expansion(counts) if all(counts) else None

@@ -1,4 +1,4 @@
-"""Hits and trials: of a trace by the definition, of recorded steps, and what cannot be counted."""
+"""Hits and trials of traces, by definition, and of recorded steps; inputs that cannot be counted."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,7 +14,7 @@ CHAIN = TreeShape.chain(1)
 
 
 def by_hand(trace, levels, ranks):
-    """Hits, trials and mass by the definition: every start, walked down."""
+    """Hits, trials and mass by definition: a walk from every start."""
     cells = [Counter(), Counter(), Counter()]
     for text in range(trace.texts):
         first = trace.offsets[text]

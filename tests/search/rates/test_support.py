@@ -1,4 +1,4 @@
-"""Whether a sample carries what is asked of it: warnings of small samples, refused settings."""
+"""Whether a sample supports the requested rates: warnings about small samples, refused settings."""
 
 import warnings
 
