@@ -366,5 +366,5 @@ def _placed(entries: Sequence[Entry]) -> list[tuple[float, Entry]]:
             rate, order = min(rate, slowest.get(group, rate)), place
             slowest[group] = rate
         placed.append((-rate, order, entry.shape.size, entry.law, entry))
-    placed.sort(key=lambda sort_key: sort_key[:-1])
+    placed.sort(key=lambda placement: placement[:-1])
     return [(-negative_rate, entry) for negative_rate, *_, entry in placed]
