@@ -1,14 +1,14 @@
-"""Tree shapes: what a tree is worth, and the best tree of a size.
+"""Tree shapes: the value of a tree, and the best tree for a pair of models on given hardware.
 
 `expected_tokens` is the value of a tree under acceptance rates by rank, by depth and rank, or by node
-(`NodeRates`); `optimal_tree` the tree of most value within a size, depth and branching, and
-`optimal_frontier` those of all sizes and depths at once, `marginal_tree` that of a distribution for each
-position (`DDTree` as a growth). `estimate_acceptance` gets the rates from a recorded `Trace` or from steps;
-`replay` tries any tree on a trace; `calibration` holds the draft's own probabilities against acceptance. A
-`LatencyModel` holds measured times, and `best_tree` ranks trees, chains and plain decoding by what replay
-of a trace, or rates, and these times promise, and says which to use or what would decide (`Advice`);
-`best_tree_among` does it for several drafts or laws. `growth` has the policies of dynamic trees, and
-`formats` reads and writes shapes in the words of other tools.
+(`NodeRates`). `optimal_tree` finds the tree of highest value within a size, depth and branching,
+`optimal_frontier` those of all sizes and depths at once, and `marginal_tree` the one for a distribution at
+each position (`DDTree` as a growth). `estimate_acceptance` estimates the rates from a recorded `Trace` or
+from decoding steps; `replay` evaluates any tree on a trace; `calibration` compares the draft's own
+probabilities with acceptance. A `LatencyModel` holds measured times. `best_tree` ranks trees, chains and
+plain decoding by the speed predicted from these times and from replay or rates, and says which to use or
+what would decide (`Advice`); `best_tree_among` ranks several drafts or laws together. `growth` has the
+policies of dynamic trees, and `formats` reads and writes the tree formats of other tools.
 """
 
 from treespec.search import formats, growth

@@ -1,4 +1,4 @@
-"""Arguments of the wrong type, refused at the door of a function in one sentence."""
+"""Refuse arguments of the wrong type with a one-sentence error, before a function is called."""
 
 import inspect
 import math
@@ -24,16 +24,16 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 LARGEST_NUMBER = 2**40
-"""No size, depth or number of tokens is larger."""
+"""Limit on sizes, depths and numbers of tokens."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What an argument may be.
+    """A kind of argument.
 
     Args:
-        words: such as `a tree (TreeShape)`.
-        holds: whether a value is one.
+        words: its description in messages, such as `a tree (TreeShape)`.
+        holds: whether a value is of this kind.
     """
 
     words: str
@@ -67,24 +67,24 @@ MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 
 
 def of_class(words: str, *types: type | str) -> Kind:
-    """An object of these classes, which may be given by name where they cannot be imported."""
+    """The kind of objects of these classes, which may be given by name if they cannot be imported."""
     names = {kind if isinstance(kind, str) else kind.__name__ for kind in types}
     return Kind(words, lambda value: any(kind.__name__ in names for kind in type(value).__mro__))
 
 
 def maybe(kind: Kind) -> Kind:
-    """Such a value, or None."""
+    """The kind that permits None, too."""
     return Kind(f"{kind.words} or None", lambda value: value is None or kind.holds(value))
 
 
 def takes(
     error: type[SearchError] = InvalidLimit, **kinds: Kind
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Refuse arguments of other kinds before a function is called.
+    """Decorate a function to refuse arguments of other kinds.
 
     Args:
-        error: what is raised.
-        kinds: by the name of the parameter.
+        error: the class of error to raise.
+        kinds: the kind of each checked parameter, by name.
     """
 
     def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -1,4 +1,4 @@
-"""What can be wrong with a search for a tree. Every message says what was given and the way out."""
+"""Errors of the search for a tree. Every message says what was given and the way out."""
 
 from treespec.errors import TreespecError
 
@@ -15,32 +15,32 @@ __all__ = [
 
 
 class SearchError(TreespecError, ValueError):
-    """Base class of all errors that `search` raises on purpose."""
+    """Base class of all errors that `search` raises deliberately."""
 
 
 class InvalidAcceptance(SearchError):
-    """Acceptance rates that are no probabilities, or do not cover the tree that they are asked about."""
+    """Acceptance rates that are not probabilities, or do not cover the requested tree."""
 
 
 class InvalidLimit(SearchError):
-    """A size, depth, branching or other setting that is out of range or beyond the known rates."""
+    """A size, depth, branching or other setting that is out of range or not covered by the rates."""
 
 
 class InfeasibleTree(SearchError):
-    """A size that no tree within the given depth and branching has."""
+    """A size that no tree within the given depth and branching can have."""
 
 
 class InvalidTrace(SearchError):
-    """A trace or a record of decoding that is damaged, or does not reach what is asked of it."""
+    """A trace or record of decoding that is damaged, or does not cover what was requested."""
 
 
 class InvalidCalibration(SearchError):
-    """Predictions and outcomes that no calibration follows from, or a map that is none."""
+    """Predictions and outcomes that cannot be calibrated, or an invalid calibration map."""
 
 
 class InvalidGrowth(SearchError):
-    """A setting of a growth policy that is out of range, or times or a calibration it cannot use."""
+    """A growth policy's setting that is out of range, or times or a calibration that it cannot use."""
 
 
 class SmallSample(UserWarning):
-    """What was recorded is too little for what is estimated from it; the message has the numbers."""
+    """Too little was recorded for what is estimated from it; the message gives the numbers."""

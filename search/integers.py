@@ -1,4 +1,4 @@
-"""Whole numbers as input, none beyond all sizes."""
+"""Read integers as input, with a default upper limit."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ def integer(
     error: type[SearchError] = InvalidLimit,
     most: int = LARGEST_NUMBER,
 ) -> int:
-    """The value as a plain integer, as `treespec.door.integer` takes it, with a largest.
+    """The value as a plain integer, as `treespec.door.integer` reads it, with a default upper limit.
 
     Args:
-        name: of the setting, for the message.
-        value: what was given.
-        least: the smallest that is allowed.
-        error: what is raised.
-        most: the largest.
+        name: name of the setting, for the message.
+        value: the given value.
+        least: the smallest allowed value.
+        error: the class of error to raise.
+        most: the largest allowed value.
 
     Raises:
-        InvalidLimit: or `error`, saying what was given and what is allowed.
+        InvalidLimit: or `error`, with the given value and the allowed range.
     """
     return door.integer(name, value, least, error, most)

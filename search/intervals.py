@@ -1,4 +1,4 @@
-"""Confidence intervals: of a rate from counts, and of ratios of totals by resampling texts."""
+"""Confidence intervals: for rates from counts, and for ratios of totals by resampling texts."""
 
 from functools import lru_cache
 from math import isclose, isfinite, nan, sqrt
@@ -26,12 +26,12 @@ RESAMPLES = 2000
 
 
 class Interval(NamedTuple):
-    """An estimate and the bounds of its confidence interval, NaN where there is none.
+    """An estimate and the bounds of its confidence interval, which are NaN if there is none.
 
-    One number has one of these, and writes itself: bounds stand after the estimate (`text`), alone
-    (`bounds`), or as half the distance between them (`plus_minus`, `spread`). Many rates at once are arrays
+    An `Interval` represents a single number and formats it with its bounds (`text`), the bounds alone
+    (`bounds`), or half the distance between them (`plus_minus`, `spread`). Many rates at once are arrays
     (`AcceptanceEstimate`, `Reliability`). Quantiles of times, smallest and largest values, and standard
-    errors are no intervals of an estimate: they are written as what they are.
+    errors are not intervals of an estimate, and are not represented by this class.
 
     Example:
         >>> Interval(2.0, 1.75, 2.25).half_width
@@ -48,7 +48,7 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, estimate: float, low: float | None, high: float | None) -> "Interval":
-        """The interval of three numbers of a file, where a bound that is not there is None, not NaN."""
+        """The interval of three numbers from a file, in which a missing bound is None instead of NaN."""
         return cls(estimate, nan if low is None else low, nan if high is None else high)
 
     @classmethod
@@ -58,12 +58,12 @@ class Interval(NamedTuple):
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval at all: one text gives an estimate and nothing else."""
+        """Whether there is an interval at all: a single text gives an estimate without one."""
         return isfinite(self.low) and isfinite(self.high)
 
     @property
     def has_width(self) -> bool:
-        """Whether there is an interval, and its bounds differ: else all texts agree on one value."""
+        """Whether there is an interval with different bounds; they are equal if all texts agree."""
         return self.bounded and not isclose(self.low, self.high, rel_tol=1e-9)
 
     @property
@@ -72,7 +72,7 @@ class Interval(NamedTuple):
         return (self.high - self.low) / 2
 
     def contains(self, value: float) -> bool:
-        """Whether `value` cannot be excluded: it lies within the bounds, or there are none."""
+        """Whether `value` lies within the bounds; true if there are no bounds."""
         return not self.bounded or self.low <= value <= self.high
 
     def scaled(self, factor: float) -> "Interval":
@@ -80,16 +80,16 @@ class Interval(NamedTuple):
         return Interval(factor * self.estimate, factor * self.low, factor * self.high)
 
     def inverse(self) -> "Interval":
-        """The interval of the reciprocal: of b over a, if this is of a over b."""
+        """The interval of the reciprocal: of b / a, if this is the interval of a / b."""
         return Interval(1 / self.estimate, 1 / self.high, 1 / self.low)
 
     def text(self, digits: int = 2, unit: str = "", *, in_sentence: bool = False) -> str:
-        """The estimate, followed by its bounds if it has any that differ.
+        """The estimate, followed by its bounds if they exist and differ.
 
         Args:
-            digits: after the point.
+            digits: digits after the decimal point.
             unit: written after each number, such as ` %`.
-            in_sentence: put the bounds in brackets, as words follow them.
+            in_sentence: put the bounds in brackets, for use within a sentence.
 
         Example:
             >>> Interval(1.1, 0.9, 1.3).text(1, in_sentence=True)
@@ -102,12 +102,12 @@ class Interval(NamedTuple):
         return f"{estimate} ({bounds})" if in_sentence else f"{estimate} {bounds}"
 
     def bounds(self, digits: int = 2, unit: str = "", *, between: str = "–") -> str:
-        """The bounds alone, for where the text around them says what they are.
+        """The bounds alone, for use where the surrounding text explains them.
 
         Args:
-            digits: after the point.
+            digits: digits after the decimal point.
             unit: written after the upper bound.
-            between: the two; beside a minus sign no dash can be read, and it is ` to `.
+            between: written between the bounds; replaced by ` to ` before a minus sign.
 
         Example:
             >>> Interval(1.1, 0.9, 1.3).bounds(), Interval(0.1, -0.2, 0.3).bounds(1, " %")
@@ -117,11 +117,11 @@ class Interval(NamedTuple):
         return f"{low}{' to ' if low.startswith('-') else between}{high}"
 
     def spread(self, digits: int = 2) -> str:
-        """`±` and half the distance between the bounds; empty without bounds that differ."""
+        """`±` and half the distance between the bounds; empty unless they exist and differ."""
         return f"±{self.half_width:.{digits}f}" if self.has_width else ""
 
     def plus_minus(self, digits: int = 2) -> str:
-        """The estimate and its `spread`, where there is no room for both bounds."""
+        """The estimate and its `spread`, for use where there is no room for both bounds."""
         return f"{self.estimate:.{digits}f}{self.spread(digits)}"
 
 
@@ -129,7 +129,7 @@ def require_level(level: float) -> None:
     """Refuse a confidence level outside (0, 1).
 
     Raises:
-        InvalidLimit: saying what was given.
+        InvalidLimit: with the given value.
     """
     if not NUMBER.holds(level) or not 0 < level < 1:
         raise InvalidLimit(f"level = {shown(level)}, but must be between 0 and 1, such as 0.95")
@@ -138,12 +138,12 @@ def require_level(level: float) -> None:
 def wilson(
     hits: Float[np.ndarray, "*cells"], trials: Float[np.ndarray, "*cells"], level: float = 0.95
 ) -> tuple[Float[np.ndarray, "*cells"], Float[np.ndarray, "*cells"]]:
-    """Wilson's score interval of a rate (JASA 22, 1927), which holds up for few trials and rates near 0.
+    """Wilson's score interval of a rate (JASA 22, 1927), which is reliable for few trials and rates near 0.
 
     Args:
-        hits: successes, whole or not.
-        trials: attempts; without any the interval is [0, 1].
-        level: of confidence.
+        hits: successes, possibly fractional.
+        trials: attempts; without attempts the interval is [0, 1].
+        level: confidence level.
 
     Returns:
         The lower and the upper bounds.
@@ -161,15 +161,15 @@ def wilson(
     share = np.clip(hits / n, 0, 1)
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    some = np.asarray(trials) > 0
-    low = np.where(some & (hits > 0), np.clip(middle - half, 0, 1), 0.0)
-    high = np.where(some & (hits < trials), np.clip(middle + half, 0, 1), 1.0)
+    tried = np.asarray(trials) > 0
+    low = np.where(tried & (hits > 0), np.clip(middle - half, 0, 1), 0.0)
+    high = np.where(tried & (hits < trials), np.clip(middle + half, 0, 1), 1.0)
     return low, high
 
 
 @lru_cache(maxsize=16)
 def draws(texts: int, resamples: int = RESAMPLES, seed: int = 0) -> Float[np.ndarray, "B texts"]:
-    """How often each text is drawn in each resample with replacement; the same for the same arguments.
+    """How often each text is drawn in each resample with replacement; equal for equal arguments.
 
     So all quantities of the same texts are resampled together, and their differences are paired.
     """
@@ -182,16 +182,16 @@ def draws(texts: int, resamples: int = RESAMPLES, seed: int = 0) -> Float[np.nda
 def expanded_tail(texts: int, level: float = 0.95) -> float:
     """The share of resamples beyond each bound of an expanded percentile interval.
 
-    Undoes two errors of the plain percentile interval, whose share is (1 - level) / 2, with few texts: the
-    factor (n - 1) / n in the variance, and normal instead of Student's t quantiles (Hesterberg,
+    For few texts, it corrects two errors of the plain percentile interval, whose share is (1 - level) / 2:
+    the factor (n - 1) / n in the variance, and normal instead of Student's t quantiles (Hesterberg,
     arXiv:1411.5279).
 
     Args:
-        texts: how many are resampled, at least 2.
-        level: of confidence.
+        texts: number of resampled texts, at least 2.
+        level: confidence level.
 
     Raises:
-        InvalidLimit: for a single text, or if `level` is none.
+        InvalidLimit: for a single text, or if `level` is not between 0 and 1.
 
     Example:
         >>> [round(expanded_tail(texts), 4) for texts in (6, 24, 1000)]
@@ -212,9 +212,9 @@ def bootstrap_bounds(
     """Expanded percentiles of resampled values; see `expanded_tail`.
 
     Args:
-        resampled: one row for each resample; NaN does not count.
-        texts: how many were resampled, at least 2.
-        level: of confidence.
+        resampled: one row for each resample; NaN is ignored.
+        texts: number of resampled texts, at least 2.
+        level: confidence level.
     """
     tail = expanded_tail(texts, level)
     low, high = np.nanquantile(resampled, [tail, 1 - tail], axis=0)
@@ -229,7 +229,7 @@ def ratio(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A ratio of totals over texts, with its bootstrap interval; no bounds with a single text.
+    """A ratio of totals over texts, with its bootstrap interval; a single text gives no bounds.
 
     Example:
         >>> ratio(np.array([6, 6]), np.array([3, 3]))

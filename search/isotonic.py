@@ -1,4 +1,4 @@
-"""Isotonic regression: the monotone values that are nearest in weighted squares."""
+"""Isotonic regression: the monotone values that are nearest in weighted least squares."""
 
 import numpy as np
 from jaxtyping import Float
@@ -9,15 +9,15 @@ __all__ = ["non_increasing"]
 def non_increasing(
     values: Float[np.ndarray, "*rows R"], weights: Float[np.ndarray, "*rows R"]
 ) -> Float[np.ndarray, "*rows R"]:
-    """The non-increasing rows that are nearest to these, in weighted least squares.
+    """The non-increasing rows that are nearest to `values`, in weighted least squares.
 
-    By the min-max formula, value r = min over a <= r of max over b >= r of the mean of a..b (Barlow,
-    Bartholomew, Bremner & Brunk, Statistical Inference under Order Restrictions, 1972), which gives what
-    pooling adjacent violators gives, for any number of rows at once. Weighted sums of rows stay.
+    Computed by the min-max formula, value r = min over a <= r of max over b >= r of the mean of a..b
+    (Barlow, Bartholomew, Bremner & Brunk, Statistical Inference under Order Restrictions, 1972). It equals
+    the result of pooling adjacent violators, for any number of rows at once, and preserves weighted sums.
 
     Args:
         values: rows of numbers.
-        weights: at least 0; where a row has none, all count alike.
+        weights: weights of at least 0; a row of zeros counts as equal weights.
 
     Example:
         >>> non_increasing(np.array([0.5, 0.1, 0.3]), np.array([1.0, 1.0, 3.0])).round(3).tolist()
@@ -28,13 +28,13 @@ def non_increasing(
     ranks = values.shape[-1]
 
     def sums(x: np.ndarray) -> np.ndarray:
-        """Sums over a..b in place [..., a, b]; where a > b not of use."""
-        to = np.concatenate([np.zeros((*x.shape[:-1], 1)), np.cumsum(x, axis=-1)], axis=-1)
-        return to[..., None, 1:] - to[..., :-1, None]
+        """Sums over a..b at index [..., a, b]; meaningless for a > b."""
+        totals = np.concatenate([np.zeros((*x.shape[:-1], 1)), np.cumsum(x, axis=-1)], axis=-1)
+        return totals[..., None, 1:] - totals[..., :-1, None]
 
     mass, weight = sums(values * weights), sums(weights)
-    fine = np.triu(np.ones((ranks, ranks), dtype=bool))
-    means = np.where(fine, mass / np.where(fine, weight, 1.0), -np.inf)
+    valid = np.triu(np.ones((ranks, ranks), dtype=bool))
+    means = np.where(valid, mass / np.where(valid, weight, 1.0), -np.inf)
     best = np.maximum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]  # over b >= r, by a and r
-    best = np.where(fine, best, np.inf)
+    best = np.where(valid, best, np.inf)
     return np.clip(best.min(axis=-2), values.min(-1, keepdims=True), values.max(-1, keepdims=True))

@@ -1,1 +1,1 @@
-"""The fastest shape by predicted tokens per second: candidates, their speed, and a verdict."""
+"""Choose the shape with the most predicted tokens per second: candidates, their speeds, advice."""

@@ -1,4 +1,4 @@
-"""The shape with the most predicted tokens per second, from measured acceptance and measured times."""
+"""Find the shape with the most predicted tokens per second, from measured acceptance and times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -46,10 +46,10 @@ __all__ = ["RATES_ALONE", "best_tree", "best_trees"]
 ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)
 
 DRAWS = 1000
-"""Resamples: of six texts and more, some lie beyond the bounds of 95 % intervals."""
+"""Resamples by default: with six texts or more, some lie beyond the bounds of 95 % intervals."""
 RATES_ALONE = (
     "tokens are predicted from rates alone, as if every level were independent of those before it: "
-    "search a trace itself to have trees replayed (`treespec trace`)"
+    "search a trace to have trees replayed instead (`treespec trace`)"
 )
 
 
@@ -70,64 +70,64 @@ def best_tree(
     level: float = 0.95,
     seed: int = 0,
 ) -> Ranking:
-    """Rank trees, chains and plain decoding by predicted tokens per second, and advise one of them or none.
+    """Rank trees, chains and plain decoding by predicted tokens per second, and advise at most one.
 
         tokens per second = batch * tokens per step / step_s(shape)
 
-    Of a trace, the tokens per step of a shape are those of its replay on the trace's texts: what a live run
-    on them would have had, whatever acceptance depends on. Rates only propose trees (`proposed`), local
-    moves go on from there, and all chains are tried. Few texts flatter what is chosen on them, so what is
-    said of the best tree and of the best chain is cross-fitted: the shape is the one chosen on all texts,
-    its speed that of the same procedure on each fifth of the texts after choosing on the others
-    (`cross_fitted`), and its time longer than measured by what choosing among noisy times flatters it
-    (`optimism`). The other rows of a kind stand below in the order of the choice, each with its own
-    replay. Intervals are over texts (their own chance at temperatures above 0 included: a text is one draw)
-    and over measured times. Levels and children that the trace has too little of are not used, and the
+    For a trace, the tokens per step of a shape come from its replay on the trace's texts: what a live run
+    on them would have emitted, whatever acceptance depends on. Rates only propose trees (`proposed`), local
+    moves improve them, and all chains are tried. A shape chosen on few texts looks better on them than it
+    is, so the best tree and the best chain are cross-fitted: the shape is the one chosen on all texts; its
+    speed is that of the same procedure on each fifth of the texts after choosing on the others
+    (`cross_fitted`); and its time exceeds the measured one by the bias of choosing among noisy times
+    (`optimism`). The other rows of a kind follow in the order of the choice, each with its own replay.
+    Intervals cover the variation of texts (at temperatures above 0 that of sampling too: a text is one
+    draw) and of measured times. Levels and children that the trace has too little of are not used, and the
     notes name them.
 
-    Where a trace holds what the draft thinks off the text's path (`treespec trace --beam`), trees that grow
-    are ranked beside static ones: EAGLE-2, OPT-Tree, SpecExec, equal and cost-aware growth over a few of
-    their settings, by their own replay, timed step by step and cross-fitted in the same way (`grown`).
+    Where a trace holds the draft's probabilities off the text's path (`treespec trace --beam`), trees that
+    grow are ranked beside static ones: EAGLE-2, OPT-Tree, SpecExec, equal and cost-aware growth over a few
+    of their settings, by their own replay, timed step by step and cross-fitted in the same way (`grown`).
 
-    Of rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
+    For rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
     arXiv:2402.12374, section 3.4, over sizes and depths; ours also over laws, with the cost of wide draft
-    levels). Candidates are the trees of `optimal_frontier` and all chains. Rates that count every position
-    are not those of the positions where steps begin, and a product of rates is not the law of a run of
-    acceptances where good and bad stretches of text take turns: a chain of 31 was predicted 8.6 tokens a
-    step on a trace whose replay gives it 3.0. Search the trace itself where there is one.
+    levels). Candidates are the trees of `optimal_frontier` and all chains. Rates over all positions are not
+    those of the positions where steps begin, and where good and bad stretches of text alternate, a product
+    of rates is not the probability of a run of acceptances: a chain of 31 was predicted 8.6 tokens a step
+    on a trace whose replay gives 3.0. Search the trace itself where there is one.
 
-    Sizes are all up to 64 nodes; of larger ones those that were measured and some between, 6 % apart
-    (`sizes` names others); of a trace a coarser grid, between which local moves go.
+    All sizes up to 64 nodes are tried; above that, the measured sizes and others 6 % apart between them
+    (`sizes` replaces these); for a trace a coarser grid, which local moves refine.
 
     Args:
         acceptance: a `Trace`, rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these
             by law.
-        latency: the times.
-        sizes: nodes of trees, the root included, each of which must be possible; by default all small and
+        latency: the measured times.
+        sizes: numbers of nodes, the root included, each of which must be feasible; by default all small and
             some large ones up to `max_size`.
-        max_size: the largest tree; by default as far as the times go.
-        depth: the most edges; by default 64, or as deep as the rates go.
-        branching: the most children of a node.
+        max_size: nodes of the largest tree; by default the largest that was measured.
+        depth: maximum number of edges; by default 64, or the deepest level of the rates.
+        branching: maximum number of children of a node.
         prefix: committed tokens before the root; None for the middle one of those measured.
-        batch: texts at once.
-        laws: which laws to compare; by default those of `acceptance`. Acceptance and times that were
-            measured under different sampling settings go together only for laws that are named here.
-        chains: the same for chains, where they are known apart: a trace of another law, rates of first
+        batch: number of texts decoded at once.
+        laws: names of the laws to compare; by default those of `acceptance`. Acceptance and times measured
+            under different sampling settings are combined only for laws that are named here.
+        chains: acceptance of chains, where it is known separately: a trace of another law, rates of first
             children (`estimate_acceptance` with `ranks=1`; those of trees are not those of chains), or one
-            by law. Chains are then ranked by these alone, and `acceptance` is for trees. A law that is
-            only here has no trees. By default, where no law is named, chains of a trace of children drawn
-            without replacement are drawn independently, as `treespec run` draws them, if that was timed.
-        draws: resamples; at least as many as have one beyond each bound (40 at level 0.95). Few texts need
-            more, and the notes say so.
-        level: of the intervals.
-        seed: of the resamples.
+            by law. Chains are then ranked by these alone, and trees by `acceptance`. A law given only here
+            has no trees. By default, where no law is named, chains of a trace of children drawn without
+            replacement are drawn independently, as `treespec run` draws them, if that was timed.
+        draws: number of resamples, enough that at least one lies beyond each bound (40 at level 0.95). Few
+            texts need more, and the notes say so.
+        level: confidence level of the intervals.
+        seed: seed of the resamples.
 
     Raises:
-        NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for, or only one node
-            where nobody asked for that.
-        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings or models
+        NotMeasured: if the times do not cover the requested sizes, prefix, batch or law, or cover one node
+            only and no limit asks for that.
+        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or if no law is known, or settings or models
             differ.
-        InfeasibleTree: if one of `sizes` is larger than any tree within depth and branching.
+        InfeasibleTree: if one of `sizes` exceeds every tree within depth and branching.
         InvalidLatency: if a step takes no time.
         InvalidTrace: if a trace has one text, is of given texts, or is too short for any tree.
 
@@ -147,49 +147,50 @@ def best_tree(
         chains = chains_as_run(acceptance, latency, batch)
     prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
-    sides = {law: _side(law, one, times) for law, one in known.items()}
-    alone = {} if chains is None else _alone(chains, laws, times)
+    sides = {law: _side(law, measured, times) for law, measured in known.items()}
+    chain_sides = {} if chains is None else _chain_sides(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
     entries: list[Entry] = []
     notes = [*_disturbed(latency), *_other_passes(known, latency)]
     notes += [*_timed_otherwise(known, latency, batch), *require_sizes(limits, rooms)]
-    apart = {law: room_for(side, limits, strict=False) for law, side in alone.items()}
-    notes += require_trees(limits, rooms | {f"chains of {law}": apart[law] for law in apart})
+    chain_rooms = {law: room_for(side, limits, strict=False) for law, side in chain_sides.items()}
+    named_rooms = {f"chains of {law}": room for law, room in chain_rooms.items()}
+    notes += require_trees(limits, rooms | named_rooms)
     for law, side in sides.items():
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
-        added, said = _ranked(side, limits, rooms[law], kinds)
-        entries += added
-        notes += said
-    for law, side in alone.items():
-        room = apart[law]
+        law_entries, law_notes = _ranked(side, limits, rooms[law], kinds)
+        entries += law_entries
+        notes += law_notes
+    for law, side in chain_sides.items():
+        room = chain_rooms[law]
         if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
             notes.append(
-                f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
+                f"{law}: no chain is longer than {room.depth}, the deepest level with rates of chains"
             )
-        added, said = _ranked(side, limits, room, ["chain"])
-        entries += added
-        notes += [f"chains: {text}" for text in _unsaid(said, notes)]
+        law_entries, law_notes = _ranked(side, limits, room, ["chain"])
+        entries += law_entries
+        notes += [f"chains: {text}" for text in _unsaid(law_notes, notes)]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))
     speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
 
     def speed(shape: TreeShape, law: str) -> Speed:
-        over = alone if alone and shape.is_chain else sides
-        if law not in over:
-            what = "this ranking is" if over is sides else "its chains are"
-            raise InvalidLimit(f"law = {law!r}, but {what} over {', '.join(over)}")
-        return speeds.get((law, shape)) or over[law].speed(shape)
+        by_law = chain_sides if chain_sides and shape.is_chain else sides
+        if law not in by_law:
+            what = "this ranking is" if by_law is sides else "its chains are"
+            raise InvalidLimit(f"law = {law!r}, but {what} over {', '.join(by_law)}")
+        return speeds.get((law, shape)) or by_law[law].speed(shape)
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
-    few: tuple[str, ...] = ()
-    for side in (*sides.values(), *alone.values()):
-        few += _unsaid(_too_few(side, ranking.advice.level), few)
-    ranking = replace(ranking, notes=(*ranking.notes, *few), on_intervals=few)
-    first = ranking.best
-    end = latency.largest(prefix, law=first.law, batch=batch)
-    if first.size == end and first.kind != "plain":
-        more = f"the best has {end} nodes, the most that were measured: profile larger trees"
-        return replace(ranking, notes=(*ranking.notes, more))
+    too_few: tuple[str, ...] = ()
+    for side in (*sides.values(), *chain_sides.values()):
+        too_few += _unsaid(_too_few(side, ranking.advice.level), too_few)
+    ranking = replace(ranking, notes=(*ranking.notes, *too_few), on_intervals=too_few)
+    best = ranking.best
+    largest = latency.largest(prefix, law=best.law, batch=batch)
+    if best.size == largest and best.kind != "plain":
+        note = f"the best has {largest} nodes, the most that were measured: profile larger trees"
+        return replace(ranking, notes=(*ranking.notes, note))
     return ranking
 
 
@@ -206,13 +207,13 @@ def best_trees(
     batches: Sequence[int] | None = None,
     **options: Any,
 ) -> list[Ranking]:
-    """`best_tree` for several prefix lengths and batch sizes, batch by batch.
+    """Call `best_tree` for several prefix lengths and batch sizes; rankings are ordered batch by batch.
 
     Args:
-        acceptance: the same for all.
-        latency: the times.
-        prefixes: all that were measured by default.
-        batches: all that were measured by default.
+        acceptance: the same for all rankings.
+        latency: the measured times.
+        prefixes: prefix lengths; by default all that were measured.
+        batches: batch sizes; by default all that were measured.
         options: see `best_tree`.
     """
     prefixes = (latency.prefixes or (None,)) if prefixes is None else prefixes
@@ -224,17 +225,17 @@ def best_trees(
     ]
 
 
-def _alone(
+def _chain_sides(
     chains: AnyAcceptance | Mapping[str, AnyAcceptance], laws: Sequence[str] | None, times: Times
 ) -> dict[str, LawSpeed | TraceSpeed]:
-    """Chains by law. Naming laws takes settings for the same that are not, here too."""
+    """Acceptance and times of chains, by law. As for trees, naming laws permits different settings."""
     named = list(chains) if laws is not None and isinstance(chains, Mapping) else laws
     known = acceptance_by_law(chains, times.latency, named, times.batch)
-    return {law: _side(law, one, times) for law, one in known.items()}
+    return {law: _side(law, measured, times) for law, measured in known.items()}
 
 
 def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
-    """What values shapes: replay, where there is a trace; else rates."""
+    """Acceptance and times of one law: shapes are valued by replay of a trace, or else by rates."""
     kind = TraceSpeed if isinstance(acceptance, Trace) else LawSpeed
     return kind(law, acceptance, times)
 
@@ -242,7 +243,7 @@ def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
 def _ranked(
     side: LawSpeed | TraceSpeed, limits: Limits, room: Room, kinds: Sequence[Kind]
 ) -> tuple[list[Entry], list[str]]:
-    """The shapes of one law that are ranked, and what is to be known of them."""
+    """The shapes of one law that are ranked, and notes on them."""
     if isinstance(side, TraceSpeed):
         return traced(side, limits, room, kinds)
     if "tree" in kinds:
@@ -255,9 +256,9 @@ def _ranked(
 
 
 def _unsaid(texts: Sequence[str], notes: Sequence[str]) -> tuple[str, ...]:
-    """Those of these notes that are not there yet, whatever law they are of: laws may share a trace."""
-    there = {_without_law(note) for note in notes}
-    return tuple(text for text in texts if _without_law(text) not in there)
+    """The texts that are not among the notes yet, under any law: laws may share a trace."""
+    known = {_without_law(note) for note in notes}
+    return tuple(text for text in texts if _without_law(text) not in known)
 
 
 def _without_law(note: str) -> str:
@@ -265,42 +266,42 @@ def _without_law(note: str) -> str:
 
 
 def _disturbed(latency: LatencyModel) -> list[str]:
-    """What disturbed the times while they were measured."""
+    """A note on what disturbed the times while they were measured."""
     return [f"times: {latency.disturbed}"] if latency.disturbed else []
 
 
 def _other_passes(known: Mapping[str, Any], latency: LatencyModel) -> list[str]:
-    """Where passes were run in another way while acceptance was recorded; it need not depend on that."""
+    """Cautions where acceptance was recorded with other kinds of passes, which need not affect it."""
     timed = passes_of(latency)
-    said = (
-        other_passes("what was recorded", passes_of(one), "the times", timed)
-        for one in known.values()
+    sentences = (
+        other_passes("what was recorded", passes_of(acceptance), "the times", timed)
+        for acceptance in known.values()
     )
-    return [f"caution: {text}" for text in dict.fromkeys(said) if text is not None]
+    return [f"caution: {text}" for text in dict.fromkeys(sentences) if text is not None]
 
 
 def _timed_otherwise(known: Mapping[str, Any], latency: LatencyModel, batch: int) -> list[str]:
-    """Where steps of a law were timed under other settings, or with another rule, than was recorded."""
+    """Cautions where a law was timed and recorded under different settings or with different rules."""
     notes = []
-    for law, one in known.items():
-        times, sampling = latency.law_times(law, batch), getattr(one, "sampling", None)
-        recorded, rule = name_of(sampling), getattr(one, "rule", None)
+    for law, acceptance in known.items():
+        times, sampling = latency.law_times(law, batch), getattr(acceptance, "sampling", None)
+        setting, rule = name_of(sampling), getattr(acceptance, "rule", None)
         greedy = is_greedy(sampling)
-        if recorded and times.sampling and recorded != times.sampling:
-            timed, acceptance = f"under {times.sampling}", f"under {recorded}"
+        if setting and times.sampling and setting != times.sampling:
+            timed, recorded = f"under {times.sampling}", f"under {setting}"
         elif rule and times.rule and not accepts_alike(rule, times.rule, ONE_CHILD, greedy):
-            timed, acceptance = f"with rule {times.rule}", f"with rule {rule}"
+            timed, recorded = f"with rule {times.rule}", f"with rule {rule}"
         else:
             continue
         notes.append(
-            f"caution: steps of law {law} were timed {timed}, and acceptance was recorded {acceptance}: "
-            "drawing and accepting children takes another time there"
+            f"caution: steps of law {law} were timed {timed}, and acceptance was recorded {recorded}: "
+            "drawing and accepting children takes a different time there"
         )
     return notes
 
 
 def _draws(draws: Any, level: float) -> int:
-    """The number of resamples, of which at least one lies beyond each bound."""
+    """Check the number of resamples: at least one must lie beyond each bound."""
     draws, least = integer("draws", draws, 1), ceil(2 / (1 - level) - 1e-9)
     if draws < least:
         raise InvalidLimit(
@@ -310,11 +311,11 @@ def _draws(draws: Any, level: float) -> int:
 
 
 def _too_few(side: LawSpeed | TraceSpeed, level: float) -> list[str]:
-    """A note, if the bounds that so few texts ask for lie beyond all resamples.
+    """A note if, for so few texts, the bounds lie beyond all resamples.
 
     Args:
-        side: what was recorded, and the resamples.
-        level: of each comparison that advice rests on.
+        side: acceptance and times of a law, with their resamples.
+        level: confidence level of each comparison that the advice rests on.
     """
     draws = side.times.draws
     if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:
@@ -323,5 +324,5 @@ def _too_few(side: LawSpeed | TraceSpeed, level: float) -> list[str]:
     more = f", or give draws = {ceil(needed)}" if needed <= MOST_DRAWS else ""
     return [
         f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} "
-        f"resamples, and nothing can be advised: measure more texts{more}"
+        f"resamples, so nothing can be advised: record more texts{more}"
     ]

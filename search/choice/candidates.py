@@ -1,4 +1,4 @@
-"""The shapes that a choice by predicted speed goes through."""
+"""The shapes that a choice by predicted speed considers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,34 +34,34 @@ __all__ = [
 ]
 
 EVERY_SIZE_UP_TO = 64
-"""Sizes up to here are all looked at; beyond, each is 6 % larger than the one before."""
+"""All sizes up to this one are considered; beyond it, each is `SIZE_RATIO` times the one before."""
 SIZE_RATIO = 1.06
 
 RANKED_TREES = 20
-"""Trees that are ranked."""
+"""Number of trees that are ranked."""
 
 MOST_IN_CHAINS = 2**21
-"""Nodes of all chains that are looked at: those of depth up to 2047."""
+"""Limit on the nodes of all considered chains together: those of depth up to 2047."""
 
 DEEPEST_UNASKED = 64
-"""Edges of the deepest tree that is looked at when nobody says."""
+"""Edges of the deepest tree that is considered if no depth is given."""
 
 LARGER = "profile larger trees (`treespec profile --sizes 1,2,4,8,16`)"
-"""The way out of times of one node."""
+"""The way out if times are known for one node only."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which trees are looked at.
+    """The requested limits on trees.
 
     Args:
-        sizes: nodes, the root included; None for all that are worth it.
-        max_size: the largest; None for as far as the times go.
-        depth: the most edges.
-        branching: the most children of a node.
+        sizes: numbers of nodes, the root included; None for all that are worth considering.
+        max_size: nodes of the largest tree; None for the largest that was measured.
+        depth: maximum number of edges.
+        branching: maximum number of children of a node.
 
     Raises:
-        InvalidLimit: if a limit is no integer or too small, or `max_size` contradicts `sizes`.
+        InvalidLimit: if a limit is not an integer or too small, or `max_size` contradicts `sizes`.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -70,30 +70,30 @@ class Limits:
     branching: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no limit."""
+        """Check the limits."""
         if self.sizes is not None:
             if not self.sizes:
                 raise InvalidLimit("sizes is empty: give at least one, or leave it out")
             sizes = tuple(integer("sizes", size, 1, most=LARGEST_TREE) for size in self.sizes)
             object.__setattr__(self, "sizes", sizes)
         for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
-            given = getattr(self, name)
-            if given is not None:
+            limit = getattr(self, name)
+            if limit is not None:
                 most = LARGEST_TREE if name == "max_size" else LARGEST_NUMBER
-                object.__setattr__(self, name, integer(name, given, least, most=most))
+                object.__setattr__(self, name, integer(name, limit, least, most=most))
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 
     def largest(self, covered: int | None, *, strict: bool = True) -> int:
-        """The largest tree that is looked at, if times are known for trees of up to `covered` nodes.
+        """Nodes of the largest tree to consider, if times are known for trees of up to `covered` nodes.
 
         Args:
             covered: None if times hold for all sizes.
-            strict: whether to refuse a larger one that was asked for; otherwise the times end it.
+            strict: whether to refuse a request for a larger tree; otherwise it is cut to `covered`.
 
         Raises:
-            NotMeasured: if a larger one was asked for, and `strict`.
-            InvalidLimit: if neither these limits nor the times have an end.
+            NotMeasured: if a larger tree was asked for, and `strict`.
+            InvalidLimit: if neither these limits nor the times bound the size.
         """
         asked = max(self.sizes) if self.sizes else self.max_size
         if asked is None and covered is None:
@@ -106,19 +106,18 @@ class Limits:
                 f"and none is extrapolated: profile larger trees (`treespec profile --sizes`), or give "
                 f"sizes or max_size of at most {covered}"
             )
-        largest = min(end for end in (asked, covered) if end is not None)
-        return int(largest)
+        return int(min(size for size in (asked, covered) if size is not None))
 
 
 @dataclass(frozen=True)
 class Room:
-    """What limits, rates and times leave to the trees of one law.
+    """The trees of one law that limits, rates and times permit.
 
     Args:
-        size: nodes of the largest tree that is looked at.
-        depth: edges of the deepest.
-        branching: the most children of a node.
-        wide: whether a draft level of several nodes was measured; otherwise there are chains only.
+        size: nodes of the largest tree.
+        depth: edges of the deepest tree.
+        branching: maximum number of children of a node.
+        wide: whether a draft level of several nodes was measured; otherwise only chains are considered.
     """
 
     size: int
@@ -128,39 +127,40 @@ class Room:
 
     @property
     def full(self) -> int:
-        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        """Nodes of the largest tree within depth and branching, but at most `size`."""
         return largest_tree(self.depth, self.branching, self.size)
 
     def __str__(self) -> str:
-        said = f"depth {self.depth} with {self.branching} children a node"
-        return said if self.wide else f"{said} (no wider level of the draft was measured)"
+        text = f"depth {self.depth} with {self.branching} children a node"
+        return text if self.wide else f"{text} (no wider level of the draft was measured)"
 
 
 def read_sizes(sizes: Any) -> tuple[int, ...] | None:
-    """Sizes that were asked for, as a tuple.
+    """The requested sizes as a tuple.
 
     Raises:
-        InvalidLimit: if they are no list.
+        InvalidLimit: if they are not a list.
     """
     try:
         return None if sizes is None else tuple(sizes)
     except TypeError:
         raise InvalidLimit(
-            f"sizes = {shown(sizes)}, but must be a list, such as [16, 32]; the largest alone is max_size"
+            f"sizes = {shown(sizes)}, but must be a list, such as [16, 32]; to give only the largest size, "
+            "use max_size"
         ) from None
 
 
 def room_for(side: LawSpeed | TraceSpeed, limits: Limits, *, strict: bool = True) -> Room:
-    """The room under one law.
+    """The trees that limits, rates and times permit under one law.
 
     Args:
-        side: rates and times of the law.
-        limits: which trees are looked at.
+        side: acceptance and times of the law.
+        limits: the requested limits.
         strict: see `Limits.largest`.
 
     Raises:
         NotMeasured, InvalidLimit: see `Limits.largest`; or, if `strict`, for a `depth` beyond the rows of
-            the rates, which otherwise end it.
+            the rates (otherwise it is cut to these).
     """
     latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
     covered = latency.largest(prefix, law=side.law, batch=batch)
@@ -171,20 +171,20 @@ def room_for(side: LawSpeed | TraceSpeed, limits: Limits, *, strict: bool = True
         if strict and isinstance(side, LawSpeed):
             require_depth(limits.depth, side.rates)
         deepest = limits.depth
-    else:  # a size that was asked for may be that of a chain alone
+    else:  # a requested size may be feasible for a chain only
         deepest = size if limits.sizes and branching == 1 else DEEPEST_UNASKED
     levels = size if side.rates.levels is None else side.rates.levels
     return Room(size, min(deepest, levels, size - 1), branching, wide)
 
 
 def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
-    """Refuse sizes that were asked for and that no tree has, under any law.
+    """Refuse requested sizes that no tree can have under any law.
 
     Returns:
-        Notes on laws under which some have no tree.
+        Notes on laws under which some of the sizes are infeasible.
 
     Raises:
-        InfeasibleTree: with the largest size that is feasible.
+        InfeasibleTree: with the largest feasible size.
     """
     if limits.sizes is None:
         return []
@@ -195,20 +195,20 @@ def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
             f"most {most.full}, or allow more depth or branching"
         )
     return [
-        f"{law}: no tree of {room} has more than {room.full} nodes, so larger sizes were passed over"
+        f"{law}: no tree of {room} has more than {room.full} nodes, so larger sizes were skipped"
         for law, room in rooms.items()
         if asked > room.full
     ]
 
 
 def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
-    """Refuse times of one node alone where nobody asked for so small trees: nothing would be looked at.
+    """Refuse times of a single node, unless such small trees were asked for: there is nothing to rank.
 
     Returns:
-        Notes on laws whose times are of one node, where others go further.
+        Notes on laws whose times cover one node only, if those of others cover more.
 
     Raises:
-        NotMeasured: if all are.
+        NotMeasured: if the times of all laws cover one node only.
     """
     if limits.sizes is not None or limits.max_size is not None or limits.depth == 0:
         return []
@@ -219,7 +219,7 @@ def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
             f"compared with it: {LARGER}"
         )
     return [
-        f"{law}: no tree or chain was looked at, since times are known for 1 node only: {LARGER}"
+        f"{law}: no tree or chain was considered, since times are known for 1 node only: {LARGER}"
         for law in narrow
     ]
 
@@ -227,16 +227,16 @@ def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
 def candidates(
     side: LawSpeed, limits: Limits, room: Room, *, chains: bool = True
 ) -> tuple[list[TreeShape], list[str]]:
-    """The shapes that are ranked under one law: the fastest trees of the frontier, and all chains.
+    """The shapes to rank under one law: the fastest trees of the frontier, and all chains.
 
     Args:
         side: rates and times of the law.
-        limits: which trees are looked at.
-        room: what they leave to this law.
-        chains: whether these rates are those of chains, too; otherwise there are none among the shapes.
+        limits: the requested limits.
+        room: the trees that are permitted under this law.
+        chains: whether these rates hold for chains too; otherwise chains are left out.
 
     Returns:
-        The shapes, and notes on what was passed over.
+        The shapes, and notes on what was skipped.
 
     Raises:
         InvalidLimit: as `optimal_frontier`.
@@ -258,36 +258,36 @@ def candidates(
             frontier, sizes, side.floor_s, side.step_s, chains=chains
         )
         if missing is not None:
-            notes.append(f"{side.law}: a tree that may be faster was passed over: {missing}")
+            notes.append(f"{side.law}: a tree that may be faster was skipped: {missing}")
     shapes += chains_within(limits, room) if chains else []
     notes += [f"{side.law}: {warning}" for warning in side.warnings]
     return list(dict.fromkeys(shapes)), notes
 
 
 def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
-    """All chains that are looked at, the shortest first."""
-    wanted = None if limits.sizes is None else set(limits.sizes)
-    depths = [deep for deep in range(1, room.depth + 1) if wanted is None or deep + 1 in wanted]
+    """All chains within the limits, the shortest first."""
+    sizes = None if limits.sizes is None else set(limits.sizes)
+    depths = [depth for depth in range(1, room.depth + 1) if sizes is None or depth + 1 in sizes]
     if sum(depths) > MOST_IN_CHAINS:
         raise InvalidLimit(
             f"depth = {room.depth}: more than {MOST_IN_CHAINS:,} nodes in chains of all lengths up to it; "
             "give sizes, or a smaller depth"
         )
-    return [TreeShape.chain(deep) for deep in depths]
+    return [TreeShape.chain(depth) for depth in depths]
 
 
 def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:
-    """The sizes of trees that are looked at, 2 to `largest`.
+    """The sizes of trees to consider, from 2 to `largest`.
 
     Args:
         largest: nodes, the root included.
-        knots: sizes that were measured; behind each of them the time may climb faster.
+        knots: measured sizes, at each of which the time may start to rise faster.
     """
     sizes = {*range(2, min(largest, EVERY_SIZE_UP_TO) + 1), *knots, largest}
-    at = float(EVERY_SIZE_UP_TO)
-    while at < largest:
-        at *= SIZE_RATIO
-        sizes.add(int(at))
+    next_size = float(EVERY_SIZE_UP_TO)
+    while next_size < largest:
+        next_size *= SIZE_RATIO
+        sizes.add(int(next_size))
     return sorted(size for size in sizes if 2 <= size <= largest)
 
 
@@ -302,28 +302,28 @@ def fastest_of_frontier(
 ) -> tuple[list[TreeShape], NotMeasured | None]:
     """The trees of a frontier with the most tokens per second, fastest first.
 
-    Every (size, depth) at which the depth is used has a tree. Those that could not be among the fastest
-    even if their levels were narrow (`floor_s`) are not made.
+    There is a tree for every (size, depth) whose best tree uses the full depth. Trees that could not be
+    among the fastest even if their levels were narrow (`floor_s`) are not built.
 
     Args:
         frontier: the best tree of every size and depth.
-        sizes: that are looked at.
+        sizes: sizes to consider.
         floor_s: a lower bound of the time of a step, by size and depth.
         step_s: the time of a step; raises `NotMeasured` where it is not known.
-        kept: how many.
-        chains: whether chains are among them.
+        kept: number of trees to return.
+        chains: whether chains are included.
 
     Returns:
-        The trees, and why one that may be faster than all of them was passed over, if one was.
+        The trees, and the reason why a tree that may be faster than all of them was skipped, or None.
     """
     asked = np.array(sizes, dtype=np.int64)
     places = []
     for depth in range(1, len(frontier.values)):
-        worth = frontier.values[depth, asked]
-        fine = worth > np.maximum(frontier.values[depth - 1, asked], 0.0)
-        used = np.flatnonzero(fine if chains else fine & (asked > depth + 1))
+        tokens = frontier.values[depth, asked]
+        uses_depth = tokens > np.maximum(frontier.values[depth - 1, asked], 0.0)
+        used = np.flatnonzero(uses_depth if chains else uses_depth & (asked > depth + 1))
         if len(used):
-            speed = worth[used] / floor_s(asked[used], depth)
+            speed = tokens[used] / floor_s(asked[used], depth)
             places += [(-s, int(asked[i]), depth) for s, i in zip(speed, used, strict=True)]
     fastest: list[tuple[float, int, int]] = []
     shapes: dict[tuple[int, int], TreeShape] = {}

@@ -1,4 +1,4 @@
-"""Shapes chosen on some texts and valued on the others, less what noisy times flatter."""
+"""Choose shapes on some texts and value them on the others, corrected for the bias of noisy times."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -20,27 +20,27 @@ __all__ = ["Kind", "choose", "cross_fitted"]
 Kind = Literal["tree", "chain"]
 
 FOLDS = 5
-"""Parts of the texts, each of which is left out once."""
+"""Number of folds of the texts, each of which is left out once."""
 TREES_TO_CLIMB_FROM = 2
-"""Of the best trees that are proposed, how many are starting points of local moves."""
+"""Number of the best proposed trees that local moves start from."""
 MOST_ITERATIONS = 3
-"""Proposals for the steps of the best tree so far; it stays the same after one or two."""
+"""Limit on rounds of proposals for the steps of the best tree so far; it settles after one or two."""
 
 
 def choose(
     side: TraceSpeed, bounds: Bounds, kind: Kind, texts: Bool[np.ndarray, "t"]
 ) -> dict[TreeShape, float]:
-    """Shapes of a kind with the tokens per second that they promise, the one chosen on these texts first.
+    """Shapes of one kind with their estimated tokens per second, the one chosen on these texts first.
 
-    Of chains, all by replay. Of trees, those that are best under the rates of steps that begin anywhere,
-    and, as long as that changes the choice, of steps that begin where those of the chosen tree do; and what
-    local moves make of the best of them. Trees are chosen by replay less its noise (`Smoothed`).
+    All chains are valued by replay. Trees are proposed under the rates of steps that begin anywhere, then,
+    until the choice no longer changes, under those of steps that begin where the chosen tree's do; local
+    moves improve the best of them. Trees are chosen by smoothed replay (`Smoothed`).
 
     Args:
         side: trace and times.
-        bounds: which shapes are looked at.
+        bounds: the shapes to consider.
         kind: trees or chains.
-        texts: those of `side.sample` that count.
+        texts: mask of the texts of `side.sample` that count.
     """
     if bounds.depth < 1:
         return {}
@@ -50,7 +50,7 @@ def choose(
 def _chains(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShape, float]:
     if not (shapes := chains(bounds)):
         return {}
-    emitted, steps = (part[:, texts].sum(axis=1) for part in side.sampled_totals(shapes))
+    emitted, steps = (totals[:, texts].sum(axis=1) for totals in side.sampled_totals(shapes))
     return _ordered(dict(zip(shapes, emitted / steps / side.seconds(shapes), strict=True)))
 
 
@@ -63,12 +63,12 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShap
         if not pool:
             return {}
         smoothed = Smoothed(side, texts, rates, pool)
-        first = next(iter(_ordered(_speeds(side, smoothed, pool))), None)
-        if first is None:
+        fastest = next(iter(_ordered(_speeds(side, smoothed, pool))), None)
+        if fastest is None:
             return {}
-        if first == best:
+        if fastest == best:
             break
-        best, starts = first, step_starts(side.sample, first)
+        best, starts = fastest, step_starts(side.sample, fastest)
     assert smoothed is not None
     known: dict[TreeShape, float] = {}
 
@@ -86,47 +86,50 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShap
 def _speeds(
     side: TraceSpeed, smoothed: Smoothed, shapes: Sequence[TreeShape]
 ) -> dict[TreeShape, float]:
-    """Tokens per second of each."""
+    """Smoothed tokens per second of each shape."""
     speeds = smoothed.tokens(shapes) / side.seconds(shapes)
     return dict(zip(shapes, speeds.tolist(), strict=True))
 
 
 def _ordered(speeds: dict[TreeShape, float]) -> dict[TreeShape, float]:
-    """The fastest first; what was not timed is left out."""
-    known = [(shape, speed) for shape, speed in speeds.items() if speed > 0]
-    return dict(sorted(known, key=lambda one: (-one[1], one[0].size)))
+    """The shapes, fastest first, without those that were not timed."""
+    timed = [shape for shape, speed in speeds.items() if speed > 0]
+    timed.sort(key=lambda shape: (-speeds[shape], shape.size))
+    return {shape: speeds[shape] for shape in timed}
 
 
 def cross_fitted(
     side: TraceSpeed, bounds: Bounds, kind: Kind, pool: Mapping[TreeShape, float]
 ) -> Speed:
-    """The speed of choosing: on each part of the texts, that of the shape chosen on the others.
+    """The speed of the choice: on each fold of the texts, that of the shape chosen on the other folds.
 
-    Texts are dealt to parts by lot, all excerpts of a file to the same one.
+    Texts are assigned to folds at random, all excerpts of a file to the same fold.
 
-    Tokens and steps of all parts are pooled. A step of a shape that was chosen without a part counts as
-    many steps of the best of `pool` as it takes their time, so that the speed is that of the procedure,
-    said as tokens per step of the shape that it ends with. That one was chosen on all texts, a few more
-    than any other. Its steps take longer than measured by what the choice flatters them (`optimism`).
+    Tokens and steps of all folds are pooled. A step of the shape chosen without a fold counts as the number
+    of steps of the best of `pool` that take the same time, so the speed is that of the procedure, stated in
+    tokens per step of the shape that it ends with. That shape was chosen on all texts, a few more than any
+    of the others. Its time is lengthened by the bias of choosing among noisy times (`optimism`).
 
     Args:
         side: trace and times.
-        bounds: which shapes are looked at.
+        bounds: the shapes to consider.
         kind: trees or chains.
-        pool: what `choose` gave on all texts.
+        pool: the result of `choose` on all texts.
     """
     folds = min(FOLDS, side.texts)
-    part_of = side.parts(folds)
-    emitted, steps = np.zeros(len(part_of)), np.zeros(len(part_of))
-    best, whole = next(iter(pool)), side.seconds(list(pool))
-    by = optimism(
-        np.array(list(pool.values())) * whole,
-        whole,
-        side.times.drawn(side.parts_of_steps.tree(list(pool)), OPTIMISM_DRAWS),
+    fold_of = side.parts(folds)
+    emitted, steps = np.zeros(len(fold_of)), np.zeros(len(fold_of))
+    shapes = list(pool)
+    best, seconds = shapes[0], side.seconds(shapes)
+    bias = optimism(
+        np.array(list(pool.values())) * seconds,
+        seconds,
+        side.times.drawn(side.parts_of_steps.tree(shapes), OPTIMISM_DRAWS),
     )
-    for part in range(folds):
-        chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)
-        mine = part_of == part
-        tokens, counts = (each[0, mine] for each in side.totals([chosen]))
-        emitted[mine], steps[mine] = tokens, counts * (side.seconds([chosen])[0] / whole[0])
-    return side.pooled(best, emitted, steps).longer(by)
+    for fold in range(folds):
+        chosen = next(iter(choose(side, bounds, kind, fold_of[side.sampled] != fold)), best)
+        left_out = fold_of == fold
+        tokens, counts = (totals[0, left_out] for totals in side.totals([chosen]))
+        emitted[left_out] = tokens
+        steps[left_out] = counts * (side.seconds([chosen])[0] / seconds[0])
+    return side.pooled(best, emitted, steps).longer(bias)

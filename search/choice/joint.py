@@ -1,4 +1,4 @@
-"""One ranking over several sources: drafts, laws or rules, each with its own trace and times."""
+"""Rank the shapes of several sources together: drafts, laws or rules, each with its own trace and times."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,20 +23,21 @@ def best_tree_among(
 ) -> Ranking:
     """Rank the trees, chains and plain decoding of several sources together.
 
-    Each source is searched by itself (`best_tree`), and its rows carry its name. All are held against the
-    quickest plain decoding among them. Sources of the same prompts are resampled by the same texts.
+    Each source is searched separately (`best_tree`), and its rows carry its name. All shapes are compared
+    with the fastest plain decoding among the sources. Sources of the same prompts are resampled by the same
+    texts.
 
-    The best of several looks better than it is. What that comes to is seen where resamples choose another
-    one, and is taken off the first of each kind, plain decoding included (`flattery`): about two thirds of
-    it where all are equally fast, nothing where the choice is beyond doubt. It is advised only if it is
-    told from the best of its kind of every other source, too (`Advice`).
+    The best of several sources looks better than it is. This bias is estimated from resamples that choose
+    another source, and the first of each kind, plain decoding included, is corrected for it (`flattery`):
+    by about two thirds of the bias where all are equally fast, by nothing where the choice is beyond doubt.
+    A shape is advised only if it is also faster than the best of its kind of every other source (`Advice`).
 
     Args:
-        sources: by name, a trace (or rates) and the times that go with it.
+        sources: by name, a trace (or rates) and the times that belong to it.
         options: see `best_tree`.
 
     Raises:
-        InvalidLimit: if there is none, or they were recorded under different sampling settings.
+        InvalidLimit: if there is no source, or they were recorded under different sampling settings.
         SearchError: as for `best_tree`, with the name of the source.
     """
     if not sources:
@@ -59,9 +60,9 @@ def best_tree_among(
     ]
     settings = {ranking.setting for ranking in rankings.values()}
     if len(settings) > 1:
-        prefixes = ", ".join(f"{name}: {one.prefix}" for name, one in rankings.items())
+        prefixes = ", ".join(f"{name}: {ranking.prefix}" for name, ranking in rankings.items())
         raise InvalidLimit(
-            f"the times of these sources hold behind different prefixes ({prefixes}): give a prefix"
+            f"the times of these sources are of different prefixes ({prefixes}): give a prefix"
         )
     notes = [
         f"{name}: {note}"
@@ -71,18 +72,25 @@ def best_tree_among(
     ]
 
     def speed(shape: TreeShape, law: str) -> Speed:
-        having = [one for one in rankings.values() if law in {row.law for row in one.rows}]
-        if not having:
+        with_law = [
+            ranking for ranking in rankings.values() if law in {row.law for row in ranking.rows}
+        ]
+        if not with_law:
             raise InvalidLimit(f"law = {law!r}, but no source has it")
-        return max((one.speed(shape, law) for one in having), key=lambda candidate: candidate.rate)
+        return max(
+            (ranking.speed(shape, law) for ranking in with_law), key=lambda speed: speed.rate
+        )
 
     return ranked(entries, first.setting, notes, speed)
 
 
 def _require_one_setting(sources: Mapping[str, tuple[Any, LatencyModel]]) -> None:
-    names = {name: name_of(getattr(one, "sampling", None)) for name, (one, _) in sources.items()}
-    if len({setting for setting in names.values() if setting}) > 1:
-        said = ", ".join(f"{name} ({setting})" for name, setting in names.items() if setting)
+    settings = {
+        name: name_of(getattr(acceptance, "sampling", None))
+        for name, (acceptance, _) in sources.items()
+    }
+    if len({setting for setting in settings.values() if setting}) > 1:
+        listed = ", ".join(f"{name} ({setting})" for name, setting in settings.items() if setting)
         raise InvalidLimit(
-            f"these were recorded under different sampling settings: {said}; rank each setting apart"
+            f"these were recorded under different sampling settings: {listed}; rank each setting separately"
         )

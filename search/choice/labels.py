@@ -1,5 +1,6 @@
-"""What trees of a ranking are called, so that one can tell them apart: by their nodes at each level."""
+"""Short names of the trees of a ranking: their numbers of nodes at each level."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from treespec.shape import TreeShape
@@ -7,17 +8,17 @@ from treespec.shape import TreeShape
 __all__ = ["tree_names"]
 
 LONGEST_NAME = 40
-"""Letters of a name; what is longer is cut."""
+"""Characters of a name; longer ones are cut."""
 
 
 def tree_names(shapes: Iterable[TreeShape]) -> list[str]:
-    """A name for each tree: its nodes at depth 1, 2, ..., such as `3+4` of a tree of 8 nodes.
+    """Name each tree by its numbers of nodes at depths 1, 2, ...: `3+4` for a tree of 8 nodes.
 
-    Where several have the same, the children of the nodes of each level stand behind, level by level from
-    depth 1 on, without the childless at the end: `3+4 (3,1)`.
+    Trees that share this name get the children of each node appended, level by level from depth 1 on,
+    without trailing leaves: `3+4 (3,1)`.
 
     Args:
-        shapes: trees; one that is named twice has the same name twice.
+        shapes: trees; equal trees get equal names.
 
     Example:
         >>> tree_names([TreeShape.kary(2, 2), TreeShape.chain(2)])
@@ -28,30 +29,31 @@ def tree_names(shapes: Iterable[TreeShape]) -> list[str]:
     shapes = list(shapes)
     counted = {shape: _children_by_level(shape) for shape in shapes}
     widths = {shape: "+".join(str(sum(level)) for level in counted[shape]) for shape in counted}
-    alike = list(widths.values())
-    return [
-        _cut(widths[shape] + (_behind(counted[shape]) if alike.count(widths[shape]) > 1 else ""))
-        for shape in shapes
-    ]
+    sharing = Counter(widths.values())
+    names = {
+        shape: name + (_children_suffix(counted[shape]) if sharing[name] > 1 else "")
+        for shape, name in widths.items()
+    }
+    return [_cut(names[shape]) for shape in shapes]
 
 
 def _children_by_level(shape: TreeShape) -> list[list[int]]:
     """The number of children of every node, level by level, without the last level."""
-    levels, by_level = [0], []
+    nodes, by_level = [0], []
     while True:
-        by_level.append([len(shape.children[node]) for node in levels])
-        levels = [child for node in levels for child in shape.children[node]]
-        if not levels:
+        by_level.append([len(shape.children[node]) for node in nodes])
+        nodes = [child for node in nodes for child in shape.children[node]]
+        if not nodes:
             return by_level[:-1]
 
 
-def _behind(counts: Sequence[Sequence[int]]) -> str:
-    """The children of nodes from depth 1 on; nothing of a tree of one level."""
-    said = []
+def _children_suffix(counts: Sequence[Sequence[int]]) -> str:
+    """The children of nodes from depth 1 on, in brackets; empty for a tree of one level."""
+    levels = []
     for level in counts[1:]:
         last = max(place for place, number in enumerate(level) if number)
-        said.append(",".join(map(str, level[: last + 1])))
-    return f" ({' / '.join(said)})" if said else ""
+        levels.append(",".join(map(str, level[: last + 1])))
+    return f" ({' / '.join(levels)})" if levels else ""
 
 
 def _cut(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The speed of shapes under one law: acceptance and times of the same draws, with their resamples."""
+"""The speed of shapes under one law, from rates and times and their resamples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,15 +51,15 @@ AnyAcceptance: TypeAlias = Acceptance | Estimated | Trace
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Times behind one prefix for one batch size, and resamples of them: the same for all shapes.
+    """Times for one prefix and batch size, and their resamples, which all shapes share.
 
     Args:
-        latency: the times.
-        prefix: committed tokens before the root; None only where times hold behind all.
-        batch: texts at once.
-        draws: resamples.
-        seed: of the resamples.
-        rng: what measurements that have nothing to do with each other are drawn from.
+        latency: the measured times.
+        prefix: committed tokens before the root; None only if times hold for every prefix.
+        batch: number of texts decoded at once.
+        draws: number of resamples.
+        seed: seed of the resamples.
+        rng: generator for unrelated measurements, which are resampled independently.
     """
 
     latency: LatencyModel
@@ -72,19 +72,18 @@ class Times:
 
     @cached_property
     def rounds(self) -> Float[np.ndarray, "draws rounds"] | None:
-        """How often each round of measuring is drawn in each resample; None where they are not known."""
-        number = self.latency.round_count
-        if number < 2:
+        """How often each round of measuring is drawn in each resample; None if rounds are not known."""
+        rounds = self.latency.round_count
+        if rounds < 2:
             return None
-        rng = np.random.default_rng([self.seed, number])
-        drawn = rng.multinomial(number, np.full(number, 1 / number), size=self.draws)
+        rng = np.random.default_rng([self.seed, rounds])
+        drawn = rng.multinomial(rounds, np.full(rounds, 1 / rounds), size=self.draws)
         return drawn.astype(np.float64)
 
     def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
-        """The time of the first step of these terms, and under every resample."""
-        return float(seconds_of(terms)[0]), self.drawn(
-            [(curve, weights[:1]) for curve, weights in terms]
-        )[:, 0]
+        """The time of the first step of these terms, as measured and under every resample."""
+        first_step = [(curve, weights[:1]) for curve, weights in terms]
+        return float(seconds_of(terms)[0]), self.drawn(first_step)[:, 0]
 
     def drawn(
         self, terms: Sequence[Term], most: int | None = None
@@ -92,8 +91,8 @@ class Times:
         """The times of all steps of these terms under every resample.
 
         Args:
-            terms: of the steps.
-            most: of how many resamples; None for all.
+            terms: the steps as weighted sums of measured times.
+            most: number of resamples to use; None for all.
         """
         total = np.zeros((self.draws, 1))[:most]
         for curve, weights in terms:
@@ -104,29 +103,29 @@ class Times:
 
 
 class LawSpeed:
-    """One law: its rates, its times, and the speed of any shape.
+    """Rates and times of one law, and the speed of any shape.
 
-    Estimates from equally many texts, of the same prompts as far as is known, are resampled by the same
-    draws of texts, so that what differs between laws is not what differs between texts.
+    Estimates from equally many texts, of the same prompts as far as known, are resampled by the same draws
+    of texts, so that differences between laws do not contain differences between texts.
 
     Args:
         law: name of the law.
         acceptance: rates, or an estimate of them.
-        times: prefix and batch are the same for all laws.
+        times: times for a prefix and batch, which are the same for all laws.
 
     Attributes:
-        texts: how many texts the rates are from, where it is known and more than one.
+        texts: number of texts that the rates are from, if it is known and more than one.
 
     Raises:
-        InvalidAcceptance: if rates are invalid, or resamples of another shape.
+        InvalidAcceptance: if rates are invalid, or a resample differs from them in shape.
     """
 
     def __init__(self, law: str, acceptance: AnyAcceptance, times: Times) -> None:
         self.law, self.times = law, times
         self.warnings = tuple(getattr(acceptance, "warnings", ()))
         measured = isinstance(acceptance, Estimated)
-        given: Any = np.asarray(acceptance, dtype=float) if measured else acceptance
-        self.rates: Rates = read_rates(given)
+        rates: Any = np.asarray(acceptance, dtype=float) if measured else acceptance
+        self.rates: Rates = read_rates(rates)
         texts = getattr(acceptance, "texts", None) if measured else None
         self.texts: int | None = texts if isinstance(texts, int) and texts > 1 else None
         self._drawn = self.rates.table[None]
@@ -135,13 +134,13 @@ class LawSpeed:
             tables = [np.atleast_2d(acceptance.resample(rng)) for _ in range(times.draws)]
             if any(table.shape != self.rates.table.shape for table in tables):
                 raise InvalidAcceptance(
-                    f"acceptance of law {law!r}: a resample has another shape than the rates, "
+                    f"acceptance of law {law!r}: a resample differs in shape from the rates, "
                     f"{list(self.rates.table.shape)}"
                 )
             self._drawn = np.stack(tables)
 
     def _stream(self, acceptance: Any) -> np.random.Generator:
-        """What the estimate is resampled from."""
+        """The generator that the estimate is resampled with."""
         if self.texts is None:
             return self.times.rng
         about = getattr(acceptance, "about", {})
@@ -150,14 +149,14 @@ class LawSpeed:
 
     @property
     def acceptance(self) -> Float[np.ndarray, "*levels ranks"]:
-        """The rates, as searches take them."""
+        """The rates by rank, or by depth and rank."""
         return self.rates.table if self.rates.by_depth else self.rates.table[0]
 
     def step_s(self, shape: TreeShape) -> float:
-        """Seconds of a step.
+        """Seconds per step of a shape.
 
         Raises:
-            InvalidLatency: if it takes no time.
+            InvalidLatency: if a step takes no time.
         """
         times = self.times
         seconds = times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
@@ -165,10 +164,10 @@ class LawSpeed:
         return seconds
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
-        """A lower bound of the seconds of a step, by size and depth.
+        """A lower bound of the seconds per step for trees of these sizes and this depth.
 
         Raises:
-            InvalidLatency: if it is 0.
+            InvalidLatency: if a bound is 0.
         """
         times = self.times
         floors = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
@@ -176,10 +175,10 @@ class LawSpeed:
         return floors
 
     def speed(self, shape: TreeShape) -> Speed:
-        """Tokens and seconds of a step of this shape; of the root alone, of plain decoding.
+        """Tokens and seconds of a step of this shape; the root alone is plain decoding.
 
         Raises:
-            InvalidAcceptance, NotMeasured: if rates or times do not cover it.
+            InvalidAcceptance, NotMeasured: if rates or times do not cover the shape.
             InvalidLatency: if a step takes no time.
         """
         times = self.times
@@ -196,7 +195,7 @@ class LawSpeed:
 
 
 def require_time(law: str, seconds: float, size: int) -> None:
-    """Refuse a step without time.
+    """Refuse a step that takes no time.
 
     Raises:
         InvalidLatency: with the law and the size.
@@ -211,45 +210,46 @@ def require_time(law: str, seconds: float, size: int) -> None:
 def acceptance_by_law(
     acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
 ) -> dict[str, Any]:
-    """The acceptance of each law that is compared.
+    """The acceptance of each law to compare.
 
     Raises:
-        InvalidAcceptance: if it is not said which law the acceptance belongs to, a law has none, or one is
-            of other models than the times.
-        InvalidLimit: if `laws` is no list of names, or an empty one; if what is known of the laws belongs
-            to different sampling settings, and nobody named the laws.
+        InvalidAcceptance: if the law of the acceptance is not known, a law has none, or the acceptance and
+            the times are of different models.
+        InvalidLimit: if `laws` is empty or not a list of names; or if acceptance and times belong to
+            different sampling settings, and no laws are named.
     """
     known = _by_law(acceptance, latency, laws, batch)
     settings = {}
-    for law, one in known.items():
-        if (pairs := different_pairs(one, latency)) is not None:
+    for law, measured in known.items():
+        if (pairs := different_pairs(measured, latency)) is not None:
             raise InvalidAcceptance(
                 f"acceptance of {law} is of {pairs[0]}, but the times are of {pairs[1]}: give times of "
                 "that pair (`treespec profile`); or, if its passes take as long, remove `models` from the "
                 "`about` of the times"
             )
-        settings[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
+        settings[f"acceptance of {law}"] = name_of(getattr(measured, "sampling", None))
         settings[f"times of {law}"] = latency.law_times(law, batch).sampling
-    said = {what: name for what, name in settings.items() if name}
-    if laws is None and len(set(said.values())) > 1:
+    known_settings = {what: setting for what, setting in settings.items() if setting}
+    if laws is None and len(set(known_settings.values())) > 1:
         raise InvalidLimit(
-            "what is to be ranked was measured under different sampling settings: "
-            + ", ".join(f"{what} ({name})" for what, name in said.items())
-            + "; measure all alike and rank the settings apart, or name the laws in laws=[...] (`--law`) "
-            "to take them all the same"
+            "acceptance and times were measured under different sampling settings: "
+            + ", ".join(f"{what} ({setting})" for what, setting in known_settings.items())
+            + "; measure all under the same settings and rank each setting separately, or name the laws in "
+            "laws=[...] (`--law`) to combine them anyway"
         )
     return known
 
 
 def chains_as_run(acceptance: Any, latency: LatencyModel, batch: int) -> dict[str, Trace] | None:
-    """What chains of a trace are ranked by: above temperature 0 `treespec run` draws them independently.
+    """The trace to rank chains by, if `treespec run` draws them under another law than trees.
 
-    A node of a chain has one child, which is drawn and accepted alike with and without replacement. So a
-    trace of the one serves the other, with the other's times.
+    Above temperature 0 it draws children of trees without replacement, and those of chains independently. A
+    single child is drawn and accepted alike under both laws, so a trace without replacement serves chains
+    drawn independently, with the times of these.
 
     Returns:
-        The trace, by that law; None if it is of another law or rule, or these times were not measured under
-        the same sampling settings, so that chains are drawn as the trace was.
+        The trace under the law `iid`; None if the trace is of another law or rule, or the two laws were not
+        timed under the same sampling settings, so that chains are drawn as in the trace.
     """
     drawn, single = Law.WITHOUT_REPLACEMENT, Law.IID
     if not isinstance(acceptance, Trace) or acceptance.law != str(drawn):
@@ -266,7 +266,7 @@ def _by_law(
 ) -> dict[str, Any]:
     wanted = None if laws is None else _names(laws, latency, batch)
     if isinstance(acceptance, Mapping):
-        known = {str(law): one for law, one in acceptance.items()}
+        known = {str(law): measured for law, measured in acceptance.items()}
         missing = [law for law in wanted or () if law not in known]
         if missing or not known:
             raise InvalidAcceptance(
@@ -293,7 +293,7 @@ def _by_law(
 
 
 def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
-    """The laws that were asked for, at least one."""
+    """The names of the requested laws, at least one."""
     known = ", ".join(latency.times(batch).laws)
     if isinstance(laws, str):
         raise InvalidLimit(

@@ -1,4 +1,4 @@
-"""From one tree to the next, until nothing helps: nodes added, removed or moved, levels widened or cut."""
+"""Local search over trees: add, remove or move nodes, widen or cut levels, until no move helps."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ Path: TypeAlias = tuple[int, ...]
 """Child ranks from the root to a node."""
 
 NODES_ALONE = 12
-"""Nodes whose adding, and leaves whose removal, are tried one by one: those that promise most."""
+"""Number of additions, and of removals, that are tried one by one: the most promising ones."""
 NODES_PAIRED = 6
-"""Of them, those that are tried together: a node moved is one removed and another added."""
+"""Number of these that are tried in pairs: moving a node is one removal and one addition."""
 NODES_TRADED = 4
-"""Of them, those of which two are traded for one: neither half of that need help by itself."""
+"""Number of these that are tried two for one: neither half of such a move need help by itself."""
 BUNDLE_SIZES = (2, 4, 8)
-"""How many nodes are added, or removed, at once."""
+"""Numbers of nodes that are added, or removed, at once."""
 MOST_ROUNDS = 100
-"""A search ends long before: each round is a better tree."""
+"""Limit on the rounds of a search, each of which finds a better tree; searches end long before it."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which trees are looked at.
+    """The trees to consider.
 
     Args:
-        size: the most nodes, the root included.
-        depth: the most edges.
-        branching: the most children of a node.
-        sizes: the only sizes that are allowed; None for all up to `size`.
+        size: maximum number of nodes, the root included.
+        depth: maximum number of edges.
+        branching: maximum number of children of a node.
+        sizes: the allowed sizes; None for all up to `size`.
     """
 
     size: int
@@ -44,13 +44,13 @@ class Bounds:
     sizes: frozenset[int] | None = None
 
     def allow(self, shape: TreeShape) -> bool:
-        """Whether a tree within depth and branching may be taken: it is no chain, and of a size."""
+        """Whether a tree within depth and branching has an allowed size and is not a chain."""
         fits = shape.size in self.sizes if self.sizes else 1 < shape.size <= self.size
         return fits and not shape.is_chain
 
 
 def shape_of_paths(paths: Iterable[Path]) -> TreeShape:
-    """The tree of these nodes, numbered breadth first; parents and elder siblings are among them."""
+    """The tree of these nodes, numbered breadth first. Parents and elder siblings must be among them."""
     ordered = sorted(paths, key=lambda path: (len(path), path))
     place = {path: i for i, path in enumerate(ordered)}
     return TreeShape(tuple(place[path[:-1]] if path else -1 for path in ordered))
@@ -70,99 +70,113 @@ def climb(
     ends: Callable[[TreeShape], Int[np.ndarray, "nodes ranks"]],
     bounds: Bounds,
 ) -> TreeShape:
-    """The tree from which no move leads to a faster one, reached by the best move each time.
+    """Steepest ascent: make the best move until none leads to a faster tree.
 
     Args:
-        start: where to begin.
-        speeds: of trees.
-        ends: of a tree, how many steps end at each node, by the child that was accepted behind it.
-        bounds: which trees are looked at.
+        start: the initial tree.
+        speeds: gives the speed of each tree.
+        ends: for a tree, gives the number of steps that end at each node, by the rank of the child that the
+            text goes on with.
+        bounds: the trees to consider.
     """
     best, speed = start, float(speeds([start])[0])
     for _ in range(MOST_ROUNDS):
-        near = [shape for shape in neighbours(best, ends(best), bounds) if bounds.allow(shape)]
-        if not near:
+        moves = [shape for shape in neighbours(best, ends(best), bounds) if bounds.allow(shape)]
+        if not moves:
             break
-        near_speeds = speeds(near)
-        first = int(near_speeds.argmax())
-        if not near_speeds[first] > speed * (1 + 1e-9):
+        move_speeds = speeds(moves)
+        fastest = int(move_speeds.argmax())
+        if not move_speeds[fastest] > speed * (1 + 1e-9):
             break
-        best, speed = near[first], float(near_speeds[first])
+        best, speed = moves[fastest], float(move_speeds[fastest])
     return best
 
 
 def neighbours(
     shape: TreeShape, ends: Int[np.ndarray, "nodes ranks"], bounds: Bounds
 ) -> list[TreeShape]:
-    """The trees one move away, each once.
+    """The trees one move away, without duplicates.
 
-    One node more promises as many tokens as steps end where it would be; one less loses those that end at
-    it. Those that promise most and lose least are tried one by one, several at once, traded for each other,
-    one or two for one or two, as are whole levels.
+    Adding a node promises as many tokens as there are steps that end where it would be; removing one loses
+    the steps that end at it. The most promising additions and the cheapest removals are tried one by one,
+    several at once, and traded one or two for one or two. Whole levels are widened or cut, too.
 
     Args:
         shape: the tree.
         ends: see `climb`.
-        bounds: of depth and branching; sizes are left to `Bounds.allow`.
+        bounds: limits of depth and branching; allowed sizes are left to `Bounds.allow`.
     """
     paths = paths_of(shape)
-    kept, made = frozenset(paths), set()
-    for change in _changes(shape, paths, ends, bounds):
-        if change != kept and len(change) <= bounds.size:
-            made.add(change)
-    return [shape_of_paths(change) for change in sorted(made, key=sorted)]
+    current, neighbouring = frozenset(paths), set()
+    for nodes in _changes(shape, paths, ends, bounds):
+        if nodes != current and len(nodes) <= bounds.size:
+            neighbouring.add(nodes)
+    return [shape_of_paths(nodes) for nodes in sorted(neighbouring, key=sorted)]
 
 
 def _changes(
     shape: TreeShape, paths: list[Path], ends: np.ndarray, bounds: Bounds
 ) -> Iterator[frozenset[Path]]:
-    kept = frozenset(paths)
-    more = [(paths[node], node, len(below)) for node, below in enumerate(shape.children)]
-    more = [one for one in more if len(one[0]) < bounds.depth and one[2] < bounds.branching]
-    more.sort(key=lambda one: -ends[one[1], one[2]] if one[2] < ends.shape[1] else 0)
-    added = [(*path, rank) for path, _, rank in more[:NODES_ALONE]]
-    spare = [node for node in shape.leaves if node and _youngest(shape, node)]
-    spare.sort(key=lambda node: ends[node].sum())
-    removed = [paths[node] for node in spare[:NODES_ALONE]]
-    for path in added:
-        yield kept | {path}
+    """The nodes of each tree one move away, with duplicates."""
+    current = frozenset(paths)
+    parents = [
+        (node, len(children))
+        for node, children in enumerate(shape.children)
+        if len(paths[node]) < bounds.depth and len(children) < bounds.branching
+    ]
+    parents.sort(key=lambda parent: -ends[parent] if parent[1] < ends.shape[1] else 0)
+    additions = [(*paths[node], rank) for node, rank in parents[:NODES_ALONE]]
+    leaves = [node for node in shape.leaves if node and _youngest(shape, node)]
+    leaves.sort(key=lambda node: ends[node].sum())
+    removals = [paths[node] for node in leaves[:NODES_ALONE]]
+    for path in additions:
+        yield current | {path}
         if len(path) < bounds.depth:
-            yield kept | {path, (*path, 0)}
-    for path in removed:
-        yield kept - {path}
+            yield current | {path, (*path, 0)}
+    for path in removals:
+        yield current - {path}
     for number in BUNDLE_SIZES:
-        yield kept | set(added[:number])
-        yield kept - set(removed[:number])
-    pairs = product(removed[:NODES_PAIRED], added[:NODES_PAIRED])
-    for out, into in (
-        *(((one,), (other,)) for one, other in pairs),
-        *product(combinations(removed[:NODES_TRADED], 2), ((one,) for one in added[:NODES_TRADED])),
-        *product(((one,) for one in removed[:NODES_TRADED]), combinations(added[:NODES_TRADED], 2)),
-    ):
-        if all(_apart(one, other) for one, other in product(out, into)):
-            yield (kept - {*out}) | {*into}
+        yield current | set(additions[:number])
+        yield current - set(removals[:number])
+    one_for_one = (
+        combinations(removals[:NODES_PAIRED], 1),
+        combinations(additions[:NODES_PAIRED], 1),
+    )
+    two_for_one = (
+        combinations(removals[:NODES_TRADED], 2),
+        combinations(additions[:NODES_TRADED], 1),
+    )
+    one_for_two = (
+        combinations(removals[:NODES_TRADED], 1),
+        combinations(additions[:NODES_TRADED], 2),
+    )
+    for trade in (one_for_one, two_for_one, one_for_two):
+        for removed, added in product(*trade):
+            if all(_compatible(out, new) for out, new in product(removed, added)):
+                yield (current - {*removed}) | {*added}
     for level in range(shape.depth + 1):
-        yield from _level_changes(shape, paths, kept, level, bounds)
+        yield from _level_changes(shape, paths, current, level, bounds)
 
 
-def _apart(out: Path, into: Path) -> bool:
+def _compatible(removed: Path, added: Path) -> bool:
     """Whether a node can be added where a leaf is removed: not below it, nor as its next sibling."""
-    return into[: len(out)] != out and into != (*out[:-1], out[-1] + 1)
+    next_sibling = (*removed[:-1], removed[-1] + 1)
+    return added[: len(removed)] != removed and added != next_sibling
 
 
 def _level_changes(
-    shape: TreeShape, paths: list[Path], kept: frozenset[Path], level: int, bounds: Bounds
+    shape: TreeShape, paths: list[Path], current: frozenset[Path], level: int, bounds: Bounds
 ) -> Iterator[frozenset[Path]]:
-    """A child more, or the youngest less, for each node of a level; all below a level cut off."""
+    """Add a child to each node of a level, remove its youngest, or cut off all nodes below the level."""
     nodes = [node for node in range(shape.size) if shape.depths[node] == level]
     if level < bounds.depth:
-        for chosen in (nodes, [node for node in nodes if shape.children[node]]):
-            wider = {(*paths[node], len(shape.children[node])) for node in chosen}
-            yield kept | {path for path in wider if path[-1] < bounds.branching}
-    last = [shape.children[node][-1] for node in nodes if shape.children[node]]
-    yield kept - {paths[node] for node in last if not shape.children[node]}
+        for parents in (nodes, [node for node in nodes if shape.children[node]]):
+            added = {(*paths[node], len(shape.children[node])) for node in parents}
+            yield current | {path for path in added if path[-1] < bounds.branching}
+    youngest = [shape.children[node][-1] for node in nodes if shape.children[node]]
+    yield current - {paths[node] for node in youngest if not shape.children[node]}
     if level:
-        yield frozenset(path for path in kept if len(path) <= level)
+        yield frozenset(path for path in current if len(path) <= level)
 
 
 def _youngest(shape: TreeShape, node: int) -> bool:

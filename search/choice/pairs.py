@@ -1,7 +1,7 @@
-"""Whether acceptance and times are of the same pair of models, and of passes that are run alike.
+"""Check that acceptance and times belong to the same pair of models and the same kind of passes.
 
-As far as both say so: models and settings stand in `about`. A compiled pass takes a part of an eager one's
-time, so times of one kind predict nothing for a run of the other.
+Models and settings are read from `about`, as far as both name them. A compiled pass takes a fraction of an
+eager one's time, so times of one kind predict nothing for a run of the other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,44 +12,44 @@ __all__ = ["different_pairs", "other_passes", "passes_left_to_auto", "passes_of"
 KINDS = ("eager", "compiled", "captured")
 
 KEYS = {"target": "passes", "draft": "draft_passes"}
-"""What a config calls the passes of each model, among `models`."""
+"""The key of each model's passes in the section `models` of a config."""
 
 
 def different_pairs(acceptance: Any, times: Any) -> tuple[str, str] | None:
-    """The models of each in words, where they differ; None if they agree, or one does not say.
+    """Both pairs of models in words if they differ; None if they agree or either is unknown.
 
-    How large the target was made (`enlarge`), dtype and device may differ: they change times alone, and to
-    compare these is what times of several machines are for.
+    The enlargement of the target (`enlarge`), dtype and device may differ: they change times only, and
+    times of several machines serve to compare these.
 
     Args:
-        acceptance: a trace, an estimate or anything else; what is named stands in `about["models"]`.
-        times: a `LatencyModel`, likewise.
+        acceptance: a trace, an estimate or anything else that names its models in `about["models"]`.
+        times: a `LatencyModel`, whose `about` names its models likewise.
 
     Example:
         >>> from types import SimpleNamespace as Measured
-        >>> one, other = (
+        >>> recorded, timed = (
         ...     Measured(about={"models": {"target": "big", "draft": draft}}) for draft in ("a", "b")
         ... )
-        >>> different_pairs(one, other)
+        >>> different_pairs(recorded, timed)
         ('draft a', 'draft b')
     """
     recorded, timed = _pair_of(acceptance), _pair_of(times)
-    other = [key for key in recorded if key in timed and recorded[key] != timed[key]]
-    if not other:
+    different = [key for key in recorded if key in timed and recorded[key] != timed[key]]
+    if not different:
         return None
-    ours, theirs = (
-        " and ".join(f"{key} {models[key] or 'none named'}" for key in other)
+    recorded_words, timed_words = (
+        " and ".join(f"{key} {models[key] or 'none named'}" for key in different)
         for models in (recorded, timed)
     )
-    return ours, theirs
+    return recorded_words, timed_words
 
 
 def passes_of(measured: Any) -> dict[str, str]:
-    """How passes of target and draft were run, as far as that is known: "eager", "compiled" or "captured".
+    """The kinds of passes of target and draft, as far as known: "eager", "compiled" or "captured".
 
     Args:
-        measured: a trace, an estimate, a `LatencyModel` or anything else. What was found in the end counts;
-            else what the config asked for, of which "auto" says nothing.
+        measured: a trace, an estimate, a `LatencyModel` or anything else. The kind that was recorded while
+            measuring counts; failing that, the kind that the config asked for, unless it is "auto".
 
     Example:
         >>> from types import SimpleNamespace as Measured
@@ -62,8 +62,8 @@ def passes_of(measured: Any) -> dict[str, str]:
     for role, key in KEYS.items():
         if role not in models or _left_to_the_device(models, key):
             continue
-        said = _mapping(about.get(role)).get("passes") or _mapping(models[role]).get("passes")
-        kind = _mapping(said).get("kind", said)
+        passes = _mapping(about.get(role)).get("passes") or _mapping(models[role]).get("passes")
+        kind = _mapping(passes).get("kind", passes)
         if kind is None and key in models:
             kind = models[key] or "eager"
         if kind in KINDS:
@@ -78,38 +78,41 @@ def other_passes(
     timed: Mapping[str, str],
     way_out: str | None = None,
 ) -> str | None:
-    """A sentence where times are of passes that are run in another way; None if they are run alike.
+    """A sentence if times are of other kinds of passes than those predicted for; None if they agree.
 
     Args:
-        what: is predicted, in words.
+        what: name of what is predicted.
         used: its kinds of passes, by model, as `passes_of` gives them.
-        times: what they are called.
-        timed: the kinds that they are of.
-        way_out: what to do; by default to run or to profile otherwise.
+        times: name of the times.
+        timed: their kinds of passes, by model.
+        way_out: what to do; by default, to run or to profile with the other kind.
 
     Example:
         >>> print(other_passes("it", {"target": "eager"}, "times", {"target": "compiled"}, "mend it"))
         it has eager passes of the target, but times are of compiled ones, whose speed is predicted: mend it
     """
-    other = [role for role in used if role in timed and used[role] != timed[role]]
-    if not other:
+    different = [role for role in used if role in timed and used[role] != timed[role]]
+    if not different:
         return None
-    ours = " and ".join(f"{used[role]} passes of the {role}" for role in other)
-    theirs = " and ".join(dict.fromkeys(timed[role] for role in other))
+    used_passes = " and ".join(f"{used[role]} passes of the {role}" for role in different)
+    timed_kinds = " and ".join(dict.fromkeys(timed[role] for role in different))
     if way_out is None:
-        way_out = f"run with {_settings(other, timed)}, or profile with {_settings(other, used)}"
+        way_out = (
+            f"run with {_settings(different, timed)}, or profile with {_settings(different, used)}"
+        )
     return (
-        f"{what} has {ours}, but {times} are of {theirs} ones, whose speed is predicted: {way_out}"
+        f"{what} has {used_passes}, but {times} are of {timed_kinds} ones, whose speed is predicted: "
+        f"{way_out}"
     )
 
 
 def passes_left_to_auto(times: str, measured: Any) -> str | None:
-    """A sentence where `auto` chose the passes that were timed, of which a run may have others.
+    """A sentence if `auto` chose the kind of passes that were timed, since a run may choose another.
 
-    A profile compiles whenever it can; a run, where it is long enough.
+    A profile compiles whenever it can; a run compiles only if it is long enough.
 
     Args:
-        times: what they are called.
+        times: name of the times.
         measured: a `LatencyModel`.
     """
     models = _mapping(_mapping(getattr(measured, "about", None)).get("models"))
@@ -120,7 +123,7 @@ def passes_left_to_auto(times: str, measured: Any) -> str | None:
     passes = " and ".join(f"{timed[role]} passes of the {role}" for role in chosen)
     return (
         f"{times} are of {passes}, as `auto` chose: a run with `auto` stays eager where compiling does not "
-        f"pay, and is slower then; run with {_settings(chosen, timed)} to have the same"
+        f"pay, and is then slower; run with {_settings(chosen, timed)} to get the same passes"
     )
 
 
@@ -129,7 +132,7 @@ def _settings(roles: Iterable[str], kinds: Mapping[str, str]) -> str:
 
 
 def _left_to_the_device(models: Mapping[str, Any], key: str) -> bool:
-    """Whether nobody asked for passes of the target on CUDA, where they are captured if they can be."""
+    """Whether no passes were requested for a target on CUDA, where they are captured if possible."""
     on_cuda = str(models.get("device", "")).startswith("cuda")
     return on_cuda and key == KEYS["target"] and key in models and models[key] is None
 
@@ -137,11 +140,11 @@ def _left_to_the_device(models: Mapping[str, Any], key: str) -> bool:
 def _pair_of(measured: Any) -> dict[str, Any]:
     """Target and draft, as far as they are named.
 
-    A run names each with more that is known of it, and a draft that comes with the target by the target.
-    """
+    A run names each within a mapping of further facts, and a draft that comes with the target by the
+    target."""
     models = _mapping(_mapping(getattr(measured, "about", None)).get("models"))
     named = {role: models[role] for role in KEYS if role in models}
-    names = {role: _mapping(given).get("name", given) for role, given in named.items()}
+    names = {role: _mapping(model).get("name", model) for role, model in named.items()}
     if "draft" in names:
         names["draft"] = names["draft"] or names.get("target")
     return names

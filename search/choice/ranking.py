@@ -1,4 +1,4 @@
-"""What `best_tree` gives: shapes by predicted speed, each with its interval, and advice in words."""
+"""The result of `best_tree`: shapes by predicted speed, each with its interval, and advice in words."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,44 +20,45 @@ from treespec.tree import Law
 __all__ = ["CHOSEN", "SEVERAL", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 CHOSEN = (
-    "order: by speed, and within a kind (tree, chain, tree that grows; of each law and trace) as the "
-    "choice ranks it, with the noise of single texts smoothed out. The first of a kind was chosen, and is "
-    "valued on other texts than it was chosen on, its time made longer by what choosing flatters; those "
-    "after it on the same texts, which flatters the luckiest: they may look faster, and are not shown to be"
+    "order: by speed; within a kind (tree, chain, tree that grows; for each law and trace) by the ranking "
+    "of the choice, which smooths out the noise of single texts. The first of a kind was chosen: it is "
+    "valued on other texts than those it was chosen on, and its time is corrected for the bias of the "
+    "choice. The others are valued on the same texts, which favours the luckiest: they may look faster "
+    "without being so"
 )
-"""Said of rankings on traces."""
+"""Note on rankings of traces."""
 
 SEVERAL = (
-    "the first of a kind was chosen among several traces or laws, too: what that flatters is taken off its "
-    "tokens and time; the others keep theirs, and may look faster"
+    "the first of a kind was also chosen among several traces or laws: its tokens and time are corrected "
+    "for the bias of that choice; the others are not corrected, and may look faster"
 )
-"""Said where that is anything."""
+"""Note where that correction is not zero."""
 
 VALUED_ON: Mapping[Basis, str] = {"": "", "replay": "same texts", "cross-fitted": "other texts"}
-"""Than those that a shape was chosen on."""
+"""Whether a shape was valued on the texts that it was chosen on."""
 
 TREES = (
-    "tree 3+4: 3 nodes at depth 1, 4 at depth 2; (3,1): the children of each node, where trees of as many "
-    "nodes at each depth are listed"
+    "tree 3+4: 3 nodes at depth 1, 4 at depth 2; (3,1): the children of each node, added where several "
+    "listed trees have the same numbers of nodes"
 )
-"""How trees are named."""
+"""Explanation of the names of trees."""
 
 ONE_CHILD_ALIKE = {Law.IID.value, Law.WITHOUT_REPLACEMENT.value}
 """Laws under which chains are the same."""
 
 ROWS_SHOWN = 12
-"""Rows that are printed, besides the best chain and plain decoding."""
+"""Number of rows that are printed, besides the best tree, the best chain and plain decoding."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all shapes of a ranking have in common.
+    """The settings that all shapes of a ranking share.
 
     Args:
-        prefix: the prefix length that was asked for; None for times that hold behind every prefix.
-        batch: texts at once.
-        level: of the intervals.
-        draws: resamples.
+        prefix: the prefix length that was asked for; None for times that hold for every prefix.
+        batch: number of texts decoded at once.
+        level: confidence level of the intervals.
+        draws: number of resamples.
     """
 
     prefix: int | None
@@ -71,14 +72,15 @@ class Ranking:
     """Shapes by predicted tokens per second.
 
     Args:
-        rows: fastest first: the best trees, all chains, plain decoding. Of a trace, the shapes of a kind
-            stand in the order of the choice (`Choice.basis`).
+        rows: fastest first: the best trees, all chains, plain decoding. For a trace, shapes of one kind are
+            in the order of the choice (`Choice.basis`).
         setting: prefix, batch, level of the intervals and number of resamples.
-        notes: what limits the result.
-        advice: which shape to use, or between which it is not decided.
+        notes: limitations of the result.
+        advice: which shape to use, or which shapes are not decided between.
         entries: the rows with their resamples, in the same order.
-        before_correction: the same before anything was taken off, in the order in which they were found.
-        on_intervals: those of the notes that say which intervals there are too few texts for.
+        before_correction: the entries before correction for the bias of choosing, in the order in which
+            they were found.
+        on_intervals: the notes on intervals that there are too few texts for.
     """
 
     rows: tuple[Choice, ...]
@@ -92,34 +94,34 @@ class Ranking:
 
     @property
     def prefix(self) -> int | None:
-        """The prefix length that was asked for; None for times that hold behind every prefix."""
+        """The prefix length that was asked for; None for times that hold for every prefix."""
         return self.setting.prefix
 
     @property
     def batch(self) -> int:
-        """Texts at once."""
+        """Number of texts decoded at once."""
         return self.setting.batch
 
     @property
     def level(self) -> float:
-        """Confidence of the intervals."""
+        """Confidence level of the intervals."""
         return self.setting.level
 
     @property
     def draws(self) -> int:
-        """Resamples."""
+        """Number of resamples."""
         return self.setting.draws
 
     @cached_property
     def tree_beats_chain(self) -> float:
-        """In how many of the resamples the best tree is faster than the best chain, as a share.
+        """The share of resamples in which the best tree is faster than the best chain.
 
         Ties count half; NaN if there is no tree or no chain.
         """
-        rows = self.tree, self.chain
-        if rows[0] is None or rows[1] is None:
+        tree_entry, chain_entry = self._entry(self.tree), self._entry(self.chain)
+        if tree_entry is None or chain_entry is None:
             return float("nan")
-        tree, chain = (self.entries[self.rows.index(row)].speed.rate_drawn for row in rows if row)
+        tree, chain = tree_entry.speed.rate_drawn, chain_entry.speed.rate_drawn
         return float(((tree > chain) + 0.5 * (tree == chain)).mean())
 
     @property
@@ -129,7 +131,7 @@ class Ranking:
 
     @property
     def tree(self) -> Choice | None:
-        """The fastest tree that is no chain."""
+        """The fastest tree that is not a chain."""
         return next((row for row in self.rows if row.kind == "tree"), None)
 
     @property
@@ -143,10 +145,10 @@ class Ranking:
         return next(row for row in self.rows if row.kind == "plain")
 
     def speed(self, shape: TreeShape, law: str) -> Speed:
-        """Tokens and time of a step of any shape that was measured; of the root alone, of plain decoding.
+        """Tokens and time of a step of any shape that was measured; the root alone is plain decoding.
 
         Raises:
-            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if it was not.
+            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if shape or law was not measured.
         """
         if shape.size == 1:
             return self.entries[self.rows.index(self.plain)].speed
@@ -160,26 +162,27 @@ class Ranking:
 
     @takes(shape=SHAPE, law=maybe(TEXT))
     def regret(self, shape: TreeShape, law: str | None = None) -> Interval:
-        """What is lost by using this shape, tuned elsewhere, instead of the best one here.
+        """The share of the speed that is lost by using this shape instead of the best one.
 
         1 - tokens per second of the shape / tokens per second of `best`: 0.1 is a tenth of the speed. Both
-        are resampled together. Of a trace, `best` and the best of the other kind have what cross-fitting
-        leaves of them, and a longer time (`optimism`); any other shape has its own replay: one that looks
-        faster than `best` by chance has a negative regret.
+        are resampled together. For a trace, `best` and the best of the other kind have their cross-fitted
+        speed and corrected time (`optimism`); any other shape has its own replay, so one that looks faster
+        than `best` by chance has a negative regret.
 
         Args:
-            shape: any that the rates and times cover; the root alone is plain decoding.
-            law: how its children are drawn; by default as those of the best of its kind.
+            shape: any shape that the rates and times cover, such as one tuned elsewhere; the root alone is
+                plain decoding.
+            law: how its children are drawn; by default as for the best of its kind.
 
         Raises:
             NotMeasured, InvalidAcceptance: if times or rates do not cover the shape.
         """
         if law is None:
             law = ((self.chain if shape.is_chain else self.tree) or self.plain).law
-        here, best = self.speed(shape, str(law)), self.entries[0].speed
-        drawn = 1 - here.rate_drawn / best.rate_drawn
-        texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
-        return bounds(1 - here.rate / best.rate, drawn, self.level, texts)
+        speed, best = self.speed(shape, str(law)), self.entries[0].speed
+        drawn = 1 - speed.rate_drawn / best.rate_drawn
+        texts = min((s.texts for s in (speed, best) if s.texts is not None), default=None)
+        return bounds(1 - speed.rate / best.rate, drawn, self.level, texts)
 
     @property
     def verdict(self) -> str:
@@ -190,12 +193,13 @@ class Ranking:
         shown = list(self.rows[:ROWS_SHOWN])
         shown += [row for row in (self.tree, self.chain, self.plain) if row and row not in shown]
         shown.sort(key=self.rows.index)
-        named, on_trace = any(row.source for row in self.rows), any(row.basis for row in self.rows)
+        several_sources = any(row.source for row in self.rows)
+        on_trace = any(row.basis for row in self.rows)
         trees = [row.shape for row in shown if row.kind == "tree"]
         names = dict(zip(trees, tree_names(trees), strict=True))
         head = (
             "rank",
-            *(["trace"] if named else []),
+            *(["trace"] if several_sources else []),
             *("shape", "law", "nodes", "depth", "tokens/step", "ms/step", "tokens/s", "speed-up"),
             *(["valued on"] if on_trace else []),
         )
@@ -208,7 +212,7 @@ class Ranking:
             cells.append(
                 (
                     place,
-                    *([row.source] if named else []),
+                    *([row.source] if several_sources else []),
                     *(shape, row.law, f"{row.nodes:.4g}", str(row.depth)),
                     *(row.tokens_per_step.text(), row.step_s.scaled(1e3).text()),
                     *(f"{row.tokens_per_s.estimate:.1f}", row.speedup.text()),
@@ -218,8 +222,8 @@ class Ranking:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
                  for line in cells]  # fmt: skip
-        where = "" if self.prefix is None else f", behind {self.prefix} tokens"
-        title = f"predicted speed of trees, chains and plain decoding{where}, batch {self.batch}"
+        prefix = "" if self.prefix is None else f", behind {self.prefix} tokens"
+        title = f"predicted speed of trees, chains and plain decoding{prefix}, batch {self.batch}"
         lines.append(f"{100 * self.level:g} % intervals from {self.draws} resamples")
         if trees:
             lines.append(TREES)
@@ -228,7 +232,7 @@ class Ranking:
         return "\n".join([title, *lines, *self.notes, self.verdict])
 
     def to_json(self) -> str:
-        """Verdict and rows as JSON, times in milliseconds, shapes as parents."""
+        """Verdict and rows as JSON; times are in milliseconds, shapes are parent arrays."""
 
         def numbers(interval: Interval, scale: float = 1.0) -> dict[str, float]:
             return interval.scaled(scale)._asdict()
@@ -280,51 +284,50 @@ def ranked(
     notes: Sequence[str],
     speed: Callable[[TreeShape, str], Speed],
 ) -> Ranking:
-    """The ranking of these shapes, of which one at least is plain decoding.
+    """Rank shapes, at least one of which is plain decoding.
 
-    The best of a kind is chosen among the best of each trace and law, and what that flatters is taken off
-    it (`flattery`). The others keep what they have, and stand behind it.
+    The best of a kind is chosen among the best of each trace and law, and corrected for the bias of that
+    choice (`flattery`). The others are not corrected, and rank below it.
 
     Args:
-        entries: shapes, those of a trace in the order of the choice; of several that are plain decoding,
-            the fastest is what all are held against.
-        setting: what they have in common.
-        notes: what limits the result; each is said once.
-        speed: of any other shape, by law.
+        entries: shapes, those of a trace in the order of the choice. If plain decoding occurs several
+            times, all shapes are compared with the fastest.
+        setting: the settings that they share.
+        notes: limitations of the result; duplicates are dropped.
+        speed: gives the speed of any other shape under a law.
     """
     placed = _placed(entries)
     groups: dict[Kind, dict[tuple[str, str], Entry]] = {}
     for _, entry in placed:
         groups.setdefault(entry.kind, {}).setdefault((entry.source, entry.law), entry)
-    firsts = {kind: [*ones.values()] for kind, ones in groups.items()}
-    taken = {kind: flattery([one.speed for one in ones]) for kind, ones in firsts.items()}
-    best = {kind: _less(ones[0], taken[kind]) for kind, ones in firsts.items()}
-    kept: list[tuple[float, Entry]] = []
+    # By kind, the best entry of each trace and law, the best of all first.
+    leaders = {kind: list(group.values()) for kind, group in groups.items()}
+    bias = {kind: flattery([entry.speed for entry in group]) for kind, group in leaders.items()}
+    best = {kind: _corrected(group[0], bias[kind]) for kind, group in leaders.items()}
+    by_rate: list[tuple[float, Entry]] = []
     for rate, entry in placed:
-        chosen, kind = entry is firsts[entry.kind][0], entry.kind
+        chosen, kind = entry is leaders[entry.kind][0], entry.kind
         if chosen or kind != "plain":
             rate = min(rate, best[kind].speed.rate)
-            kept.append((rate, best[kind] if chosen else entry))
-    kept.sort(key=lambda one: -one[0])
-    ordered = tuple(entry for _, entry in kept)
+            by_rate.append((rate, best[kind] if chosen else entry))
+    by_rate.sort(key=lambda rate_and_entry: -rate_and_entry[0])
+    ordered = tuple(entry for _, entry in by_rate)
     plain = best["plain"].speed
     rows = {entry: row_of(entry, plain, setting.batch, setting.level) for entry in ordered}
-    advice = advise(
-        [(rows[entry], entry.speed) for entry in best.values()],
-        setting.level,
-        {
-            kind: [
-                (rows[one], _less(one, taken[kind]).speed)
-                for one in ones[1:]
-                if not _same(one, ones[0])
-            ]
-            for kind, ones in firsts.items()
-            if kind != "plain"
-        },
-    )
-    if any(one.basis for one in ordered):
+    rivals = {
+        kind: [
+            (rows[entry], _corrected(entry, bias[kind]).speed)
+            for entry in group[1:]
+            if not _equivalent(entry, group[0])
+        ]
+        for kind, group in leaders.items()
+        if kind != "plain"
+    }
+    contenders = [(rows[entry], entry.speed) for entry in best.values()]
+    advice = advise(contenders, setting.level, rivals)
+    if any(entry.basis for entry in ordered):
         notes = [*notes, CHOSEN]
-    if any(tokens * seconds > 1 for kind, (tokens, seconds) in taken.items() if kind != "plain"):
+    if any(tokens * seconds > 1 for kind, (tokens, seconds) in bias.items() if kind != "plain"):
         notes = [*notes, SEVERAL]
     return Ranking(
         tuple(rows.values()),
@@ -337,30 +340,31 @@ def ranked(
     )
 
 
-def _less(entry: Entry, flattered: tuple[float, float]) -> Entry:
-    """The shape with as many fewer tokens, and so much more time, as `flattery` says."""
-    tokens, seconds = flattered
+def _corrected(entry: Entry, bias: tuple[float, float]) -> Entry:
+    """The entry with fewer tokens and longer steps, by the factors that `flattery` gives."""
+    tokens, seconds = bias
     return replace(entry, speed=entry.speed.fewer(tokens).longer(seconds))
 
 
-def _same(one: Entry, other: Entry) -> bool:
-    """Whether these are one thing under two names: one child is drawn alike by either law."""
-    alike = {one.law, other.law} <= ONE_CHILD_ALIKE and one.kind == other.kind == "chain"
-    return alike and one.source == other.source
+def _equivalent(left: Entry, right: Entry) -> bool:
+    """Whether both are chains of one source under laws that draw a single child alike."""
+    alike = {left.law, right.law} <= ONE_CHILD_ALIKE and left.kind == right.kind == "chain"
+    return alike and left.source == right.source
 
 
 def _placed(entries: Sequence[Entry]) -> list[tuple[float, Entry]]:
-    """The fastest first, with the speed that each is placed by.
+    """Entries, fastest first, with the speed that each is ordered by.
 
-    No replayed shape stands before one of its trace, law and kind that the choice preferred.
+    No replayed shape precedes a shape of its trace, law and kind that the choice preferred.
     """
     placed: list[tuple[float, int, int, str, Entry]] = []
     slowest: dict[tuple[str, str, str], float] = {}
     for place, entry in enumerate(entries):
-        rate, before = entry.speed.rate, 0
+        rate, order = entry.speed.rate, 0
         if entry.basis:
             group = entry.source, entry.law, entry.kind
-            rate, before = min(rate, slowest.get(group, rate)), place
+            rate, order = min(rate, slowest.get(group, rate)), place
             slowest[group] = rate
-        placed.append((-rate, before, entry.shape.size, entry.law, entry))
-    return [(-one[0], one[-1]) for one in sorted(placed, key=lambda one: one[:-1])]
+        placed.append((-rate, order, entry.shape.size, entry.law, entry))
+    placed.sort(key=lambda placement: placement[:-1])
+    return [(-negative_rate, entry) for negative_rate, *_, entry in placed]

@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
-"""What the tokens of a shape come from: rates (or nothing, of plain decoding), its own replay on all texts
-of a trace, or the replay of what was chosen on other texts."""
+"""The origin of a shape's tokens: rates ("", also for plain decoding, which needs none), its own replay on
+all texts of a trace, or the replay of shapes chosen on other texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,10 @@ class Speed:
     """Tokens and time of a step, as estimated and under every resample.
 
     Args:
-        tokens: expected tokens of a step.
-        seconds: of a step.
-        tokens_drawn, seconds_drawn: the same under the resamples.
-        texts: that were resampled, where it is known.
+        tokens: expected tokens per step.
+        seconds: seconds per step.
+        tokens_drawn, seconds_drawn: tokens and seconds under each resample.
+        texts: number of resampled texts, where it is known.
     """
 
     tokens: float
@@ -55,34 +55,34 @@ class Speed:
         return self.tokens_drawn / self.seconds_drawn
 
     def longer(self, by: float) -> "Speed":
-        """The same tokens in steps that take so many times as long."""
+        """The same tokens in steps that take `by` times as long."""
         return replace(self, seconds=by * self.seconds, seconds_drawn=by * self.seconds_drawn)
 
     def fewer(self, by: float) -> "Speed":
-        """Tokens divided by this, in steps that take as long."""
+        """Tokens divided by `by`, in steps of the same duration."""
         return replace(self, tokens=self.tokens / by, tokens_drawn=self.tokens_drawn / by)
 
 
 def with_sure(name: str, sure: float | None) -> str:
-    """The name of a growth, with the share of its steps that are proved to be a live run's, unless all are.
+    """The name of a tree, with the share of its replayed steps that are sure, unless all are.
 
     Args:
-        name: of any tree.
-        sure: None of a tree that does not grow.
+        name: name of any tree.
+        sure: share of steps proved to be those of a live run; None for a tree that does not grow.
     """
     return name if sure is None or sure == 1 else f"{name} ({sure:.1%} of steps sure)"
 
 
 @dataclass(frozen=True)
 class Growing:
-    """A tree that grows by what the draft thinks of each text: what a ranking says of it.
+    """Description of a tree that grows by the draft's probabilities on each text.
 
     Args:
-        name: of the growth, with its settings.
-        config: the same as configs write it.
-        nodes: verified in the mean step, the root included.
-        depth: the most edges of a tree.
-        sure: the share of its replayed steps that are proved to be those of a live run.
+        name: name of the growth, with its settings.
+        config: the growth as a config spells it.
+        nodes: nodes verified per step on average, the root included.
+        depth: maximum number of edges of a tree.
+        sure: share of its replayed steps that are proved to be those of a live run.
     """
 
     name: str
@@ -104,15 +104,15 @@ class Choice:
 
     Args:
         kind: a tree, a chain, a tree that grows, or plain decoding (the root alone).
-        shape: the topology; the root alone of one that grows, which has another at each step.
-        law: how children are drawn; of plain decoding, the law whose sampling settings it has.
-        tokens_per_step: expected tokens of a step, of each text.
-        step_s: seconds of a step.
-        tokens_per_s: of all texts of the batch together.
-        speedup: over plain decoding.
-        source: which of several traces it is of; empty if there is one.
-        basis: what its tokens come from.
-        growth: which one, of a tree that grows.
+        shape: the topology; the root alone for a tree that grows, whose topology changes with each step.
+        law: how children are drawn; for plain decoding, the law whose sampling settings it has.
+        tokens_per_step: expected tokens per step of each text.
+        step_s: seconds per step.
+        tokens_per_s: tokens per second of all texts of the batch together.
+        speedup: speed over that of plain decoding.
+        source: name of its trace, if there are several; otherwise empty.
+        basis: origin of its tokens.
+        growth: description of a tree that grows; None for other shapes.
     """
 
     kind: Kind
@@ -128,22 +128,22 @@ class Choice:
 
     @property
     def size(self) -> int:
-        """Nodes, the root included; 1 of a tree that grows."""
+        """Nodes, the root included; 1 for a tree that grows."""
         return self.shape.size
 
     @property
     def nodes(self) -> float:
-        """Nodes that a step verifies; of a tree that grows, in the mean."""
+        """Nodes that a step verifies; for a tree that grows, their mean."""
         return self.size if self.growth is None else self.growth.nodes
 
     @property
     def depth(self) -> int:
-        """Edges between the root and the deepest node; at most, of a tree that grows."""
+        """Edges between the root and the deepest node; for a tree that grows, their maximum."""
         return self.shape.depth if self.growth is None else self.growth.depth
 
     @property
     def label(self) -> str:
-        """What it is, in words."""
+        """The shape in words."""
         if self.growth is not None:
             return str(self.growth)
         if self.kind == "plain":
@@ -155,14 +155,14 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A shape that is ranked.
+    """A shape to be ranked.
 
     Args:
         shape: the topology; the root alone is plain decoding.
         law: how children are drawn.
-        speed: of its steps.
-        source: which of several traces it is of.
-        basis: what its tokens come from. Those of a trace stand in the order of the choice, kind by kind.
+        speed: tokens and time of its steps.
+        source: name of its trace, if there are several.
+        basis: origin of its tokens. Entries of a trace are in the order of the choice, kind by kind.
         growth: see `Choice`.
     """
 
@@ -182,7 +182,7 @@ class Entry:
 
 
 def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
-    """The row of a shape, its speed over that of plain decoding."""
+    """The row of a shape, with its speed-up over plain decoding."""
     speed = entry.speed
     ratio = speed.rate_drawn / plain.rate_drawn
     return Choice(
@@ -202,14 +202,14 @@ def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
 def bounds(
     estimate: float, drawn: Float[np.ndarray, "draws"], level: float, texts: int | None = None
 ) -> Interval:
-    """The percentile interval at this level.
+    """The percentile interval of an estimate.
 
     Args:
-        estimate: what was resampled.
-        drawn: the resamples.
-        level: of confidence.
-        texts: that were drawn with replacement; then the percentiles are expanded for their small number,
-            as in `intervals.bootstrap_bounds`.
+        estimate: the estimate itself.
+        drawn: its value under each resample.
+        level: confidence level.
+        texts: number of texts drawn with replacement, if any; then the percentiles are expanded for their
+            small number, as in `intervals.bootstrap_bounds`.
     """
     tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
     low, high = np.quantile(drawn, [tail, 1 - tail])

@@ -1,4 +1,4 @@
-"""The speed of shapes on a trace: tokens by replay of its texts, seconds from measured times."""
+"""The speed of shapes on a trace: tokens from replay of its texts, seconds from measured times."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,51 +26,51 @@ from treespec.shape import TreeShape
 __all__ = ["TraceSpeed", "rates_from"]
 
 FEWEST_TEXTS = 3
-"""Texts in which a level must have been reached, and a child accepted, before a tree may use it; of fewer
-than twice as many texts, half."""
+"""Texts in which a level must be reached, and a child accepted, before a tree may use it; half of the texts
+if there are fewer than twice as many."""
 
 MOST_POSITIONS = 2**16
-"""Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
+"""Limit on the positions that shapes are chosen on. The chosen shapes are valued on all positions."""
 WHOLE_TEXTS = 24
-"""Texts that are enough to choose on. Where fewer fit, a stretch is taken of each of so many."""
+"""Texts that are enough to choose on. If fewer fit whole, a stretch of each of this many texts is taken."""
 NEARLY_KNOWN_LEVELS = 16
-"""Levels of trees that are looked at although they are not known at the ends of texts, if they are known at
-`NEARLY_ALL` positions."""
+"""Levels that trees may have although they are not known at the ends of texts, if they are known at the
+share `NEARLY_ALL` of the positions."""
 NEARLY_ALL = 0.85
 MOST_DRAWS = 8
-"""Draws of the ranks that choices are made on where these are random, the recorded one among them."""
+"""Draws of random ranks that choices are made on, the recorded one included."""
 MOST_GROUPS = 2048
-"""Texts that are resampled one by one; of more, groups are, which gives the same intervals."""
+"""Most units that are resampled; more texts are grouped, which gives the same intervals."""
 
 
 class TraceSpeed:
-    """One law: what was recorded, the times, and the speed of any shape.
+    """Trace and times of one law, and the speed of any shape.
 
-    What a shape is worth is its replay along the recorded ranks, which at temperatures above 0 are one draw
-    of what the coins may do. Choices are made on several draws of the ranks, from the recorded
-    probabilities of acceptance: that takes noise away, and supposes that what comes next in a text does not
-    depend on which child was accepted, which no value has to rely on.
+    A shape is valued by its replay along the recorded ranks, which at temperatures above 0 are one random
+    draw. Choices are made on several draws of the ranks from the recorded probabilities of acceptance. That
+    reduces noise, but assumes that the continuation of a text does not depend on which child was accepted;
+    no reported value relies on this assumption.
 
-    The end of a text is not like its beginning, and how deep a tree is decides up to where its steps are
-    known. So all shapes are valued on the positions that the deepest one is known at.
+    The end of a text is not like its beginning, and the depth of a tree limits the positions at which its
+    steps are known. So all shapes are valued on the positions at which the deepest one is known.
 
     Args:
         law: name of the law.
-        trace: of decoding, of at least two texts.
-        times: prefix and batch are the same for all laws.
+        trace: a trace of decoding with at least two texts.
+        times: times for a prefix and batch, which are the same for all laws.
 
     Attributes:
-        texts: how many there are; files, where several are excerpts of one, which are alike.
-        file_of: of each text of the trace, the place of its file among these.
-        sample: positions of all texts that choices are made on; the trace itself unless it is large.
-        sampled: the place in the trace of each of its texts.
-        deepest: edges of the deepest tree that is looked at.
+        texts: number of texts that count: of files, where several texts are (similar) excerpts of one.
+        file_of: for each text of the trace, the index of its file.
+        sample: the part of the trace that choices are made on; the trace itself unless it is large.
+        sampled: for each text of `sample`, its index in the trace.
+        deepest: edges of the deepest tree that is considered.
         valued: the trace, up to where such a tree is known.
-        rates: by depth, of the levels and children that the trace supports.
-        warnings: what it does not support but levels (`warnings_within`), and what its rule is known for.
+        rates: rates by depth, for the levels and children that the trace supports.
+        warnings: what the trace does not support, except levels (`warnings_within`), and notes on its rule.
 
     Raises:
-        InvalidTrace: if it is of given texts, of a single one, or supports no tree.
+        InvalidTrace: if the trace is of given texts, has a single text, or supports no tree.
     """
 
     def __init__(self, law: str, trace: Trace, times: Times) -> None:
@@ -79,62 +79,63 @@ class TraceSpeed:
         self.texts, self.file_of = trace.samples, trace.file_of
         sample, self.sampled = _sampled(trace, times.seed)
         known = min(_deepest(trace), _deepest(sample))
-        self.rates, said = _supported(sample, known)
+        self.rates, warnings = _supported(sample, known)
         largest = times.latency.largest(times.prefix, law=law, batch=times.batch)
         self.deepest = min(self.rates.levels or known, largest - 1 if largest else known)
-        self.sample, self.valued = (_known_to(self.deepest, one) for one in (sample, trace))
-        self._all, self._whole = TextTotals(self.valued), TextTotals(trace)
+        self.sample = _known_to(self.deepest, sample)
+        self.valued = _known_to(self.deepest, trace)
+        self._valued_totals, self._trace_totals = TextTotals(self.valued), TextTotals(trace)
         self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
-        self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
+        self._sampled_totals: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
         self._unmeasured = ""
-        self._too_deep = said.pop("depth", None)
-        self.warnings = (*said.values(), *self._left_out(), *note_on(trace.rule))
+        self._too_deep = warnings.pop("depth", None)
+        self.warnings = (*warnings.values(), *self._left_out(), *note_on(trace.rule))
 
     def warnings_within(self, depth: int | None) -> tuple[str, ...]:
-        """The warnings that matter where trees have at most so many edges; None for no limit."""
+        """The warnings that matter for trees of at most `depth` edges; None for no limit."""
         levels = self.rates.levels or 0
         missing = self._too_deep is not None and (depth is None or depth > levels)
         return (*self.warnings, *([str(self._too_deep)] if missing else []))
 
     def _left_out(self) -> list[str]:
         """A note on the positions that no shape is valued on, if there are any."""
-        there, known = int(self.trace.text_kept.sum()), int(self.valued.text_kept.sum())
-        if known == there:
+        recorded, valued = int(self.trace.text_kept.sum()), int(self.valued.text_kept.sum())
+        if valued == recorded:
             return []
         return [
-            f"{there - known} of {there} positions, at the ends of texts, were left out for all shapes: "
-            f"trees of depth {self.deepest} are not known there; record more beyond texts (`treespec trace "
-            "--beyond`)"
+            f"{recorded - valued} of {recorded} positions, at the ends of texts, were left out for all "
+            f"shapes: trees of depth {self.deepest} are not known there; record more beyond the ends of "
+            "texts (`treespec trace --beyond`)"
         ]
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "draws groups"]:
-        """How often each group of texts is drawn in each resample: alike for traces of the same prompts."""
+        """How often each group of texts is drawn in each resample; equal for traces of the same prompts."""
         even = np.full(self.groups, 1 / self.groups)
         drawn = self._stream().multinomial(self.groups, even, size=self.times.draws)
         return drawn.astype(np.float64)
 
     def parts(self, number: int) -> Int[np.ndarray, "texts"]:
-        """The part that each text of the trace belongs to, of parts of equally many files; by lot.
+        """The part that each text belongs to; files are assigned at random to parts of equal size.
 
-        Files of one kind often stand together, so that their order would say which part is hard.
+        Similar files are often adjacent, so that parts in file order would differ in difficulty.
         """
-        places = self._stream(1).permutation(self.texts) % number
-        return places[self.file_of]
+        part_of_file = self._stream(1).permutation(self.texts) % number
+        return part_of_file[self.file_of]
 
     def _stream(self, *purpose: int) -> np.random.Generator:
-        """What texts are drawn by; the same for traces of the same prompts."""
+        """The generator that draws texts; the same for traces of the same prompts."""
         prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
         return np.random.default_rng([self.times.seed, self.texts, prompts, *purpose])
 
     @property
     def groups(self) -> int:
-        """Groups of texts that are resampled; a text each, unless there are very many."""
+        """Number of groups of texts that are resampled; one text each, unless there are very many."""
         return min(self.texts, MOST_GROUPS)
 
     def seconds(self, shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
-        """Seconds of a step of each; infinite where a part of it was not measured."""
+        """Seconds per step of each shape; infinite if a part of the step was not measured."""
         new = list(dict.fromkeys(shape for shape in shapes if shape not in self._seconds))
         if new:
             self._seconds.update(zip(new, self._timed(new).tolist(), strict=True))
@@ -142,57 +143,57 @@ class TraceSpeed:
 
     @property
     def passed_over(self) -> tuple[str, ...]:
-        """A note on the shapes that were looked at so far and have a part whose time was not measured."""
+        """A note on the shapes considered so far for which a part of the time was not measured."""
         number = int(np.isinf(list(self._seconds.values())).sum())
         if not number:
             return ()
         shapes = "1 shape was" if number == 1 else f"{number} shapes were"
-        return (f"{shapes} passed over for a time that was not measured: {self._unmeasured}",)
+        return (f"{shapes} skipped because a time was not measured: {self._unmeasured}",)
 
     def sampled_totals(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps on the texts that choices are made on, all draws together."""
-        new = list(dict.fromkeys(shape for shape in shapes if shape not in self._known))
+        """Emitted tokens and steps on the texts of `sample`, summed over all draws of the ranks."""
+        new = list(dict.fromkeys(shape for shape in shapes if shape not in self._sampled_totals))
         if new:
             draws = [draw.of(new) for draw in self._draws]
-            emitted, steps = (np.sum(part, axis=0) for part in zip(*draws, strict=True))
-            self._known.update(zip(new, zip(emitted, steps, strict=True), strict=True))
-        emitted, steps = zip(*(self._known[shape] for shape in shapes), strict=True)
+            emitted, steps = (np.sum(totals, axis=0) for totals in zip(*draws, strict=True))
+            self._sampled_totals.update(zip(new, zip(emitted, steps, strict=True), strict=True))
+        emitted, steps = zip(*(self._sampled_totals[shape] for shape in shapes), strict=True)
         return np.stack(emitted), np.stack(steps)
 
     def totals(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps on all texts, as they were recorded.
+        """Emitted tokens and steps on all texts, along the recorded ranks.
 
-        Of a shape deeper than all that are looked at, up to where it is known.
+        Shapes within `deepest` are valued on the same positions; a deeper one up to where it is known.
         """
         if any(shape.size > 1 for shape in shapes):
             require_given_trees(self.trace)
         within = max(shape.depth for shape in shapes) <= self.deepest
-        return (self._all if within else self._whole).of(shapes)
+        return (self._valued_totals if within else self._trace_totals).of(shapes)
 
     def ends(
         self, shape: TreeShape, texts: Bool[np.ndarray, "sampled"]
     ) -> Int[np.ndarray, "nodes ranks"]:
-        """How many steps of these texts end at each node, by the child that was accepted behind it."""
+        """The number of steps on these texts that end at each node, by the next rank of the text."""
         width = self.trace.width + 1
         counts = np.zeros(shape.size * width, dtype=np.int64)
         for exits in (draw.exits(shape) for draw in self._draws):
-            mine = texts[exits.text] & (exits.rank >= 0)
-            cells = exits.node[mine] * width + exits.rank[mine]
+            counted = texts[exits.text] & (exits.rank >= 0)
+            cells = exits.node[counted] * width + exits.rank[counted]
             counts += np.bincount(cells, minlength=len(counts))
         return counts.reshape(shape.size, width)
 
     def speed(self, shape: TreeShape) -> Speed:
-        """Tokens by replay of all texts, and seconds; of the root alone, of plain decoding.
+        """Tokens per step by replay of all texts, and seconds; the root alone is plain decoding.
 
         Raises:
-            InvalidTrace, NotMeasured: if trace or times do not cover it.
+            InvalidTrace, NotMeasured: if trace or times do not cover the shape.
             InvalidLatency: if a step takes no time.
         """
-        emitted, steps = (each[0] for each in self.totals([shape]))
+        emitted, steps = (totals[0] for totals in self.totals([shape]))
         return self.pooled(shape, emitted, steps)
 
     def pooled(
@@ -201,12 +202,12 @@ class TraceSpeed:
         emitted: Float[np.ndarray, "texts"],
         steps: Float[np.ndarray, "texts"],
     ) -> Speed:
-        """The speed of steps of this shape that emitted so many tokens on each text.
+        """The speed of steps with the time of this shape and the given totals.
 
         Args:
-            shape: whose times are taken.
-            emitted: by text.
-            steps: by text, whole or not.
+            shape: the shape whose times are used.
+            emitted: emitted tokens by text.
+            steps: steps by text, possibly fractional.
         """
         parts = self.parts_of_steps
         terms = parts.plain() if shape.size == 1 else parts.tree([shape])
@@ -219,17 +220,18 @@ class TraceSpeed:
         emitted: Float[np.ndarray, "texts"],
         steps: Float[np.ndarray, "texts"],
     ) -> Speed:
-        """The same of steps whose time is that of the first of these terms; `size` is for messages."""
-        seconds, drawn = self.times.seconds(terms)
-        require_time(self.law, min(seconds, float(drawn.min())), size)
+        """As `pooled`, for steps whose time is that of the first of these terms; `size` is for messages."""
+        seconds, seconds_drawn = self.times.seconds(terms)
+        require_time(self.law, min(seconds, float(seconds_drawn.min())), size)
         group = self.file_of % self.groups
-        over, under = (np.bincount(group, each) for each in (emitted, steps))
-        tokens = (self.weights @ over) / (self.weights @ under)
-        return Speed(float(emitted.sum() / steps.sum()), seconds, tokens, drawn, self.texts)
+        group_emitted, group_steps = (np.bincount(group, totals) for totals in (emitted, steps))
+        tokens_drawn = (self.weights @ group_emitted) / (self.weights @ group_steps)
+        tokens = float(emitted.sum() / steps.sum())
+        return Speed(tokens, seconds, tokens_drawn, seconds_drawn, self.texts)
 
     @property
     def parts_of_steps(self) -> StepParts:
-        """What steps are sums of."""
+        """The measured times that steps are sums of."""
         times = self.times
         return times.latency.at(times.prefix, self.law, times.batch)
 
@@ -249,9 +251,15 @@ class TraceSpeed:
 def rates_from(
     trace: Trace, at: Int[np.ndarray, "starts"], levels: int, ranks: int
 ) -> tuple[Float[np.ndarray, "levels ranks"], Int[np.ndarray, "levels texts"]]:
-    """Expected hits of each child at each depth behind these positions, and how many positions get there.
+    """Expected hits of each child at each depth of steps from these positions, and trials of each depth.
 
-    Every node has `ranks` children. Levels that none gets to are left out.
+    Every node has `ranks` children. Levels that no step reaches are left out.
+
+    Args:
+        trace: the trace.
+        at: positions at which steps begin.
+        levels: maximum number of levels.
+        ranks: children of each node.
 
     Returns:
         Expected hits, and trials by text.
@@ -269,34 +277,34 @@ def rates_from(
 
 
 def _require_replays(trace: Trace) -> None:
-    """Refuse traces that no shape can be chosen on."""
+    """Refuse a trace that no shape can be chosen on."""
     if trace.forced:
         raise InvalidTrace(
             "the trace is of given texts, so there are no steps to replay: record one while decoding "
             "(`treespec trace` without --follow), or search with its rates (`treespec estimate --out`)"
         )
     if trace.samples < 2:
-        of = "text" if trace.texts == 1 else f"text ({trace.texts} excerpts of one file)"
+        text = "text" if trace.texts == 1 else f"text ({trace.texts} excerpts of one file)"
         raise InvalidTrace(
-            f"the trace has 1 {of}, but shapes are chosen on some texts and valued on others: "
+            f"the trace has 1 {text}, but shapes are chosen on some texts and valued on others: "
             "record at least 2, better 24 (`prompts.count=24`), or search with its rates "
             "(`treespec estimate --out`)"
         )
     if trace.width > 1 and not in_order(trace.rule):
         raise InvalidTrace(
             f"under rule {trace.rule!r} acceptance depends on the number of children, and the trace holds "
-            f"{trace.width} at each position, so that trees of other widths cannot be replayed and shapes "
-            f"not be compared: replay those whose nodes have {trace.width} children or none (`treespec "
+            f"{trace.width} at each position, so trees of other widths cannot be replayed and shapes "
+            f"cannot be compared: replay trees whose nodes have {trace.width} children or none (`treespec "
             "replay`), record with --width 1 to search among chains, or record under a rule that tries "
             "children in order, such as rrs"
         )
 
 
 def _supported(trace: Trace, deepest: int) -> tuple[Rates, dict[str, str]]:
-    """Rates of the levels and children that enough was recorded of, and by subject what was not.
+    """Rates of the levels and children with enough data, and warnings about the others by subject.
 
     Raises:
-        InvalidTrace: if that is nothing.
+        InvalidTrace: if no level has enough data.
     """
     fewest = min(FEWEST_TEXTS, trace.samples // 2)
     ranks, ends = trace.ranks[trace.inside], trace.file_of[trace.text_of[trace.inside]]
@@ -314,35 +322,35 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, dict[str, str]]:
             f"the trace has {int(total[0])} positions in {int(texts[0])} texts, but a tree needs at least "
             f"{FEWEST_TRIALS} in {fewest} texts before a level is used: record more or longer texts"
         )
-    said: dict[str, str] = {}
-    if width < trace.width and trace.text_drafts is None:  # a budget has what the source gives
-        said["width"] = (
+    warnings: dict[str, str] = {}
+    if width < trace.width and trace.text_drafts is None:  # a budget takes what the source drafts
+        warnings["width"] = (
             f"child {width + 1} and those after it were not used: fewer than {FEWEST_HITS} acceptances "
             f"({mass[width]:.1f} expected of child {width + 1}) or {fewest} texts that have one "
             f"({seen[width]})"
         )
     if depth < len(table):
-        said["depth"] = (
+        warnings["depth"] = (
             f"levels from depth {depth + 1} on were not used: reached from fewer than {FEWEST_TRIALS} "
             f"positions ({int(total[depth])}) or in fewer than {fewest} texts ({int(texts[depth])})"
         )
     elif depth == deepest:
-        said["depth"] = (
-            f"levels from depth {depth + 1} on were not used: trees so deep are not known at the ends of "
-            "texts: record more beyond these (`treespec trace --beyond`)"
+        warnings["depth"] = (
+            f"levels from depth {depth + 1} on were not used: trees that deep are not known at the ends of "
+            "texts; record more beyond the ends (`treespec trace --beyond`)"
         )
     if trace.samples < trace.texts:
-        said["texts"] = (
+        warnings["texts"] = (
             f"{trace.texts} texts are excerpts of {trace.samples} files, and count as {trace.samples}"
         )
     rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
-    return Rates(rates, by_depth=True), said
+    return Rates(rates, by_depth=True), warnings
 
 
 def _deepest(trace: Trace) -> int:
     """Edges of the deepest tree that is known wherever a step may begin.
 
-    Where that is less than `NEARLY_KNOWN_LEVELS`, up to so many, as long as the trees are known at nearly
+    If that is less than `NEARLY_KNOWN_LEVELS`, a depth up to that limit at which trees are known at nearly
     all positions.
     """
     lengths, kept = np.diff(trace.offsets), trace.text_kept
@@ -354,25 +362,25 @@ def _deepest(trace: Trace) -> int:
 
 
 def _known_to(depth: int, trace: Trace) -> Trace:
-    """The trace, of which as much is kept as trees of this depth are known at."""
+    """The trace, with `kept` reduced to the positions at which trees of this depth are known."""
     kept = np.minimum(trace.text_kept, np.diff(trace.offsets) - depth + 1)
     return trace if (kept == trace.text_kept).all() else replace(trace, kept=kept)
 
 
 def _draws(trace: Trace, seed: int) -> list[Trace]:
-    """The trace, and as it would be with other coins; alone if no coin was thrown, or it is large."""
-    sure = np.isin(trace.accepted, (0.0, 1.0)).all()
-    number = 1 if sure else min(MOST_DRAWS, max(1, MOST_POSITIONS // len(trace.tokens)))
+    """The trace, and copies with newly drawn ranks; no copies if nothing is random or the trace large."""
+    certain = np.isin(trace.accepted, (0.0, 1.0)).all()
+    number = 1 if certain else min(MOST_DRAWS, max(1, MOST_POSITIONS // len(trace.tokens)))
     rng, reached = np.random.default_rng(seed), trace.accepted.cumsum(axis=1)
     throws = [rng.random((len(reached), 1)) for _ in range(number - 1)]
     return [trace, *(replace(trace, ranks=(throw >= reached).sum(axis=1)) for throw in throws)]
 
 
 def _sampled(trace: Trace, seed: int) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
-    """Texts drawn by lot, whole ones: enough to choose on, and their places.
+    """Randomly drawn whole texts, enough to choose on, and their indices.
 
-    Of texts so long that fewer than `WHOLE_TEXTS` would fit, a stretch each, which begins anywhere: the
-    beginnings of texts are not like the rest of them.
+    If texts are so long that fewer than `WHOLE_TEXTS` fit, a stretch of each that begins anywhere is taken:
+    the beginning of a text is not like the rest.
     """
     if len(trace.tokens) <= MOST_POSITIONS:
         return trace, np.arange(trace.texts)
@@ -383,8 +391,8 @@ def _sampled(trace: Trace, seed: int) -> tuple[Trace, Int[np.ndarray, "sampled"]
         texts = np.sort(order[:whole])
         return trace.part(texts), texts
     texts = np.sort(order[:WHOLE_TEXTS])
-    most = MOST_POSITIONS // len(texts)
-    latest = np.minimum(lengths[texts] - most, trace.text_kept[texts] - 1).clip(min=0)
-    part = trace.part(texts, most, rng.integers(latest + 1))
-    beyond = np.minimum(lengths[texts] - trace.text_kept[texts], most // 4)
-    return replace(part, kept=np.minimum(part.text_kept, most - beyond)), texts
+    length = MOST_POSITIONS // len(texts)
+    latest = np.minimum(lengths[texts] - length, trace.text_kept[texts] - 1).clip(min=0)
+    part = trace.part(texts, length, rng.integers(latest + 1))
+    beyond = np.minimum(lengths[texts] - trace.text_kept[texts], length // 4)
+    return replace(part, kept=np.minimum(part.text_kept, length - beyond)), texts

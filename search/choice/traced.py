@@ -1,4 +1,4 @@
-"""The shapes that a choice on a trace ranks: the chosen ones cross-fitted, the others by replay."""
+"""The shapes ranked on a trace: the chosen ones cross-fitted, the others by replay."""
 
 from collections.abc import Sequence
 
@@ -19,36 +19,34 @@ def traced(
 ) -> tuple[list[Entry], list[str]]:
     """The best trees, all chains, and trees that grow, by replayed tokens over measured time.
 
-    The first of each kind is the chosen one, with the speed of the procedure that chose it
+    The first of each kind is the chosen shape, with the speed of the procedure that chose it
     (`cross_fitted`). The others follow in the order of the choice, each with its own replay on all texts.
-    Sorted by that, the first would be the luckiest and not the chosen one; and what the choice flatters
-    says nothing of shapes that nobody chose, so that it is not taken off them. Of a text source, budgets
-    are ranked and nothing else (`budgeted`).
+    Sorted by that replay, the first would be the luckiest and not the chosen one. The bias of choosing
+    concerns the chosen shape only, so it is not taken off the others. For a text source, only budgets are
+    ranked (`budgeted`).
 
     Args:
         side: trace and times.
-        limits: what was asked for.
-        room: what trace and times leave of that.
+        limits: the requested limits.
+        room: what trace and times leave of these limits.
         kinds: trees, chains or both.
 
     Returns:
-        The shapes with their speeds, and what is to be known of them.
+        The shapes with their speeds, and notes on them.
     """
     sizes = None if limits.sizes is None else frozenset(limits.sizes)
     bounds = Bounds(room.size, room.depth, room.branching, sizes)
-    notes, entries = (
-        [f"{side.law}: {warning}" for warning in side.warnings_within(limits.depth)],
-        [],
-    )
-    everything = np.ones(len(side.sampled), dtype=bool)
+    notes = [f"{side.law}: {warning}" for warning in side.warnings_within(limits.depth)]
+    entries: list[Entry] = []
+    all_texts = np.ones(len(side.sampled), dtype=bool)
     if side.trace.text_drafts is not None:
-        added, said = budgeted(side, limits, room)
-        return added, [*notes, *said]
+        budget_entries, budget_notes = budgeted(side, limits, room)
+        return budget_entries, [*notes, *budget_notes]
     for kind in kinds:
         if kind == "tree" and not room.wide:
             notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")
             continue
-        pool = choose(side, bounds, kind, everything)
+        pool = choose(side, bounds, kind, all_texts)
         if not pool:
             continue
         best, *others = list(pool)[: None if kind == "chain" else RANKED_TREES]
@@ -56,7 +54,7 @@ def traced(
         entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
         entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
     if "tree" in kinds:
-        added, said = grown(side, limits, room)
-        entries += added
-        notes += said
+        growth_entries, growth_notes = grown(side, limits, room)
+        entries += growth_entries
+        notes += growth_notes
     return entries, [*notes, *(f"{side.law}: {note}" for note in side.passed_over)]

@@ -1,4 +1,4 @@
-"""Tree shapes in the words of other tools: import and export.
+"""Import and export of tree shapes in the formats of other tools.
 
     >>> from treespec import TreeShape
     >>> export = dump(TreeShape.kary(2, 2), "medusa")
@@ -9,7 +9,7 @@
     >>> load(export.content) == TreeShape.kary(2, 2)
     True
 
-One format a file; `FORMATS` is the table. Nothing that is read is ever executed: texts are parsed, not
+Each format has a module; `FORMATS` is the table. No input is ever executed: texts are parsed, not
 evaluated, and files of torch.save are read with `weights_only`.
 """
 
@@ -79,13 +79,13 @@ def load(source: Any, format: str | None = None) -> TreeShape:
     Args:
         source: a `Path`; a string, which is a file if there is one of that name and a text otherwise;
             bytes; or an object (a list of choices, a dictionary, a graph).
-        format: a name in `FORMATS`; found out where only one is possible.
+        format: a name in `FORMATS`; by default detected from the source.
 
     Raises:
-        UnknownFormat: if the format is none of these, or could be several.
-        MalformedTree: if the source is no tree of this format; names the file, the place, the value and
+        UnknownFormat: if the format is not in the table, or cannot be detected.
+        MalformedTree: if the source is not a tree of this format; names the file, the place, the value and
             what is allowed.
-        NoShape: if the format has settings from which no shape follows.
+        NoShape: if the source consists of settings that do not determine a shape.
 
     Example:
         >>> load("[(0,), (0, 0)]").parents
@@ -107,18 +107,18 @@ def load(source: Any, format: str | None = None) -> TreeShape:
 
 
 def dump(shape: TreeShape, format: str) -> Export:
-    """Write a shape in the words of another tool.
+    """Write a shape in the format of another tool.
 
     Args:
-        shape: at most 4096 nodes, so that what is written can be read.
+        shape: a shape of at most 4096 nodes, so that `load` can read the result.
         format: a name in `FORMATS`.
 
     Returns:
-        What to write, with what is lost and whether the root is counted.
+        The content to write, what it loses, and whether it counts the root.
 
     Raises:
-        UnknownFormat: if the format is none of these.
-        NotExportable: if the format has no words for the shape.
+        UnknownFormat: if the format is not in the table.
+        NotExportable: if the format cannot express the shape.
     """
     known = _known(format)
     if not isinstance(shape, TreeShape):
@@ -130,16 +130,16 @@ def dump(shape: TreeShape, format: str) -> Export:
 
 def _known(format: str) -> Format:
     if not isinstance(format, str) or format not in FORMATS:
-        raise UnknownFormat(f"no format {shown(format)}: there are {', '.join(FORMATS)}")
+        raise UnknownFormat(f"no format {shown(format)}: choose one of {', '.join(FORMATS)}")
     return FORMATS[format]
 
 
 def _contents(source: Any, format: str | None) -> tuple[str, Any]:
-    """What the source is called in messages, and what is in it; sizes are bounded before parsing."""
+    """The name of the source in messages, and its contents; sizes are checked before parsing."""
     path = Path(source) if isinstance(source, Path) or _is_file(source) else None
     name = f"the {type(source).__name__}" if path is None else str(path)
     if path is not None:
-        with suppress(PermissionError):  # in a folder of others: reading it says so
+        with suppress(PermissionError):  # in a forbidden folder: reading the file reports it
             if path.is_dir() or not path.exists():
                 raise MalformedTree(f"{path}: there is no such file")
         try:
@@ -162,5 +162,5 @@ def _is_file(source: Any) -> bool:
         return isinstance(source, str) and Path(source).is_file()
     except PermissionError:
         return True
-    except (OSError, ValueError):  # too long for a name, or with a zero byte: a text
+    except (OSError, ValueError):  # too long for a name, or contains a zero byte: a text
         return False

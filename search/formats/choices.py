@@ -1,4 +1,4 @@
-"""Medusa's and EAGLE-1's choices: a list of rank paths, the root implied.
+"""Medusa's and EAGLE-1's choices: a list of rank paths, without the root.
 
 Facts: FasterDecoding/Medusa `medusa/model/medusa_choices.py` holds such lists in the order in which a
 search found them, `generate_medusa_buffers` in `medusa/model/utils.py` sorts them by (length, path);
@@ -19,7 +19,7 @@ def load(data: Any) -> TreeShape:
     """Read choices: the text of a list (also `name = [...]`, as their files have it), or the list.
 
     Raises:
-        MalformedTree: if it is no such list, or a parent or an elder sibling is missing.
+        MalformedTree: if it is not such a list, or a parent or an elder sibling is missing.
 
     Example:
         >>> load("tree = [[0], [0, 0], [1]]").parents

@@ -1,4 +1,4 @@
-"""Which format something is in, where only one is possible."""
+"""Detect the format of an input."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from treespec.search.formats.reading import read_json, shown, text_of
 
 __all__ = ["detect"]
 
-# A dictionary is of the first format of which it has all the keys.
+# A dictionary has the first format of which it contains all keys.
 _KEYS = [
     ("treespec", {"version", "parents"}),
     ("sequoia", {"Successors"}),
@@ -26,15 +26,15 @@ _YAML = ("speculative_config:", "decoding_type:", "max_draft_len:", "use_dynamic
 
 
 def detect(data: Any) -> str:
-    """The name of the format.
+    """The name of the format of an input.
 
-    The same list of rank paths is a tree of Medusa and of EAGLE-1; it is called "medusa".
+    Lists of rank paths of Medusa and of EAGLE-1 are indistinguishable; their format is called "medusa".
 
     Args:
-        data: the contents: text, bytes, or an object of another tool; no file name.
+        data: the contents: text, bytes, or an object of another tool; not the name of a file.
 
     Raises:
-        UnknownFormat: if it looks like none of them.
+        UnknownFormat: if the input does not look like any known format.
 
     Example:
         >>> detect("[(0,), (1,)]"), detect("[[0], [1]]"), detect('{"num_speculative_tokens": 3}')
@@ -45,14 +45,14 @@ def detect(data: Any) -> str:
             return "sequoia"
         if data[:1] == b"\x80":
             raise MalformedTree(
-                "a bare pickle, which can run programs: refused; Sequoia's growmaps are archives of "
-                "torch.save since PyTorch 1.6"
+                "a bare pickle is refused, since it can run programs: give an archive of torch.save, as "
+                "Sequoia's growmaps are since PyTorch 1.6"
             )
         data = text_of(data, "every format but Sequoia's")
     name = _of_text(data) if isinstance(data, str) else _of_object(data)
     if name is None:
         raise UnknownFormat(
-            f"{shown(data)} looks like no known format: name one, such as format='medusa'"
+            f"{shown(data)} does not look like any known format: name one, such as format='medusa'"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""What can go wrong with tree files. Every message says where, what was given and what is allowed."""
+"""Errors of tree files. Every message says where, what was given and what is allowed."""
 
 from treespec.errors import InvalidTree, TreespecError
 
@@ -6,20 +6,20 @@ __all__ = ["FormatError", "MalformedTree", "NoShape", "NotExportable", "UnknownF
 
 
 class FormatError(TreespecError, ValueError):
-    """Base class of all errors about formats of other tools."""
+    """Base class of all errors about the formats of other tools."""
 
 
 class UnknownFormat(FormatError):
-    """A format name that is not in the table, or an input that could be of several formats."""
+    """An unknown name of a format, or an input whose format is ambiguous."""
 
 
 class MalformedTree(FormatError, InvalidTree):
-    """An input that is not what its format says, or no tree."""
+    """An input that does not conform to its format, or is not a tree."""
 
 
 class NoShape(FormatError):
-    """Settings that their engine takes, but from which no shape follows."""
+    """Settings that are valid for their engine, but do not determine a shape."""
 
 
 class NotExportable(FormatError):
-    """A shape that a format has no words for."""
+    """A shape that a format cannot express."""

@@ -1,4 +1,4 @@
-"""What an exporter returns, and what the table of formats holds."""
+"""The result of an exporter, and the rows of the table of formats."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ NUMBERING = "the numbering of the nodes: the format numbers them level by level"
 
 @dataclass(frozen=True)
 class Export:
-    """A shape in the words of another tool, and what these words leave out.
+    """A shape in the format of another tool, and what the format cannot express.
 
     Attributes:
-        content: what is written to a file: text, or bytes where the format is binary.
-        counts_root: whether the sizes and node numbers in it count the root (the last committed token).
-        lost: what of *this* shape cannot be read back, a sentence each; empty if nothing is lost.
-        notes: what a user must know besides: versions, limits, settings that go with it.
-        value: the same as an object: a list, a dictionary, tensors, a graph.
+        content: the content of a file: text, or bytes if the format is binary.
+        counts_root: whether its sizes and node numbers count the root (the last committed token).
+        lost: sentences on properties of *this* shape that cannot be read back; empty if nothing is lost.
+        notes: further sentences for users, on versions, limits and settings that belong to it.
+        value: the content as an object: a list, a dictionary, tensors, a graph.
 
     Example:
         >>> print(Export("[[0]]", counts_root=False).report())
@@ -44,11 +44,11 @@ class Format(NamedTuple):
     """A row of the table of formats.
 
     Attributes:
-        load: from text, bytes or objects of the other tool to a shape.
-        dump: from a shape to an `Export`.
+        load: converts text, bytes or objects of the other tool to a shape.
+        dump: converts a shape to an `Export`.
         counts_root: whether sizes and node numbers count the root.
-        loses: what a dump may lose, whatever the shape; `Export.lost` says it of one shape.
-        about: one line for people.
+        loses: properties that a dump may lose; `Export.lost` names those of a given shape.
+        about: one-line description for users.
     """
 
     load: Callable[[Any], TreeShape]
@@ -59,9 +59,8 @@ class Format(NamedTuple):
 
 
 def numbering(shape: TreeShape) -> tuple[str, ...]:
-    """The loss of a format that numbers nodes level by level: none if the shape does so too.
+    """The loss of a format that numbers nodes level by level; none if the shape is numbered like this, too.
 
-    Nodes are in that order, siblings in index order, exactly when no parent is smaller than the one
-    before it.
+    It is so numbered, with siblings in index order, exactly if the parent array is non-decreasing.
     """
     return () if tuple(sorted(shape.parents)) == shape.parents else (NUMBERING,)

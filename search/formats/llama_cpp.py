@@ -1,11 +1,11 @@
-"""llama.cpp's batch rows: a position and the sequences that run through every node.
+"""llama.cpp's batch rows: the position of every node, and the sequences that contain it.
 
 Facts (ggml-org/llama.cpp, `examples/speculative/speculative.cpp`): the target batch starts with the last
 committed token at `n_past_tgt`; a drafted token is added by `common_batch_add(batch, token, pos,
-{sequences}, logits)`; a branch that splits gets a new sequence, and all tokens before the split are given
-it too. So every root-to-leaf path is a sequence, and a node lists the sequences of all leaves below it.
-There may be `--parallel` sequences, and 256 at most (`LLAMA_MAX_SEQ` in `src/llama-cparams.h`).
-**The root is counted**: it is row 0.
+{sequences}, logits)`; a branch that splits off gets a new sequence, which all tokens before the split join,
+too. So every root-to-leaf path is a sequence, and a node lists the sequences of all leaves below it. There
+may be `--parallel` sequences, and at most 256 (`LLAMA_MAX_SEQ` in `src/llama-cparams.h`). **The root is
+counted**: it is row 0.
 """
 
 import json
@@ -34,12 +34,12 @@ POSITIONS = 2**31 - 1
 def load(data: Any) -> TreeShape:
     """Read rows: a list of `{"pos": ..., "seq_id": [...]}`, or its JSON.
 
-    `token` and `logits` may be in a row and are passed over. The parent of a row is the earlier row, one
-    position before, that is in the same sequences.
+    Rows may contain `token` and `logits`, which are ignored. The parent of a row is the earlier row at the
+    preceding position that is in the same sequences.
 
     Raises:
-        MalformedTree: if a row has no such parent, its sequences have several, or a sequence has two
-            rows at one position.
+        MalformedTree: if a row has no such parent, its sequences have several, or a sequence has two rows
+            at one position.
 
     Example:
         >>> load([{"pos": 7, "seq_id": [0, 1]}, {"pos": 8, "seq_id": [0]}, {"pos": 8, "seq_id": [1]}]
@@ -48,9 +48,9 @@ def load(data: Any) -> TreeShape:
     """
     rows = read_json(data) if isinstance(data, str) else data
     if not isinstance(rows, list) or not rows:
-        raise MalformedTree(f"a list of rows is expected, not {shown(rows)}")
+        raise MalformedTree(f"expected a list of rows, got {shown(rows)}")
     node_count(len(rows))
-    at: dict[tuple[int, int], int] = {}
+    row_at: dict[tuple[int, int], int] = {}  # by position and sequence
     parents = []
     for i, row in enumerate(rows):
         fields(f"row {i}", row, ["pos", "seq_id"], ["token", "logits"])
@@ -58,7 +58,7 @@ def load(data: Any) -> TreeShape:
         sequences = integers(f"seq_id of row {i}", row["seq_id"], 0, MAX_NODES - 1)
         if not sequences:
             raise MalformedTree(f"row {i} is in no sequence: seq_id needs at least one")
-        above = {at.get((position - 1, sequence), -1) for sequence in sequences}
+        above = {row_at.get((position - 1, sequence), -1) for sequence in sequences}
         if i > 0 and (len(above) > 1 or -1 in above):
             raise MalformedTree(
                 f"row {i} at position {position} is in the sequences {shown(sequences)}, but these "
@@ -67,12 +67,12 @@ def load(data: Any) -> TreeShape:
             )
         parents.append(above.pop())
         for sequence in sequences:
-            if (position, sequence) in at:
+            if (position, sequence) in row_at:
                 raise MalformedTree(
-                    f"rows {at[position, sequence]} and {i} are both at position {position} of "
+                    f"rows {row_at[position, sequence]} and {i} are both at position {position} of "
                     f"sequence {sequence}"
                 )
-            at[position, sequence] = i
+            row_at[position, sequence] = i
     return shape_of(parents)
 
 

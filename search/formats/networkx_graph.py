@@ -1,9 +1,9 @@
 """networkx: a directed graph from parents to children, and its node-link JSON.
 
-Nodes are 0..size-1, **the root is counted** and is node 0; siblings are ordered by their number. Nodes
-carry `depth` and `rank` for drawing; both are derived and not read back. networkx is imported where a
-graph is made, never to read one (networkx/networkx, `networkx/readwrite/json_graph/node_link.py`: edges
-are under "edges", before version 3.4 under "links").
+Nodes are 0..size-1; **the root is counted**, as node 0; siblings are ordered by their number. Nodes carry
+`depth` and `rank` for drawing, which are derived and not read back. networkx is imported only to build a
+graph, not to read one (networkx/networkx, `networkx/readwrite/json_graph/node_link.py`: edges are under
+"edges", before version 3.4 under "links").
 """
 
 import json
@@ -35,10 +35,11 @@ def load(data: Any) -> TreeShape:
             ["directed", "nodes"],
             ["multigraph", "graph", "edges", "links"],
         )
-        nodes = [_of("node", i, node, ["id"])[0] for i, node in enumerate(_list(kinds, "nodes"))]
-        key = "links" if "links" in kinds else "edges"
-        given = _list(kinds, key)
-        edges = [_of("edge", i, edge, ["source", "target"]) for i, edge in enumerate(given)]
+        node_list = _list(kinds, "nodes")
+        nodes = [_entries("node", i, node, ["id"])[0] for i, node in enumerate(node_list)]
+        edge_list = _list(kinds, "links" if "links" in kinds else "edges")
+        ends = ["source", "target"]
+        edges = [_entries("edge", i, edge, ends) for i, edge in enumerate(edge_list)]
     if kinds["directed"] is not True or kinds.get("multigraph", False) is not False:
         raise MalformedTree("the graph must be directed, without parallel edges: a DiGraph")
     size = node_count(len(nodes))
@@ -67,7 +68,7 @@ def _list(graph: dict, key: str) -> list:
     return value
 
 
-def _of(what: str, i: int, value: Any, keys: list[str]) -> tuple:
+def _entries(what: str, i: int, value: Any, keys: list[str]) -> tuple:
     if not isinstance(value, dict) or any(key not in value for key in keys):
         raise MalformedTree(f"{what} {i} must be an object with {keys}, not {shown(value)}")
     return tuple(value[key] for key in keys)

@@ -1,8 +1,8 @@
 """Lists of rank paths, the notation that Medusa, EAGLE-1, vLLM and TensorRT-LLM share.
 
-A node is written as the ranks of the choices that lead to it: `(0, 2)` is the third child of the first
-child. The root is implied, so n paths are a tree of n + 1 nodes. Here: reading such a list from text,
-without evaluating the text, and writing one.
+A node is written as the ranks that lead to it: `(0, 2)` is the third child of the first child. The root is
+implied, so n paths describe a tree of n + 1 nodes. This module reads such lists from text, without
+evaluating it, and writes them.
 """
 
 import re
@@ -26,11 +26,11 @@ def from_paths(paths: Any) -> TreeShape:
     """The shape with these paths, in any order; numbered by (length, path).
 
     Raises:
-        MalformedTree: if they are not lists of ranks, or a parent or an elder sibling is missing: a
-            child's rank is its place among its siblings, so the shape of `[(0,), (2,)]` has no name.
+        MalformedTree: if they are not lists of ranks, or a parent or an elder sibling is missing: a child's
+            rank is its index among its siblings, so `[(0,), (2,)]` does not describe a shape.
     """
     if not isinstance(paths, list | tuple):
-        raise MalformedTree(f"a list of rank paths is expected, not {shown(paths)}")
+        raise MalformedTree(f"expected a list of rank paths, got {shown(paths)}")
     node_count(len(paths) + 1)
     for i, path in enumerate(paths):
         if isinstance(path, list | tuple) and len(path) >= MAX_NODES:
@@ -43,12 +43,12 @@ def from_paths(paths: Any) -> TreeShape:
 
 
 def from_text(text: str) -> TreeShape:
-    """The shape written as `[[0], [0, 1]]` or `[(0,), (0, 1)]`, with or without `name = ` before it.
+    """The shape written as `[[0], [0, 1]]` or `[(0,), (0, 1)]`, optionally preceded by `name = `.
 
-    Only brackets, commas and digits are understood; nothing is evaluated.
+    Only brackets, commas and digits are parsed; nothing is evaluated.
 
     Raises:
-        MalformedTree: with the character where the text stops being such a list.
+        MalformedTree: with the position of the first unexpected character.
     """
     return from_paths(list(_paths(text)))
 
@@ -57,7 +57,7 @@ def _paths(text: str) -> Iterator[list[int]]:
     start = _START.match(text)
     if not start:
         raise MalformedTree(
-            f"no list of rank paths: it must start with '[', not {shown(text[:40])}"
+            f"not a list of rank paths: it must start with '[', not {shown(text[:40])}"
         )
     at, closed, count = start.end(), False, 0
     while True:
@@ -85,7 +85,7 @@ def _ranks(text: str, at: int, bracket: str, body: str) -> list[int]:
         parts.pop()
     for part in parts:
         if not part.isdigit() or len(part) > 9:
-            raise _stop(text, at, f"{shown(part)} is no rank: an integer of at least 0")
+            raise _stop(text, at, f"{shown(part)} is not a rank, an integer of at least 0")
     return [int(part) for part in parts]
 
 

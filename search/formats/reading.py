@@ -1,4 +1,4 @@
-"""Checks that the loaders share. They take what strangers wrote: every size is bounded first."""
+"""Checks that the loaders share. Inputs are untrusted: every size is checked first."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 MAX_NODES = 4096
-"""Nodes of a tree that comes from outside, the root included; engines verify a few hundred."""
+"""Limit on the nodes of a tree that is read, the root included; engines verify a few hundred."""
 
 MAX_TEXT = 32 * 2**20
-"""Bytes of a text."""
+"""Limit on the bytes of a text."""
 
 
 def text_of(data: Any, what: str) -> str:
-    """The text itself, or the text in some bytes; `what` is what would have been read from it."""
+    """The text itself, or decoded from bytes; `what` names the expected input in messages."""
     if isinstance(data, str):
         return data
     if isinstance(data, bytes | bytearray):
@@ -40,21 +40,21 @@ def text_of(data: Any, what: str) -> str:
             raise MalformedTree(
                 f"byte {error.start} is not UTF-8, but {what} is a text file"
             ) from None
-    raise MalformedTree(f"{what} is expected, not {type(data).__name__} {shown(data)}")
+    raise MalformedTree(f"expected {what}, got {type(data).__name__} {shown(data)}")
 
 
 def read_json(text: str) -> Any:
-    """The object in a JSON text; keys that stand twice, NaN and deep nesting are refused."""
+    """The object in a JSON text; duplicate keys, NaN and deep nesting are refused."""
     try:
         return parse_json(text)
     except Unreadable as error:
         where = "" if error.line is None else f"line {error.line}, column {error.column}: "
-        raise MalformedTree(f"{where}no JSON: {error.said}") from None
+        raise MalformedTree(f"{where}not JSON: {error.said}") from None
 
 
-def fields(what: str, data: Any, needed: Iterable[str], others: Iterable[str] = ()) -> dict:
-    """The dictionary itself, if it has the needed keys and none but these and the others."""
-    needed, others = list(needed), list(others)
+def fields(what: str, data: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict:
+    """The dictionary itself, if it has all needed keys, and no keys beyond these and the optional ones."""
+    needed, optional = list(needed), list(optional)
     if not isinstance(data, dict):
         raise MalformedTree(f"{what} must be an object with the keys {needed}, not {shown(data)}")
     for key in needed:
@@ -63,13 +63,13 @@ def fields(what: str, data: Any, needed: Iterable[str], others: Iterable[str] = 
                 f"{what} has no {key!r}: it has {shown(list(data))}, needs {needed}"
             )
     for key in data:
-        if key not in needed and key not in others:
-            raise MalformedTree(f"{what} has the key {shown(key)}: allowed are {needed + others}")
+        if key not in needed and key not in optional:
+            raise MalformedTree(f"{what} has the key {shown(key)}: allowed are {needed + optional}")
     return data
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """The value, if it is a plain integer in the range; truth values and floats are not."""
+    """The value, if it is a plain integer in the range; booleans and floats are refused."""
     bound = f"at least {least}" if most is None else f"in {least}..{most}"
     if type(value) is not int:
         raise MalformedTree(f"{name} = {shown(value)}, but must be an integer {bound}")
@@ -79,7 +79,7 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def integers(name: str, value: Any, least: int, most: int | None = None) -> list[int]:
-    """The value as a list, if it is a list or tuple of such integers."""
+    """The value as a list, if it is a list or tuple of plain integers in the range."""
     if not isinstance(value, list | tuple):
         raise MalformedTree(f"{name} must be a list of integers, not {shown(value)}")
     high = float("inf") if most is None else most
@@ -89,7 +89,7 @@ def integers(name: str, value: Any, least: int, most: int | None = None) -> list
 
 
 def node_count(count: int) -> int:
-    """The number of nodes, root included, if it is not more than is read from outside."""
+    """The number of nodes, the root included, if it is at most `MAX_NODES`."""
     if count > MAX_NODES:
         raise MalformedTree(
             f"the tree has {count} nodes, more than the {MAX_NODES} that are read from files; "
@@ -99,7 +99,7 @@ def node_count(count: int) -> int:
 
 
 def shape_of(parents: Iterable[int]) -> TreeShape:
-    """The shape with these parents, or a `MalformedTree`."""
+    """The shape with these parents; raises `MalformedTree` if they are not those of a tree."""
     try:
         return TreeShape.from_parents(parents)
     except InvalidTree as error:

@@ -3,11 +3,11 @@
 Facts (Infini-AI-Lab/Sequoia, `tree_search.py` writes and `Tree/SpecTree.py` reads it): `size` nodes,
 numbered level by level; `Successors`, the children of each node; `roots`, the nodes of each level, the
 last one included; `branches`, how many children each of these has; `depth`, int64 [size]; `mask`, int64
-[size, size], 1 where the column is the row's node or above it. **The root is counted.**
+[size, size], 1 where the column is the row's node or its ancestor. **The root is counted.**
 
-Such a file holds a pickle, and a pickle can run any program. So it is read with `weights_only`, after a
-look at the archive (stored, not compressed: nothing grows when unpacked), and every field is checked
-against the shape that `Successors` name.
+Such a file contains a pickle, and a pickle can run any program. So it is read with `weights_only`, after a
+check that the archive is stored, not compressed, and cannot grow when unpacked. Every field is checked
+against the shape that `Successors` describes.
 """
 
 import io
@@ -26,7 +26,7 @@ from treespec.shape import TreeShape
 __all__ = ["FORMAT", "MAX_BYTES", "dump", "load"]
 
 MAX_BYTES = 160 * 2**20
-"""Bytes of a growmap: one of `MAX_NODES` nodes, whose mask has 128 MiB, fits."""
+"""Limit on the bytes of a growmap: one of `MAX_NODES` nodes, whose mask has 128 MiB, fits."""
 
 KEYS = ["roots", "branches", "Successors", "mask", "depth", "size"]
 
@@ -35,7 +35,7 @@ def load(data: Any) -> TreeShape:
     """Read a growmap: the bytes of its file, or the dictionary.
 
     Raises:
-        MalformedTree: if the file holds anything but plain data, or a field does not fit the others.
+        MalformedTree: if the file contains anything but plain data, or its fields are inconsistent.
     """
     growmap = _unpickled(bytes(data)) if isinstance(data, bytes | bytearray) else data
     fields("a growmap", growmap, KEYS)
@@ -56,8 +56,8 @@ def load(data: Any) -> TreeShape:
             f"Successors name {len(parents)} nodes with the root, but size = {size}"
         )
     shape = shape_of(parents)
-    for name, right in _derived(shape).items():
-        _same(name, growmap[name], right)
+    for name, expected in _derived(shape).items():
+        _require_equal(name, growmap[name], expected)
     return shape
 
 
@@ -69,24 +69,26 @@ def _unpickled(data: bytes) -> Any:
             members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise MalformedTree(
-            f"no archive of torch.save ({error}); bare pickles are not read: they can run programs"
+            f"not an archive of torch.save ({error}); bare pickles can run programs and are not read"
         ) from None
-    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
-    if packed or sum(member.file_size for member in members) > len(data):
+    compressed = [
+        member.filename for member in members if member.compress_type != zipfile.ZIP_STORED
+    ]
+    if compressed or sum(member.file_size for member in members) > len(data):
         raise MalformedTree(
-            f"the archive is compressed ({shown(packed)}): torch.save stores its files as they are"
+            f"the archive is compressed ({shown(compressed)}), but torch.save does not compress its files"
         )
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a hostile file makes the reader raise, it is no growmap
+    except Exception as error:  # a hostile file may make the reader raise anything
         reason = str(error).strip().partition("\n")[0]
         raise MalformedTree(
-            f"weights_only refuses it: a growmap holds lists, integers and tensors only ({reason})"
+            f"weights_only refuses it: a growmap contains lists, integers and tensors only ({reason})"
         ) from error
 
 
 def _nodes(name: str, value: Any, size: int) -> list[list[int]]:
-    """A list of lists of nodes: at most one list for each node, and `size` entries in all."""
+    """Check a list of lists of nodes: at most one list for each node, and at most `size` entries in all."""
     if type(value) is not list or len(value) > size:
         raise MalformedTree(f"{name} must be a list of at most {size} lists, not {shown(value)}")
     for i, entry in enumerate(value):
@@ -100,7 +102,7 @@ def _nodes(name: str, value: Any, size: int) -> list[list[int]]:
 
 
 def _derived(shape: TreeShape) -> dict[str, Any]:
-    """What a growmap holds besides `Successors` and `size`, all of which follows from them."""
+    """The fields of a growmap that follow from `Successors` and `size`."""
     levels: list[list[int]] = [[] for _ in range(shape.depth + 1)]
     for node, depth in enumerate(shape.depths):
         levels[depth].append(node)
@@ -112,21 +114,24 @@ def _derived(shape: TreeShape) -> dict[str, Any]:
     }
 
 
-def _same(name: str, given: Any, right: Any) -> None:
-    """Refuse a field that is not what the shape makes it."""
-    if not isinstance(right, Tensor):
-        if _nodes(name, given, sum(map(len, right))) != right:
-            raise MalformedTree(f"{name} = {shown(given)}, but Successors make it {shown(right)}")
+def _require_equal(name: str, given: Any, expected: Any) -> None:
+    """Refuse a field that does not follow from the shape."""
+    if not isinstance(expected, Tensor):
+        if _nodes(name, given, sum(map(len, expected))) != expected:
+            raise MalformedTree(
+                f"{name} = {shown(given)}, but by Successors it must be {shown(expected)}"
+            )
         return
     plain = type(given) is Tensor and given.layout == torch.strided and given.device.type == "cpu"
-    if not plain or given.dtype != torch.int64 or given.shape != right.shape:
+    if not plain or given.dtype != torch.int64 or given.shape != expected.shape:
         kind = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else shown(given)
-        raise MalformedTree(f"{name} must be a tensor of int64 {list(right.shape)}, not {kind}")
-    wrong = (given != right).nonzero()
-    if len(wrong):
-        at = wrong[0].tolist()
+        raise MalformedTree(f"{name} must be a tensor of int64 {list(expected.shape)}, not {kind}")
+    different = (given != expected).nonzero()
+    if len(different):
+        index = different[0].tolist()
+        value, expected_value = given[tuple(index)].item(), expected[tuple(index)].item()
         raise MalformedTree(
-            f"{name}{at} = {given[tuple(at)].item()}, but Successors make it {right[tuple(at)].item()}"
+            f"{name}{index} = {value}, but by Successors it must be {expected_value}"
         )
 
 

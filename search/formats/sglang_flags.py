@@ -1,4 +1,4 @@
-"""SGLang's flags: how deep, how wide and how large its EAGLE trees are, but no shape.
+"""SGLang's flags: depth, width and size of its EAGLE trees, but not their shapes.
 
 Facts (sgl-project/sglang): `python/sglang/srt/server_args.py` has `--speculative-num-steps`,
 `--speculative-eagle-topk` and `--speculative-num-draft-tokens`, and sets the last to steps + 1 if top-k
@@ -20,12 +20,12 @@ FLAGS = ["speculative_num_steps", "speculative_eagle_topk", "speculative_num_dra
 
 
 def settings(data: Any) -> TopK:
-    """The three numbers, from a command line (its other words are passed over) or a dictionary.
+    """Read the three numbers from a command line (whose other words are ignored) or a dictionary.
 
-    With a top-k of 1 the number of draft tokens may be left out: it is steps + 1.
+    With a top-k of 1 the number of draft tokens may be omitted: it is steps + 1.
 
     Raises:
-        MalformedTree: if a flag is missing, appears twice, or is no positive integer.
+        MalformedTree: if a flag is missing, appears twice, or is not a positive integer.
 
     Example:
         >>> settings("--speculative-num-steps 3 --speculative-eagle-topk=4 "
@@ -34,21 +34,23 @@ def settings(data: Any) -> TopK:
     """
     given = _flags(data) if isinstance(data, str) else data
     if not isinstance(given, dict):
-        raise MalformedTree(f"SGLang's flags are a text or a dictionary, not {shown(given)}")
+        raise MalformedTree(f"SGLang's flags must be a text or a dictionary, not {shown(given)}")
     numbers = {name: integer(name, given[name], 1, MAX_NODES) for name in FLAGS if name in given}
     if numbers.get("speculative_eagle_topk") == 1 and "speculative_num_steps" in numbers:
         numbers.setdefault("speculative_num_draft_tokens", numbers["speculative_num_steps"] + 1)
     missing = [name for name in FLAGS if name not in numbers]
     if missing:
-        raise MalformedTree(f"{missing} not given: all of {FLAGS} are needed")
+        raise MalformedTree(f"{missing} not given, but all of {FLAGS} are needed")
     steps, k, tokens = (numbers[name] for name in FLAGS)
     if k == 1 and tokens != steps + 1:
         raise MalformedTree(
             f"speculative_num_draft_tokens = {tokens}, but with a top-k of 1 SGLang verifies "
-            f"steps + 1 = {steps + 1}"
+            f"steps + 1 = {steps + 1} tokens"
         )
     if tokens < 2:
-        raise MalformedTree("speculative_num_draft_tokens = 1, but it counts the root: at least 2")
+        raise MalformedTree(
+            "speculative_num_draft_tokens = 1, but it counts the root, so it must be at least 2"
+        )
     return TopK(k, steps, tokens - 1)
 
 
@@ -71,11 +73,11 @@ def _flags(text: str) -> dict[str, int]:
 
 
 def load(data: Any) -> TreeShape:
-    """The shape, where the flags leave only one: a chain (top-k 1) or one level (1 step).
+    """The shape, if the flags permit only one: a chain (top-k 1) or a single level (1 step).
 
     Raises:
-        MalformedTree: if they are no such flags.
-        NoShape: if the tree depends on what is drafted.
+        MalformedTree: if the flags are invalid; see `settings`.
+        NoShape: if the tree depends on the drafted tokens.
     """
     return settings(data).shape()
 
@@ -84,7 +86,7 @@ def dump(shape: TreeShape) -> Export:
     """The flags of the smallest search that can draw the shape.
 
     Raises:
-        NotExportable: if the shape is only a root.
+        NotExportable: if the shape is the root alone.
 
     Example:
         >>> print(dump(TreeShape.chain(3)).content)

@@ -34,12 +34,12 @@ INDEX, CHILD, SIBLING = "retrive_index", "retrive_next_token", "retrive_next_sib
 def load(data: Any) -> TreeShape:
     """Read the tensors of one tree: a dictionary of tensors or lists, or its JSON.
 
-    Both spellings (`retrive_`, `retrieve_`) are read. `retrive_index` and `positions` may be left out;
-    if they are there, they must fit the tree.
+    Both spellings (`retrive_`, `retrieve_`) are read. `retrive_index` and `positions` are optional; if
+    present, they must agree with the tree.
 
     Raises:
-        MalformedTree: if they hold several trees, or none: a node reached twice or not at all, a child
-            before its parent, siblings out of order.
+        MalformedTree: if the tensors hold several trees, or do not describe a tree: a node is reached twice
+            or not at all, a child precedes its parent, or siblings are out of order.
 
     Example:
         >>> load({"retrive_next_token": [1, -1, -1], "retrive_next_sibling": [-1, 2, -1]}).parents
@@ -49,7 +49,7 @@ def load(data: Any) -> TreeShape:
     if isinstance(given, dict):
         renamed = {str(key).replace("retrieve_", "retrive_"): key for key in given}
         if len(renamed) < len(given):
-            raise MalformedTree(f"a tensor stands there in both spellings: {shown(list(given))}")
+            raise MalformedTree(f"a tensor is given in both spellings: {shown(list(given))}")
         given = {name: given[key] for name, key in renamed.items()}
     tensors = fields("a tree", given, [CHILD, SIBLING], [INDEX, "positions"])
     rows = {name: _row(name, value) for name, value in tensors.items()}
@@ -58,7 +58,7 @@ def load(data: Any) -> TreeShape:
     for name, row in rows.items():
         if not row or len(row) != size:
             raise MalformedTree(
-                f"{name} has {len(row)} entries, {CHILD} has {size}: both need one for each node"
+                f"{name} has {len(row)} entries, but {CHILD} has {size}: both need one for each node"
             )
     shape = shape_of(_parents(child, sibling))
     if INDEX in rows and [i - rows[INDEX][0] for i in rows[INDEX]] != list(range(size)):
@@ -83,7 +83,9 @@ def _row(name: str, value: Any) -> list[int]:
             )
         node_count(value.shape[-1])
         if value.ndim == 2 and value.shape[0] != 1:
-            raise MalformedTree(f"{name} holds {value.shape[0]} trees: give the row of one")
+            raise MalformedTree(
+                f"{name} holds {value.shape[0]} trees: give the row of a single tree"
+            )
         value = value.flatten().tolist()
     elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
         value = value[0]
@@ -93,14 +95,16 @@ def _row(name: str, value: Any) -> list[int]:
 
 
 def _parents(child: Sequence[int], sibling: Sequence[int]) -> list[int]:
-    """The parents that first children and next siblings say; each chain of siblings goes up."""
+    """The parents that first children and next siblings imply; each chain of siblings must ascend."""
     size = len(child)
     parents = [-1] + [-2] * (size - 1)
     if sibling[0] != -1:
         raise MalformedTree(f"{SIBLING}[0] = {sibling[0]}, but the root has no sibling: -1")
     for node in range(size):
         if parents[node] == -2:
-            raise MalformedTree(f"node {node} is no earlier node's child: it cannot be reached")
+            raise MalformedTree(
+                f"node {node} is not the child of any earlier node, so it cannot be reached"
+            )
         before, name, at = node, CHILD, node
         number = child[node]
         while number != -1:
@@ -115,7 +119,7 @@ def _parents(child: Sequence[int], sibling: Sequence[int]) -> list[int]:
 
 
 def dump(shape: TreeShape) -> Export:
-    """The tensors of one tree with the root at position 0: add the sequence length to `positions`.
+    """The tensors of one tree whose root is at position 0; add the sequence length to `positions`.
 
     Example:
         >>> dump(TreeShape.expansion([2, 1])).value["retrive_next_token"]

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's settings: choices for static trees, three numbers for dynamic ones.
+"""TensorRT-LLM's settings: choices for static trees, and three numbers for dynamic ones.
 
 Facts (NVIDIA/TensorRT-LLM, `tensorrt_llm/llmapi/llm_args.py`): `medusa_choices` and `eagle_choices` are
 rank paths; `eagle_choices` may also be their text, gives `max_total_draft_tokens = len(choices)` and
@@ -29,14 +29,14 @@ LEGACY = (
 
 
 def load(data: Any) -> TreeShape:
-    """Read settings (YAML or JSON text, or a dictionary), with or without `speculative_config` above.
+    """Read settings (YAML or JSON text, or a dictionary), possibly nested in `speculative_config`.
 
-    Choices give their shape. Numbers give a chain, or one level; other settings that have nothing to do
-    with the tree are passed over.
+    Choices give their shape; numbers give a chain or a single level. Settings unrelated to the tree are
+    ignored.
 
     Raises:
-        MalformedTree: if the settings contradict each other, or what the engine takes.
-        NoShape: if the tree depends on what is drafted.
+        MalformedTree: if the settings contradict each other, or the engine would refuse them.
+        NoShape: if the tree depends on the drafted tokens.
 
     Example:
         >>> load("max_draft_len: 3") == TreeShape.chain(3)
@@ -46,7 +46,7 @@ def load(data: Any) -> TreeShape:
     if isinstance(settings, dict) and isinstance(settings.get("speculative_config"), dict):
         settings = settings["speculative_config"]
     if not isinstance(settings, dict):
-        raise MalformedTree(f"settings are an object, not {shown(settings)}")
+        raise MalformedTree(f"settings must be an object, not {shown(settings)}")
     given = {key: value for key, value in settings.items() if value is not None}
     numbers = {
         key: integer(key, given[key], 1, MAX_NODES)
@@ -59,7 +59,7 @@ def load(data: Any) -> TreeShape:
     choices = [key for key in ("medusa_choices", "eagle_choices") if key in given]
     if len(choices) + dynamic > 1:
         raise MalformedTree(
-            f"{choices} and use_dynamic_tree exclude each other: one of them is allowed"
+            f"{choices} and use_dynamic_tree exclude each other: give only one of them"
         )
     if choices:
         return _static(choices[0], given[choices[0]], numbers)
@@ -78,7 +78,7 @@ def _read(text: str) -> Any:
         return parse_yaml(text)
     except Unreadable as error:
         place = "" if error.line is None else f"line {error.line}, column {error.column}: "
-        what = "no YAML: " if isinstance(error, NotYaml) else ""
+        what = "not YAML: " if isinstance(error, NotYaml) else ""
         raise MalformedTree(f"{place}{what}{error.said}") from None
 
 
@@ -88,7 +88,10 @@ def _static(key: str, choices: Any, numbers: dict[str, int]) -> TreeShape:
     depths = [shape.depth] if key == "eagle_choices" else [drafts, shape.depth]
     for name, allowed in (("max_total_draft_tokens", [drafts]), ("max_draft_len", depths)):
         if numbers.get(name, allowed[0]) not in allowed:
-            raise MalformedTree(f"{name} = {numbers[name]}, but {key} make it {allowed[0]}")
+            raise MalformedTree(
+                f"{name} = {numbers[name]}, but by {key} it must be {allowed[0]}: correct it, or leave "
+                "it out"
+            )
     return shape
 
 
@@ -97,7 +100,7 @@ def _grown(numbers: dict[str, int], dynamic: bool) -> TreeShape:
     if not dynamic:
         if total not in (None, depth):
             raise MalformedTree(
-                f"max_total_draft_tokens = {total}, but without a tree it is max_draft_len = {depth}"
+                f"max_total_draft_tokens = {total}, but without a tree it must be max_draft_len = {depth}"
             )
         return TopK(1, depth, depth).shape()
     if "dynamic_tree_max_topK" not in numbers:
@@ -113,10 +116,10 @@ def _grown(numbers: dict[str, int], dynamic: bool) -> TreeShape:
 
 
 def dump(shape: TreeShape) -> Export:
-    """The settings of a dynamic tree that can become this shape; of a chain, if it is one.
+    """The settings of a dynamic tree that can take this shape, or of a chain if the shape is one.
 
     Raises:
-        NotExportable: if the shape is only a root.
+        NotExportable: if the shape is the root alone.
 
     Example:
         >>> print(dump(TreeShape.expansion([2, 1])).content)
@@ -141,11 +144,11 @@ def dump_choices(shape: TreeShape) -> Export:
     """The shape as Medusa choices.
 
     Raises:
-        NotExportable: if the shape is only a root.
+        NotExportable: if the shape is the root alone.
     """
     if shape.size == 1:
         raise NotExportable(
-            "a root alone is plain decoding: leave out the engine's speculative_config"
+            "the root alone is plain decoding: leave out the engine's speculative_config"
         )
     value = {
         "decoding_type": "Medusa",
@@ -158,7 +161,7 @@ def dump_choices(shape: TreeShape) -> Export:
 
 
 def _written(settings: dict[str, Any]) -> str:
-    """The settings as YAML, a line each; their values are plain enough to be written by hand."""
+    """The settings as YAML, one per line; their values need no quoting."""
     written = {key: "true" if value is True else value for key, value in settings.items()}
     return "\n".join(
         ["speculative_config:", *(f"  {key}: {value}" for key, value in written.items())]

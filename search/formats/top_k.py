@@ -1,8 +1,8 @@
-"""Top-k settings: how engines that grow EAGLE-2 trees (arXiv:2406.16858) describe them.
+"""Top-k settings: the numbers by which engines describe EAGLE-2 trees (arXiv:2406.16858).
 
-Every level keeps the k best nodes and gives each k children; of all these candidates the best are
-verified. So three numbers name no shape, but they bound it. Here: the smallest k with which an engine
-can draw a given shape, and the shape where only one is possible.
+Every level keeps the k best nodes and gives each k children; of all these candidates, the best are
+verified. So the three numbers bound a shape without determining it. This module finds the smallest k with
+which an engine can draw a given shape, and the shape of settings that permit only one.
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from treespec.shape import TreeShape
 __all__ = ["SHAPE", "TopK"]
 
 SHAPE = (
-    "the shape: the engine grows another tree at every step; depth, draft tokens and the least top-k "
+    "the shape: the engine grows a new tree at every step; depth, draft tokens and the smallest top-k "
     "with which this engine can draw it are kept"
 )
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The settings.
+    """Top-k settings of a dynamic tree.
 
     Attributes:
         k: children drafted at each of the k nodes that a level keeps.
         depth: levels below the root.
-        drafts: draft tokens verified, the root not counted.
+        drafts: verified draft tokens, without the root.
     """
 
     k: int
@@ -35,10 +35,10 @@ class TopK:
 
     @classmethod
     def of(cls, shape: TreeShape) -> "TopK":
-        """Depth and draft tokens of a shape, and the least k with which it can be drawn.
+        """Depth and draft tokens of a shape, and the smallest k with which it can be drawn.
 
         Raises:
-            NotExportable: if the shape is only a root.
+            NotExportable: if the shape is the root alone.
 
         Example:
             >>> TopK.of(TreeShape.expansion([2, 1, 1]))
@@ -46,25 +46,25 @@ class TopK:
         """
         if shape.size == 1:
             raise NotExportable(
-                "a root alone is plain decoding: leave out the engine's speculative settings"
+                "the root alone is plain decoding: leave out the engine's speculative settings"
             )
-        parents = [0] * (shape.depth + 1)
+        internal_nodes = [0] * (shape.depth + 1)
         for node in shape.internal:
-            parents[shape.depths[node]] += 1
+            internal_nodes[shape.depths[node]] += 1
         widest = max(len(children) for children in shape.children)
-        return cls(max(widest, *parents), shape.depth, shape.size - 1)
+        return cls(max(widest, *internal_nodes), shape.depth, shape.size - 1)
 
     @property
     def candidates(self) -> int:
-        """Nodes that are drafted: k in the first level, k times k in each other."""
+        """Number of drafted nodes: k in the first level, k times k in every other."""
         return self.k + (self.depth - 1) * self.k**2
 
     def shape(self) -> TreeShape:
-        """The shape, where only one can come of these settings: a chain, or a single level.
+        """The shape, if these settings permit only one: a chain, or a single level.
 
         Raises:
-            MalformedTree: if more tokens are wanted than are drafted.
-            NoShape: if the shape depends on what is drafted.
+            MalformedTree: if more tokens are to be verified than are drafted.
+            NoShape: if the shape depends on the drafted tokens.
         """
         node_count(self.drafts + 1)
         if self.drafts > self.candidates:
@@ -77,6 +77,6 @@ class TopK:
         if self.depth == 1:
             return TreeShape.kary(self.drafts, 1)
         raise NoShape(
-            f"top-k {self.k}, depth {self.depth} and {self.drafts} draft tokens name no shape: "
-            "the engine grows another tree at every step; use an EAGLE-2 growth with these numbers"
+            f"top-k {self.k}, depth {self.depth} and {self.drafts} draft tokens do not determine a shape: "
+            "the engine grows a new tree at every step; use an EAGLE-2 growth with these numbers"
         )

@@ -1,6 +1,6 @@
-"""Our own JSON: {"version", "parents", "order"} and nothing that can be derived.
+"""Our own JSON: {"version", "parents", "order"}, without anything that can be derived.
 
-The root counts: it is node 0, `parents[0]` is -1. Every shape comes back as it was, numbering included.
+The root is counted: it is node 0, and `parents[0]` is -1. Every shape is preserved, numbering included.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ __all__ = ["FORMAT", "dump", "load"]
 
 
 def load(data: Any) -> TreeShape:
-    """Read what `dump` wrote: the text, or the dictionary in it.
+    """Read a tree that `dump` wrote: the text, or the dictionary in it.
 
     Raises:
-        MalformedTree: if it is anything else.
+        MalformedTree: if the input is not such a tree.
     """
     tree = fields(
         "a tree",

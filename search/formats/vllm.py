@@ -1,11 +1,11 @@
-"""vLLM: `speculative_token_tree` of older versions, and the chain that newer ones take.
+"""vLLM: `speculative_token_tree` of older versions, and the chain that newer versions take.
 
-Facts, of the versions that had trees (pull requests 20401 to 42121, the latter "Remove tree attention",
+Facts about the versions that had trees (pull requests 20401 to 42121, the latter "Remove tree attention",
 merged in May 2026): the setting is a *string* of a list of tuples; `SpeculativeConfig` in
 `vllm/config/speculative.py` sorts it by (length, path); `num_speculative_tokens` is the number of paths
 (`tests/v1/spec_decode/test_tree_attention.py`), so **the root is not counted**. `propose_tree` in
 `vllm/v1/spec_decode/eagle.py` drafts the same number of children at every node of a level
-(`child_drafts_per_level`: this level's nodes divided by the level's before, rounded down), so only
+(`child_drafts_per_level`: this level's nodes divided by those of the level before, rounded down), so only
 SpecInfer's expansions are drafted as they are written.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["CHAIN", "FORMAT", "dump", "dump_chain", "load", "load_chain"]
 
 UNEVEN = (
     "which nodes of a level have children: vLLM drafts equally many at each, so it does not draw this "
-    "shape as it is written"
+    "shape as written"
 )
 BRANCHES = "everything but the depth: current versions draft chains"
 REMOVED = (
@@ -31,7 +31,7 @@ REMOVED = (
 
 
 def load(data: Any) -> TreeShape:
-    """Read the string, a list of tuples, or a speculative config (JSON or dictionary) that holds it.
+    """Read the string, a list of tuples, or a speculative config (JSON or dictionary) that contains it.
 
     Raises:
         MalformedTree: if it is not a tree, or `num_speculative_tokens` is not the number of its paths.
@@ -45,10 +45,10 @@ def load(data: Any) -> TreeShape:
         raise MalformedTree(f"speculative_token_tree must be a string, not {shown(tree)}")
     shape = from_text(tree)
     if "num_speculative_tokens" in data:
-        given = integer("num_speculative_tokens", data["num_speculative_tokens"], 1)
-        if given != shape.size - 1:
+        tokens = integer("num_speculative_tokens", data["num_speculative_tokens"], 1)
+        if tokens != shape.size - 1:
             raise MalformedTree(
-                f"num_speculative_tokens = {given}, but the tree has {shape.size - 1} paths"
+                f"num_speculative_tokens = {tokens}, but the tree has {shape.size - 1} paths"
             )
     return shape
 
@@ -57,7 +57,7 @@ def dump(shape: TreeShape) -> Export:
     """The shape as vLLM's string.
 
     Raises:
-        NotExportable: if the shape is only a root.
+        NotExportable: if the shape is the root alone.
 
     Example:
         >>> print(dump(TreeShape.kary(2, 1)).content)
@@ -74,7 +74,7 @@ def load_chain(data: Any) -> TreeShape:
     """The chain of `num_speculative_tokens`, read from a speculative config (JSON or dictionary)."""
     config = read_json(data) if isinstance(data, str) else data
     if not isinstance(config, dict):
-        raise MalformedTree(f"a speculative config is an object, not {shown(config)}")
+        raise MalformedTree(f"a speculative config must be an object, not {shown(config)}")
     if "speculative_token_tree" in config:
         raise MalformedTree("speculative_token_tree is set: this is the format 'vllm'")
     tokens = integer(
@@ -87,7 +87,7 @@ def dump_chain(shape: TreeShape) -> Export:
     """The chain of the same depth, as a speculative config.
 
     Raises:
-        NotExportable: if the shape is only a root.
+        NotExportable: if the shape is the root alone.
 
     Example:
         >>> dump_chain(TreeShape.kary(2, 3)).content
@@ -102,7 +102,7 @@ def dump_chain(shape: TreeShape) -> Export:
 def _drafts(shape: TreeShape) -> None:
     if shape.size == 1:
         raise NotExportable(
-            "a root alone is plain decoding: num_speculative_tokens must be at least 1, "
+            "the root alone is plain decoding, but num_speculative_tokens must be at least 1: "
             "leave out vLLM's speculative config"
         )
 

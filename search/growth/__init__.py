@@ -1,18 +1,18 @@
-"""Growth policies: trees that grow by what the draft thinks of each text, one policy a file.
+"""Growth policies: trees that grow by the draft's probabilities on each text, one policy per file.
 
-Each is a `treespec.protocols.Growth` without memory: where a tree grows is a function of the tree and of
-the draft's probabilities, so that drafters can share a policy and decoding can stop and go on anywhere.
+Each is a stateless `treespec.protocols.Growth`: where a tree grows is a function of the tree and of the
+draft's probabilities, so drafters can share a policy, and decoding can stop and resume anywhere.
 
-    policy         children                    ends with
-    Eagle2         k best of the k best        the best nodes of the pool
-    OptTree        all that can matter         the best nodes, when a level adds too little
-    SpecExec       all that can matter         the best nodes, exactly
-    EqualGrowth    the best `width` of all     the best nodes, or those that pay
-    CostAware      of the nodes that pay       the nodes that pay
-    DySpec         drawn one by one            all that were drawn
+    policy         children                        keeps
+    Eagle2         k best of the k best            the best nodes of the pool
+    OptTree        all that can matter             the best nodes, once a level adds too little
+    SpecExec       all that can matter             the best nodes, exactly
+    EqualGrowth    the best `width` of all         the best nodes, or those that pay
+    CostAware      of the nodes that pay           the nodes that pay
+    DySpec         drawn one by one                all that were drawn
 
-DySpec draws without replacement and keeps the order of draws (rule `rrsw`). The others choose among
-children by their probabilities, which biases drawn ones: their law is DETERMINISTIC (rules `naive`,
+DySpec draws without replacement and keeps the order of draws (rule `rrsw`). The others select children by
+their probabilities, which would bias randomly drawn ones: their law is DETERMINISTIC (rules `naive`,
 `onehot`, at temperature 0 `greedy`), and drafters refuse any other.
 """
 
@@ -51,4 +51,4 @@ POLICIES: Mapping[str, Callable[..., Growth]] = MappingProxyType(
         "cost_aware": CostAware,
     }
 )
-"""The policies by the names that configs use; each is a class with its settings as arguments."""
+"""The policies by their names in configs; each is a class whose arguments are its settings."""

@@ -1,4 +1,4 @@
-"""Cost-aware growth: draft another level, and verify another node, only while that pays its time."""
+"""Cost-aware growth: draft another level, or verify another node, only while the gain is worth the time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,46 +23,48 @@ from treespec.tree import Law, TreeShape
 __all__ = ["CostAware"]
 
 LEAST_GAIN = 1e-9
-"""Relative gain below which a plan is no better than to stop."""
+"""Relative gain below which a plan is considered no better than stopping."""
 
 
 @dataclass(frozen=True)
 class CostAware:
-    """Grows as long as the expected tokens of more pay the measured time of more; ours.
+    """Growth that continues while the expected tokens of more nodes are worth their measured time; ours.
 
-    A node's value is the (calibrated) probability that it is accepted: the product along its path. To
-    keep n nodes yields F = 1 + the sum of their values, in a time T: of the passes drafted so far, of
-    verifying 1 + n nodes, and of what every step takes. The tree is cut where F / T, the predicted tokens
-    per second, is highest.
+    A node's value is the (calibrated) probability that it is accepted: the product along its path. Keeping
+    n nodes yields F = 1 + the sum of their values in a time T, which consists of the passes drafted so far,
+    of verifying 1 + n nodes, and of the fixed parts of a step. The tree is cut where F / T, the predicted
+    tokens per second, is highest.
 
-    Before each level the same is asked of trees that are not drafted yet. What the children of a node
-    would hold is estimated by what the expanded nodes' children hold, rank by rank, weighted by the nodes'
-    values; one to all levels more are played through in these terms, their passes over as many nodes as
-    would have children kept. If none of these plans beats stopping now, drafting stops; else the nodes of
-    the last level that have children in the best plan are run. So the result may be a chain, or the root
-    alone, which is plain decoding.
+    Before each level, plans with one to all of the remaining levels are evaluated in the same way. The
+    acceptance of children that are not drafted yet is estimated from that of the expanded nodes' children,
+    by rank, weighted by the nodes' values; a planned pass runs the nodes whose children would be kept. If
+    no plan beats stopping now, drafting stops; otherwise the nodes of the last level that have children in
+    the best plan are run. So the result may be a chain, or the root alone, which is plain decoding.
 
     EAGLE-2, OPT-Tree and SpecExec spend a fixed budget; Sequoia (arXiv:2402.12374, Section 3.4) and
-    Yggdrasil (arXiv:2512.23858) weigh time, one for a static shape and the other for the number verified.
+    Yggdrasil (arXiv:2512.23858) account for time, the former for a static shape, the latter for the number
+    of verified nodes.
 
-    F / T of each step by itself is not quite the best long-run speed: a second is worth what other steps
-    make of it. With `rate`, F - rate T decides instead; give it the tokens per second that decoding
-    reaches.
+    Maximising F / T in each step separately does not quite maximise the long-run speed, since the value of
+    a second is what other steps yield in it. With `rate`, F - rate T is maximised instead; set it to the
+    tokens per second that decoding reaches.
 
     Args:
         latency: measured times; a `treespec.search.LatencyModel`, or anything with `verify_s` and
-        `draft_level_s`. size: most nodes that are kept, the root included.
-        depth: edges from the root; most draft passes.
+            `draft_level_s`.
+        size: maximum number of nodes that are kept, the root included.
+        depth: maximum number of edges from the root, and of draft passes.
         branching: children of each node that is run.
-        width: most nodes that a pass runs; by default size - 1, or as many as a `LatencyModel` measured.
-        calibration: from the draft's probabilities to acceptance.
+        width: maximum number of nodes that a pass runs; by default size - 1, or the widest pass that a
+            `LatencyModel` has measured.
+        calibration: map from the draft's probabilities to acceptance.
         prefix: committed tokens at which the times are read; None leaves it to `latency`.
-        fixed_s: seconds of a step that `latency` does not know of.
+        fixed_s: seconds per step that `latency` does not include.
         rate: tokens per second that a second is worth; by default what it yields in this step.
-        prior: acceptance that the first level is expected to hold, before anything is drafted.
+        prior: expected acceptance of the first level, before anything is drafted.
 
     Raises:
-        InvalidGrowth: if a setting is out of range, or a time is none.
+        InvalidGrowth: if a setting is out of range, or a time is invalid.
         NotMeasured: if the times do not cover the sizes.
     """
 
@@ -94,7 +96,7 @@ class CostAware:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.depth
 
     @cached_property
@@ -117,7 +119,7 @@ class CostAware:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The nodes of the last level that have children in the best plan, if it beats stopping."""
+        """The nodes of the last level that have children in the best plan; none if stopping is better."""
         levels = self.depth - shape.depth
         if shape.size == 1:
             return self._first
@@ -135,7 +137,7 @@ class CostAware:
         return [(node, self.branching) for node in np.sort(run).tolist()]
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes that pay for their verification."""
+        """The nodes that are worth verifying."""
         paths = read_values(shape, probs, self.calibration).paths
         order = best(paths, len(paths))
         drafted = self._seconds.drafted(_widths(shape))
@@ -143,14 +145,14 @@ class CostAware:
 
     @cached_property
     def _first(self) -> Sequence[tuple[int, int]]:
-        """Whether to draft at all: decided once, since nothing is known of any text then."""
+        """Whether to draft at all; decided once, since nothing is known about a text at its root."""
         if self.size == 1:
             return ()
         plan = self._plan(np.zeros(0), [], np.ones(1), np.array([self.prior]), self.depth)
         return () if plan is None else ((0, self.branching),)
 
     def _profile(self, shape: TreeShape, values: Values) -> Float[np.ndarray, "k"]:
-        """What the children of a node hold by rank, on average of the nodes expanded so far."""
+        """Mean acceptance of children by rank, over the nodes expanded so far, weighted by their values."""
         rows = values.acceptance[1:].reshape(-1, self.branching)
         weights = values.paths[np.array(shape.parents[1 :: self.branching])]
         return weights @ rows / max(weights.sum(), np.finfo(np.float64).tiny)
@@ -163,38 +165,36 @@ class CostAware:
         profile: Float[np.ndarray, "k"],
         levels: int,
     ) -> Cut | None:
-        """The best plan that drafts on, if it beats stopping now.
+        """The best plan that continues drafting; None if stopping now is better.
 
         Args:
             drafted: values of the drafted nodes, best first.
-            widths: nodes run in each pass so far.
+            widths: number of nodes run in each pass so far.
             level: values of the nodes that can be run next, best first.
-            profile: see `_profile`; for the root a guess.
-            levels: how many more are allowed.
+            profile: see `_profile`; a guess for the root.
+            levels: number of further levels that are allowed.
         """
         seconds = self._seconds
-        now = seconds.cut(drafted, seconds.drafted(widths))
-        plan, enough = None, now.score + abs(now.score) * LEAST_GAIN
+        stop = seconds.cut(drafted, seconds.drafted(widths))
+        plan, best_score = None, stop.score + abs(stop.score) * LEAST_GAIN
         pool, run = drafted, [level]
         for _ in range(levels):
             children = np.sort(np.outer(run[-1], profile).ravel())[::-1][: self.size]
             pool = np.sort(np.concatenate([pool, children]))[::-1][: self.size]
-            # First as if all were run, then only those with children that this would keep.
-            seconds_cut = seconds.cut(pool, seconds.drafted([*widths, *map(len, run)]))
-            used = [int((nodes * profile[0] >= seconds_cut.least).sum()) for nodes in run]
+            # Cut as if all nodes were run, then run only nodes with children that this cut keeps.
+            cut = seconds.cut(pool, seconds.drafted([*widths, *map(len, run)]))
+            used = [int((nodes * profile[0] >= cut.least).sum()) for nodes in run]
             if all(used):
-                tokens = 1 + float(pool[: seconds_cut.nodes].sum())
-                time = seconds.drafted([*widths, *used]) + float(
-                    seconds.by_size[seconds_cut.nodes + 1]
-                )
+                tokens = 1 + float(pool[: cut.nodes].sum())
+                time = seconds.drafted([*widths, *used]) + float(seconds.by_size[cut.nodes + 1])
                 score = seconds.score(tokens, time)
-                if score > enough:
-                    plan, enough = Cut(seconds_cut.nodes, score, seconds_cut.least), score
+                if score > best_score:
+                    plan, best_score = Cut(cut.nodes, score, cut.least), score
             run.append(children[: self._width])
         return plan
 
 
 def _widths(shape: TreeShape) -> list[int]:
-    """Nodes run in each pass."""
+    """Number of nodes run in each pass."""
     run = np.array(shape.depths)[list(shape.internal)]
     return np.bincount(run, minlength=shape.depth).tolist() if len(run) else []

@@ -1,4 +1,4 @@
-"""DySpec: one child at a time, where the most probability is left."""
+"""DySpec: draw one child at a time, where the most probability is left."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,30 +15,30 @@ from treespec.tree import Law, TreeShape
 __all__ = ["DySpec"]
 
 EXHAUSTED_SHARE = 1e-6
-"""Share of a node's distribution below which its children hold all of it, but for rounding."""
+"""Remaining share of a node's distribution that counts as nothing, to allow for rounding."""
 
 
 @dataclass(frozen=True)
 class DySpec:
-    """DySpec's greedy expansion (arXiv:2410.11744, Algorithm 1): the next child where it counts most.
+    """DySpec's greedy expansion (arXiv:2410.11744, Algorithm 1): the next child where its value is highest.
 
-    The paper keeps a heap of places for a next child, each with the distribution R that is left there and
-    the probability v that verification gets to it. The best place is popped, y is drawn from R, and two
-    places are pushed: the same with value v (1 - R[y]) and without y, and the new child with v R[y].
+    The paper keeps a heap of places for a next child, each with the remaining distribution R and the
+    probability v that verification reaches it. The best place is popped, y is drawn from R, and two places
+    are pushed: the same place without y, with value v (1 - R[y]), and the new child's, with v R[y].
 
     These values telescope. With Q the initial distribution of a node, a child's value is its parent's
-    times Q[y], and a place's is its node's times the mass of Q that no child has taken. So ours has no
-    heap: it takes the largest of these products, ties to the node created first.
+    times Q[y], and a place's value is its node's times the mass of Q that no child has taken. So ours needs
+    no heap: it takes the largest of these products, and the node created first among ties.
 
-    Children are drawn without replacement and stay in the order of draws, so that `rrsw` is lossless:
-    where a next child is drawn may depend on the tokens drawn before it, only which of them are kept may
-    not. Each new place costs a pass of the draft over one node. Drawing ends where no mass is left
-    (at temperature 0 after one chain).
+    Children are drawn without replacement and stay in the order of draws, so that `rrsw` is lossless: the
+    place of the next draw may depend on earlier tokens, but the choice of nodes to keep may not. Each new
+    place costs a draft pass over one node. Drawing ends where no mass is left (at temperature 0, after one
+    chain).
 
     Args:
-        size: nodes, the root included.
-        depth: most edges from the root; by default size - 1, which is no limit.
-        calibration: values by acceptance instead of the draft's probability.
+        size: number of nodes, the root included.
+        depth: maximum number of edges from the root; by default size - 1, which is no limit.
+        calibration: ranks by acceptance instead of the draft's probability.
 
     Raises:
         InvalidGrowth: if a setting is out of range.
@@ -58,19 +58,19 @@ class DySpec:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.size - 1 if self.depth is None else min(self.depth, self.size - 1)
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """One child more, at the place of most value."""
+        """One more child, at the place of highest value."""
         if shape.size >= self.size:
             return ()
         values = read_values(shape, probs, self.calibration)
         parents = np.array(shape.parents[1:], dtype=np.int64)
-        left = 1 - np.bincount(parents, values.acceptance[1:], minlength=shape.size)
-        places = values.paths * np.maximum(left, 0)
+        remaining = 1 - np.bincount(parents, values.acceptance[1:], minlength=shape.size)
+        places = values.paths * np.maximum(remaining, 0)
         drawn = np.bincount(parents, values.probs[1:], minlength=shape.size)
         places[(drawn > 1 - EXHAUSTED_SHARE) | (np.array(shape.depths) >= self.max_depth)] = 0
         node = int(places.argmax())

@@ -1,4 +1,4 @@
-"""EAGLE-2: expand the most probable of each level, then rerank."""
+"""EAGLE-2: expand the most probable nodes of each level, then rerank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ __all__ = ["Eagle2"]
 class Eagle2:
     """The dynamic draft tree of EAGLE-2 (arXiv:2406.16858, Section 4): expansion, then reranking.
 
-    The root gets k children. At each further level the k nodes of most value get k children each, where a
-    node's value is the product of the draft's probabilities along its path (the exponential of the
-    paper's sum of logarithms). Of the pool of k + (depth - 1) k^2 nodes the size - 1 of most value are
+    The root gets k children. At each further level, the k nodes of highest value get k children each, where
+    a node's value is the product of the draft's probabilities along its path (the exponential of the
+    paper's sum of logarithms). Of the pool of k + (depth - 1) k^2 nodes, the size - 1 of highest value are
     kept. Ties go to the shallower node, then to the one created first, so no node loses its parent.
 
     The published code counts the levels after the first: its `depth` is ours less 1, and its
@@ -28,8 +28,8 @@ class Eagle2:
 
     Args:
         k: children of an expanded node, and nodes expanded in a level.
-        depth: edges from the root; draft passes.
-        size: most nodes that are kept, the root included.
+        depth: edges from the root, and number of draft passes.
+        size: maximum number of nodes that are kept, the root included.
         calibration: ranks by acceptance instead of the draft's probability.
 
     Raises:
@@ -38,7 +38,7 @@ class Eagle2:
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
     keeps_best: ClassVar[bool] = True
-    """Whether nodes worth less than all that are kept could have changed nothing."""
+    """Whether nodes worth less than every kept node cannot affect the result."""
 
     k: int
     depth: int
@@ -53,7 +53,7 @@ class Eagle2:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.depth
 
     def next(
@@ -68,7 +68,7 @@ class Eagle2:
         return [(node, self.k) for node in chosen]
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The best nodes of the whole pool."""
+        """The best nodes of the pool."""
         if shape.size <= self.size:
             return range(shape.size)
         return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()

@@ -1,4 +1,4 @@
-"""Equal growth: levels of one width, for passes of one shape, and a cut in the end."""
+"""Equal growth: levels of equal width, for passes of one shape, pruned at the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,19 +29,19 @@ class EqualGrowth:
 
     Every level has `width` nodes: the best of all children of the level above, by the product of
     probabilities along the path. So all draft passes but the first, over the root alone, have one shape,
-    which graphs captured once can replay. In the end the best nodes of all levels are kept: `size` of
+    for which a captured graph can be replayed. At the end the best nodes of all levels are kept: `size` of
     them, or with `latency` the number at which the predicted tokens per second are highest.
 
-    A child that did not make its level is not verified either. Ours also can rank by calibrated
+    A child that is not selected for its level is not verified either. Ours can also rank by calibrated
     probabilities; it leaves the paper's schedule of stages to the runtime.
 
     Args:
-        width: nodes of a level; each is offered as many children.
-        depth: edges from the root; draft passes.
-        size: most nodes that are kept, the root included; by default all.
-        latency: measured times, to choose how many of these are verified.
+        width: nodes of a level, and candidate children of each node.
+        depth: edges from the root, and number of draft passes.
+        size: maximum number of nodes that are kept, the root included; by default all.
+        latency: measured times, by which the number of verified nodes is chosen.
         prefix: committed tokens at which the times are read; None leaves it to `latency`.
-        fixed_s: seconds of a step that `latency` does not know of.
+        fixed_s: seconds per step that `latency` does not include.
         calibration: ranks by acceptance instead of the draft's probability.
 
     Raises:
@@ -67,22 +67,23 @@ class EqualGrowth:
         require_calibration(self)
         if self.latency is None and (self.prefix is not None or self.fixed_s):
             raise InvalidGrowth(
-                "prefix and fixed_s of EqualGrowth say how times are read: give latency, or leave them out"
+                "prefix and fixed_s of EqualGrowth apply to measured times only: give latency, or leave "
+                "them out"
             )
         _ = self._seconds
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.depth
 
     @property
     def keeps_best(self) -> bool:
-        """Whether nodes worth less than all kept ones could have changed nothing; with times they can."""
+        """Whether nodes worth less than every kept node cannot affect the result; with times they can."""
         return self.latency is None
 
     @cached_property
-    def _most(self) -> int:
+    def _largest(self) -> int:
         full = 1 + self.width * self.depth
         return full if self.size is None else min(self.size, full)
 
@@ -92,7 +93,7 @@ class EqualGrowth:
             return None
         return read_seconds(
             self.latency,
-            size=self._most,
+            size=self._largest,
             width=self.width,
             children=self.width,
             prefix=self.prefix,
@@ -103,8 +104,8 @@ class EqualGrowth:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The level: the best `width` of the nodes last drafted, each with as many candidates."""
-        if self._most == 1 or shape.depth == self.depth:
+        """The best `width` of the nodes drafted last, with `width` candidate children each."""
+        if self._largest == 1 or shape.depth == self.depth:
             return ()
         level = last_level(shape)
         if len(level) > self.width:
@@ -113,16 +114,16 @@ class EqualGrowth:
         return [(node, self.width) for node in level.tolist()]
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The best of the nodes that made their level."""
+        """The best of the nodes that were selected for their levels."""
         paths = read_values(shape, probs, self.calibration).paths
         nodes = self._levels(shape, paths)
         order = nodes[best(paths[nodes], len(nodes))]
-        kept = self._most
+        size = self._largest
         if self._seconds is not None:
             widths = [1] + [self.width] * (shape.depth - 1)
             drafted = self._seconds.drafted(widths[: shape.depth])
-            kept = 1 + self._seconds.cut(paths[order[1:]], drafted).nodes
-        return order[:kept].tolist()
+            size = 1 + self._seconds.cut(paths[order[1:]], drafted).nodes
+        return order[:size].tolist()
 
     def _levels(self, shape: TreeShape, paths: Float[np.ndarray, "N"]) -> Int[np.ndarray, "n"]:
         """The root, and the best nodes of each level, in the order of creation."""

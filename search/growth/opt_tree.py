@@ -1,4 +1,4 @@
-"""OPT-Tree: the tree of most expected tokens, as deep as that pays."""
+"""OPT-Tree: the tree with the most expected tokens, as deep as levels add enough."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,20 +25,20 @@ __all__ = ["OptTree"]
 class OptTree:
     """OPT-Tree (arXiv:2406.17276, Algorithm 1): the nodes of largest path products, level by level.
 
-    After each level the estimate E is the sum of the size - 1 largest path products so far, which is what
-    the best tree of that size should gain. Drafting goes on while a level adds more than `delta` to E.
-    The nodes of these products are kept.
+    After each level, the estimate E is the sum of the size - 1 largest path products so far, the expected
+    gain of the best tree of that size. Drafting continues while a level adds more than `delta` to E. The
+    nodes with these products are kept.
 
-    The paper keeps the size - 1 best nodes of each level and looks at all their children. Ours drafts
-    only children that can still be among the best of all levels, by what is known of sorted
-    probabilities (the j-th is at most 1/j): the same tree, from fewer nodes.
+    The paper keeps the size - 1 best nodes of each level and considers all their children. Ours drafts only
+    children that can still be among the best of all levels, given that the j-th largest probability is at
+    most 1/j: the same tree, from fewer nodes.
 
     Args:
-        size: most nodes that are kept, the root included.
+        size: maximum number of nodes that are kept, the root included.
         delta: expected tokens that a level must add; at least 0.
-        depth: edges from the root; most draft passes.
-        branching: most children of a node; by default any number that can matter, size - 1.
-        calibration: ranks by acceptance instead of the draft's probability; must not decrease.
+        depth: maximum number of edges from the root, and of draft passes.
+        branching: maximum number of children of a node; by default size - 1, beyond which none can matter.
+        calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
 
     Raises:
         InvalidGrowth: if a setting is out of range.
@@ -61,18 +61,18 @@ class OptTree:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.depth
 
     @property
     def keeps_best(self) -> bool:
-        """Whether nodes worth less than all kept ones could have changed nothing; with `delta` they can."""
+        """Whether nodes worth less than every kept node cannot affect the result; with `delta` they can."""
         return self.delta == 0
 
     @cached_property
     def _bounds(self) -> Float[np.ndarray, "k"]:
-        wide = self.size - 1 if self.branching is None else min(self.branching, self.size - 1)
-        return rank_bounds(wide, self.calibration)
+        widest = self.size - 1 if self.branching is None else min(self.branching, self.size - 1)
+        return rank_bounds(widest, self.calibration)
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
@@ -89,11 +89,11 @@ class OptTree:
         return promising(shape, paths, wanted, self._bounds)
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes of largest path products."""
+        """The nodes with the largest path products."""
         if shape.size <= self.size:
             return range(shape.size)
         return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()
 
     def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
-        """What the best tree of these nodes should gain."""
+        """The expected gain of the best tree of these nodes."""
         return float(np.sort(paths[1:])[::-1][: self.size - 1].sum())

@@ -1,4 +1,4 @@
-"""The settings of growth policies, checked."""
+"""Checks of the settings of growth policies."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -13,20 +13,20 @@ from treespec.search.errors import InvalidGrowth
 __all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
 
 CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
-"""From the draft's probability of a node given its parent to the probability that it is accepted once its
-parent is. Not decreasing, in [0, 1]."""
+"""A map from the draft's probability of a node given its parent to the probability that it is accepted if
+its parent is. Must be non-decreasing, with values in [0, 1]."""
 
 
 def require_whole(policy: object, name: str, least: int) -> int:
-    """The setting of this name, if it is an integer of at least `least`.
+    """The setting of this name as an integer of at least `least`.
 
     Raises:
-        InvalidGrowth: if it is not.
+        InvalidGrowth: if it is not one.
     """
     value = getattr(policy, name)
     number = plain_integer(value)
     if number is None:
-        raise InvalidGrowth(f"{_where(policy, name, value)} is no integer")
+        raise InvalidGrowth(f"{_where(policy, name, value)} is not an integer")
     if number < least:
         raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at least {least}")
     if number > LARGEST_NUMBER:
@@ -37,14 +37,14 @@ def require_whole(policy: object, name: str, least: int) -> int:
 
 
 def require_number(policy: object, name: str, above: float | None = None) -> None:
-    """Refuse a setting that is no finite number of at least 0, or not more than `above`.
+    """Refuse a setting that is not a finite number of at least 0, or not more than `above`.
 
     Raises:
-        InvalidGrowth: saying which.
+        InvalidGrowth: with the setting and its value.
     """
     value = getattr(policy, name)
     if not NUMBER.holds(value):
-        raise InvalidGrowth(f"{_where(policy, name, value)} is no finite number")
+        raise InvalidGrowth(f"{_where(policy, name, value)} is not a finite number")
     if value < 0 or (above is not None and value <= above):
         least = "at least 0" if above is None else f"more than {above:g}"
         raise InvalidGrowth(f"{_where(policy, name, value)}, but must be {least}")

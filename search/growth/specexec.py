@@ -1,4 +1,4 @@
-"""SpecExec: the most probable continuations of a budget, best first."""
+"""SpecExec: the most probable continuations within a budget, found best first."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ __all__ = ["SpecExec"]
 class SpecExec:
     """SpecExec's draft tree (arXiv:2406.02532, Algorithm 2): the size - 1 most probable continuations.
 
-    A best-first search by the cumulative probability of paths over the tree in which each node has its
-    `branching` best children. It ends when no candidate that is not expanded is better than the worst of
-    the nodes that would be kept: then these are the best of the whole tree, exactly.
+    A best-first search by the cumulative probability of paths, over the tree in which each node has its
+    `branching` best children. It ends when no unexpanded candidate is better than the worst of the nodes
+    that would be kept: these are then exactly the best nodes of the whole tree.
 
-    Like the paper's parallel search, ours expands many nodes in one pass: all of the last level that are
-    better than the worst kept one. So there are at most `depth` passes. It drafts only the children that
-    can still be kept (see `promising`), and leaves nodes at the limit of the depth as they are.
+    Like the paper's parallel search, ours expands many nodes in one pass: all nodes of the last level that
+    are better than the worst kept one. So there are at most `depth` passes. It drafts only the children
+    that can still be kept (see `promising`), and does not expand nodes at the maximum depth.
 
     Args:
-        size: most nodes that are kept, the root included.
-        branching: most children of a node.
-        depth: edges from the root; most draft passes.
-        calibration: ranks by acceptance instead of the draft's probability; must not decrease.
+        size: maximum number of nodes that are kept, the root included.
+        branching: maximum number of children of a node.
+        depth: maximum number of edges from the root, and of draft passes.
+        calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
 
     Raises:
         InvalidGrowth: if a setting is out of range.
@@ -40,7 +40,7 @@ class SpecExec:
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
     keeps_best: ClassVar[bool] = True
-    """Whether nodes worth less than all that are kept could have changed nothing."""
+    """Whether nodes worth less than every kept node cannot affect the result."""
 
     size: int
     branching: int
@@ -55,7 +55,7 @@ class SpecExec:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree."""
+        """Maximum number of edges of a tree."""
         return self.depth
 
     @cached_property

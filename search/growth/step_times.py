@@ -1,4 +1,4 @@
-"""What a step takes, in the terms in which a tree is grown: by nodes verified and levels drafted."""
+"""The time of a step as a growth needs it: by verified nodes and drafted levels."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from treespec.tree import Law
 __all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
 
 MOST_TIMES = 2**16
-"""Sizes and widths whose times are read: far more nodes than a pass of a model can have."""
+"""Limit on the sizes and widths whose times are read: far more nodes than a model's pass can have."""
 
 
 @runtime_checkable
@@ -32,12 +32,12 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True)
 class Cut:
-    """How much of a ranked list of nodes to keep.
+    """The number of nodes to keep of a ranked list.
 
     Args:
-        nodes: how many, the root not counted.
-        score: what the step is then worth: tokens per second, or tokens gained over `rate`.
-        least: value of the last one; infinite if none is kept.
+        nodes: number of kept nodes, without the root.
+        score: resulting score of the step: tokens per second, or tokens gained over `rate`.
+        least: value of the last kept node; infinite if none is kept.
     """
 
     nodes: int
@@ -47,14 +47,14 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class StepSeconds:
-    """Seconds by number, read once.
+    """Seconds of the parts of a step, read once.
 
     Args:
-        by_size: `[size + 1]`, whatever depends on the nodes that are verified, and what every step takes;
-            0 nodes take nothing.
+        by_size: `[size + 1]`, all parts that depend on the number of verified nodes, and the fixed parts of
+            a step; 0 nodes take no time.
         level: `[width + 1]`, a draft pass by the nodes that it runs.
         first: the pass over the root alone.
-        rate: tokens per second that a second is worth elsewhere; None: what it yields in this step.
+        rate: tokens per second that a second is worth elsewhere; None for what it yields in this step.
     """
 
     by_size: Float[np.ndarray, "sizes"]
@@ -63,16 +63,16 @@ class StepSeconds:
     rate: float | None
 
     def drafted(self, widths: list[int]) -> float:
-        """Seconds of the passes over levels of so many nodes, the root's first."""
+        """Seconds of draft passes over levels of these widths, the root's first."""
         later = sum(float(self.level[width]) for width in widths[1:])
         return (self.first if widths else 0.0) + later
 
     def score(self, tokens: float, seconds: float) -> float:
-        """What a step is worth that yields so many tokens in this time."""
+        """The score of a step that yields these tokens in this time."""
         return tokens / seconds if self.rate is None else tokens - self.rate * seconds
 
     def cut(self, ranked: Float[np.ndarray, "n"], drafted: float) -> Cut:
-        """The best number of nodes to keep; the smallest of several.
+        """The best number of nodes to keep, the smallest one among ties.
 
         Args:
             ranked: values of drafted nodes, best first.
@@ -96,22 +96,22 @@ def read_seconds(
     fixed_s: float,
     rate: float | None,
 ) -> StepSeconds:
-    """All times that a policy can need, asked once.
+    """Read all times that a policy can need.
 
-    Of a `LatencyModel` those of deterministic children, with what accepting, committing and the loop
-    itself take.
+    From a `LatencyModel` these are the times of deterministic children, including accepting, committing and
+    the loop itself.
 
     Args:
         times: measured times.
-        size: largest tree to verify.
-        width: most nodes that a draft pass runs.
-        children: of each node that is run.
+        size: nodes of the largest tree to verify.
+        width: maximum number of nodes that a draft pass runs.
+        children: number of children of each node that is run.
         prefix: committed tokens before the root; None leaves it to `times`.
-        fixed_s: seconds of a step that `times` does not know of.
+        fixed_s: seconds per step that `times` does not include.
         rate: see `StepSeconds`.
 
     Raises:
-        InvalidGrowth: if a time is no finite number of at least 0, or a step would take no time.
+        InvalidGrowth: if a time is not a finite number of at least 0, or a step would take no time.
         NotMeasured: by a `LatencyModel`, if it does not cover the sizes.
     """
     for method in ("verify_s", "draft_level_s"):
@@ -134,44 +134,46 @@ def read_seconds(
         shared, law_times = times.times(), times.law_times(law)
         for table in (law_times.accept, shared.commit, shared.rest):
             by_size[1:] += [table.at(n, prefix) for n in sizes]
-        # What assembling takes at least is paid by drafting at all, the rest by the nodes that are kept.
+        # The minimum time of assembling is charged for drafting at all, the rest to the nodes kept.
         least = law_times.assemble.at(1, prefix)
         by_size[1:] += [law_times.assemble.at(n, prefix) - least for n in sizes]
-        more = [
+        draws = [
             (children - 1) * law_times.draw.at(w, prefix) if children > 1 else 0.0 for w in widths
         ]
         passes = [
-            times.draft_level_s(w, prefix, law=law) + m for w, m in zip(widths, more, strict=True)
+            times.draft_level_s(w, prefix, law=law) + draw
+            for w, draw in zip(widths, draws, strict=True)
         ]
         first = law_times.level if law_times.first is None else law_times.first
-        root = first.at(1, prefix) + least + more[0]
+        root = first.at(1, prefix) + least + draws[0]
         level = np.array([0.0, *passes])
     else:
         level = np.array([0.0, *(times.draft_level_s(w, prefix) for w in widths)])
         root = float(level[1])
     by_size[1:] += fixed_s
     for name, seconds in (("verify_s", by_size), ("draft_level_s", level)):
-        wrong = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
-        if len(wrong):
+        invalid = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
+        if len(invalid):
+            n = invalid[0]
             raise InvalidGrowth(
-                f"{name}({wrong[0]}) = {seconds[wrong[0]]!r}, but must be seconds: finite, and at least 0"
+                f"{name}({n}) = {seconds[n]!r}, but must be seconds: finite, and at least 0"
             )
     if not by_size[1:].min() > 0:
         raise InvalidGrowth(
-            f"a tree of {1 + int(by_size[1:].argmin())} nodes takes no time to verify: "
-            "then any tree has infinite speed, so give the times of whole passes, or fixed_s"
+            f"a tree of {1 + int(by_size[1:].argmin())} nodes takes no time to verify, so its speed is "
+            "infinite: give the times of whole passes, or fixed_s"
         )
     return StepSeconds(by_size, level, root, rate)
 
 
 def widest_pass(times: StepTimes, prefix: int | None) -> int | None:
-    """The most nodes that a draft pass was measured for; None if there is no bound."""
+    """The largest number of nodes for which a draft pass was measured; None if there is no bound."""
     if not isinstance(times, LatencyModel):
         return None
     law_times, prefix = times.law_times(Law.DETERMINISTIC.value), times.prefix_at(prefix)
-    ends = [
-        end
+    widths = [
+        width
         for table in (law_times.level, law_times.draw)
-        if (end := table.largest(prefix)) is not None
+        if (width := table.largest(prefix)) is not None
     ]
-    return min(ends, default=None)
+    return min(widths, default=None)

@@ -1,8 +1,8 @@
-"""What the nodes of a growing tree are worth: the probability that they are accepted, as drafted.
+"""The values of a growing tree's nodes: their probabilities of acceptance, as estimated by the draft.
 
-Values are products along paths, multiplied from the root down in float64: with factors of at most 1 no node
-is ever worth more than its parent, rounding included. So the best nodes, ties in the order of creation,
-always are a tree. (Sums of logarithms taken in another order lack this, and saturate.)
+Values are products along paths, multiplied from the root down in float64. With factors of at most 1, no
+node is ever worth more than its parent, even after rounding. So the best nodes, with ties in the order of
+creation, always form a tree. (Sums of logarithms in another order lack this property, and saturate.)
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ROUNDING = 1e-6
-"""By which the probability of the j-th best token may pass 1/j: rows are in float32."""
+"""Relative excess over 1/j that the probability of the j-th best token may have: rows are in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Values:
 
     Args:
         probs: the draft's probability of each node given its parent; 1 for the root.
-        acceptance: the same, calibrated.
+        acceptance: the calibrated probabilities.
         paths: product of the acceptance along the path to each node.
     """
 
@@ -50,15 +50,15 @@ def read_values(
     probs: Callable[[], Float[Tensor, "N"]],
     calibration: CalibrationMap | None = None,
 ) -> Values:
-    """The values of all nodes, with one read from the device.
+    """Read the values of all nodes, with one transfer from the device.
 
     Args:
         shape: the tree so far.
         probs: see `treespec.protocols.Growth.next`.
-        calibration: None takes the draft at its word.
+        calibration: None uses the draft's probabilities unchanged.
 
     Raises:
-        InvalidGrowth: if the calibration gives other than one number in [0, 1] for each.
+        InvalidGrowth: if the calibration does not return one number in [0, 1] for each probability.
     """
     if shape.size == 1:
         return Values(np.ones(1), np.ones(1), np.ones(1))
@@ -75,7 +75,7 @@ def read_values(
 def calibrated(
     calibration: CalibrationMap, probs: Float[np.ndarray, "n"]
 ) -> Float[np.ndarray, "n"]:
-    """What a calibration makes of probabilities, checked.
+    """Apply a calibration to probabilities, and check its output.
 
     Raises:
         InvalidGrowth: see `read_values`.
@@ -83,26 +83,27 @@ def calibrated(
     mapped = np.asarray(calibration(probs), dtype=np.float64)
     if mapped.shape != probs.shape:
         raise InvalidGrowth(
-            f"the calibration gives {list(mapped.shape)} numbers for {list(probs.shape)} probabilities"
+            f"the calibration gives {list(mapped.shape)} numbers for {list(probs.shape)} probabilities, "
+            "but must give one for each"
         )
-    wrong = np.flatnonzero(~((mapped >= 0) & (mapped <= 1)))
-    if len(wrong):
+    invalid = np.flatnonzero(~((mapped >= 0) & (mapped <= 1)))
+    if len(invalid):
         raise InvalidGrowth(
-            f"the calibration gives {mapped[wrong[0]]:g} for the probability {probs[wrong[0]]:g}, but an "
-            "acceptance is in [0, 1]"
+            f"the calibration gives {mapped[invalid[0]]:g} for the probability {probs[invalid[0]]:g}, but "
+            "an acceptance must be in [0, 1]"
         )
     return mapped
 
 
 def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:
-    """The places of the `count` largest values, best first, ties in order."""
+    """The indices of the `count` largest values, best first, with ties in order."""
     return np.argsort(-values, kind="stable")[:count]
 
 
 def rank_bounds(branching: int, calibration: CalibrationMap | None) -> Float[np.ndarray, "k"]:
-    """The most that the j-th best child of a node can be worth of it, for j = 1 .. branching.
+    """Upper bounds of the j-th best child's value relative to its parent's, for j = 1 .. branching.
 
-    Its probability is at most 1/j, whatever the distribution.
+    The probability of that child is at most 1/j, whatever the distribution.
     """
     bounds = np.minimum((1 + ROUNDING) / np.arange(1, branching + 1), 1.0)
     return bounds if calibration is None else calibrated(calibration, bounds)
@@ -114,15 +115,15 @@ def promising(
     wanted: int,
     bounds: Float[np.ndarray, "k"],
 ) -> list[tuple[int, int]]:
-    """The nodes of the last level, and how many children of each could be among the `wanted` best nodes.
+    """The nodes of the last level with children that could be among the `wanted` best nodes, and how many.
 
-    The root is not counted among those. All other children and whatever follows them are worth no more
-    than the worst node that would be kept now, and it came first: leaving them out changes nothing.
+    The best nodes do not include the root. All other children and their descendants are worth no more than
+    the worst node that would be kept now, which was created earlier, so leaving them out changes nothing.
 
     Args:
         shape: the tree so far, drafted level by level.
         paths: the values of its nodes.
-        wanted: nodes to find.
+        wanted: number of nodes to find.
         bounds: see `rank_bounds`.
     """
     drafted = paths[1:]

@@ -1,1 +1,1 @@
-"""How long the parts of a step take: measured times, what lies between them, and their file."""
+"""How long the parts of a step take: measured times, interpolation between them, and their file."""

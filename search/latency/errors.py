@@ -1,4 +1,4 @@
-"""What can be wrong with measured times. Every message says what was given and the way out."""
+"""Errors of measured times. Every message says what was given and the way out."""
 
 from treespec.search.errors import SearchError
 
@@ -6,8 +6,8 @@ __all__ = ["InvalidLatency", "NotMeasured"]
 
 
 class InvalidLatency(SearchError):
-    """Times that are no times, or a file of them that cannot be read."""
+    """Invalid times, or a file of times that cannot be read."""
 
 
 class NotMeasured(SearchError):
-    """A size, prefix, batch or law that the times do not cover: nothing is extrapolated."""
+    """A size, prefix, batch or law that the times do not cover; nothing is extrapolated."""

@@ -1,4 +1,4 @@
-"""Latency tables as text: JSON in milliseconds, read strictly, written so that a person can read it.
+"""Latency tables as text: JSON in milliseconds, read strictly and written for human readers.
 
     {"version": 1,
      "about": {...},
@@ -10,10 +10,11 @@
 
 A table is one number (any size), `{"size": time}`, or `{"prefix": {"size": time}}`; a time is a number, a
 list of measurements, or a list of the measurements of each round (`[[18.4, 18.6], [], [18.3]]`), where all
-tables were measured in the same rounds. `first_ms` and `plain_ms` know no size: a number, a list, or
-`{"prefix": time}`. Only `verify_ms` and, for each law, `level_ms` are needed; what is left out takes no
-time, but `decide_ms`, of trees that grow, is then not known. The law `"any"` stands for all. `disturbed` is
-there only if something else used the machine while times were taken, and says so in a sentence.
+tables share the rounds. `first_ms` and `plain_ms` do not depend on a size: they are a number, a list, or
+`{"prefix": time}`. Only `verify_ms` and, for each law, `level_ms` are required; omitted tables count as no
+time, except that an omitted `decide_ms` (for trees that grow) is unknown, and `first_ms` and `plain_ms` are
+then derived from other tables. The law `"any"` stands for all laws. `disturbed` is present only if another
+process used the machine during the measurement; it is a sentence that says so.
 """
 
 import json
@@ -46,29 +47,30 @@ AXES = {
     "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
     "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "", "decide": "size",
 }  # fmt: skip
-"""Tables, and what their sizes count; nothing for those that know only prefixes."""
+"""The tables, and what their sizes count; empty for tables without sizes."""
 
 ADVICE = {
     "verify": "profile larger trees (`treespec profile --sizes`), or ask for smaller ones",
-    "level": "profile larger trees (`treespec profile --sizes`), ask for narrower ones, or type one "
+    "level": "profile larger trees (`treespec profile --sizes`), ask for narrower ones, or enter one "
     "number if it holds for every width",
     "draft": "measure wider levels (or give one number, if it holds for every width), or ask for narrower "
     "trees",
     "draw": "profile again (`treespec profile` always times the further children of one node, and with a "
     "size of 3 W + 1 or more those of W nodes), or ask for narrower trees",
 }
+"""The way out for requests outside of a table's range."""
 
 LARGEST_COUNT = 10**9
-"""Of sizes, prefixes and batches."""
+"""Limit on sizes, prefixes and batches."""
 
 LARGEST_TIME = 1e12
-"""Times are below this, in the unit of the text."""
+"""Limit on times, in the unit of the text."""
 
 MOST_ENTRIES = 64
-"""Batch sizes of a file, and laws of a batch size."""
+"""Limit on the batch sizes of a file, and on the laws of a batch size."""
 
 Given: TypeAlias = tuple[float | Samples, ...]
-"""Measurements, or those of each round."""
+"""Measurements, or the measurements of each round."""
 
 Curves: TypeAlias = dict[int | None, dict[int | None, Given]]
 """Measurements by prefix and size; None stands for all."""
@@ -86,13 +88,13 @@ def _count(key: Any, least: int, place: str = "") -> int:
 def _samples(value: Any, place: str) -> Given:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
-    rounds = [isinstance(time, list | tuple) for time in times]
-    if any(rounds) and not all(rounds):
+    is_round = [isinstance(time, list | tuple) for time in times]
+    if any(is_round) and not all(is_round):
         raise misplaced(place, value, "mixes times with lists of the times of rounds")
-    if not any(times if any(rounds) else [times]):
+    if not any(times if any(is_round) else [times]):
         raise misplaced(place, value, "is an empty list, but needs at least one time")
-    if any(rounds):
-        return tuple(tuple(_time(time, place) for time in of_round) for of_round in times)
+    if any(is_round):
+        return tuple(tuple(_time(time, place) for time in round_times) for round_times in times)
     return tuple(_time(time, place) for time in times)
 
 
@@ -156,7 +158,7 @@ NO_TIME: Curves = {None: {None: (0.0,)}}
 
 
 class _Law(Strict):
-    """Times of a law in a file; `first` and `plain` are the sum of other parts where they are left out."""
+    """Times of a law in a file; if left out, `first` and `plain` are derived from other tables."""
 
     level_ms: Sized
     first_ms: Unsized = None
@@ -199,23 +201,23 @@ class _Typed(Strict):
 
 
 def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
-    """What `LatencyModel.from_tables` is made of: tables in seconds, for one law and batch size."""
+    """The times for `LatencyModel.from_tables`: tables in seconds, for one law and batch size."""
     given = {name: value for name, value in tables.items() if value is not None} | {"batch": batch}
     try:
         typed = _Typed.model_validate(given)
     except ValidationError as error:
         raise InvalidLatency(f"from_tables: {problems(given, error, 'it')[0]}") from None
-    made = _tables(typed, 1.0)
-    made["level"] = made.pop("draft")
-    shared = {name: made.pop(name) for name in ("verify", "commit", "rest")}
-    return {typed.batch: BatchTimes(**shared, laws={law: LawTimes(**made)})}
+    law_tables = _tables(typed, 1.0)
+    law_tables["level"] = law_tables.pop("draft")
+    shared = {name: law_tables.pop(name) for name in ("verify", "commit", "rest")}
+    return {typed.batch: BatchTimes(**shared, laws={law: LawTimes(**law_tables)})}
 
 
 def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
-    """What `LatencyModel.load` is made of.
+    """Read a latency file; see `read_json`.
 
     Raises:
-        InvalidLatency: if there is none, or it holds something else.
+        InvalidLatency: if the file is missing or not a valid latency file.
     """
     try:
         text = read_text(path)
@@ -225,9 +227,12 @@ def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
 
 
 def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | None]:
-    """The times in a JSON text by batch size, where they are from, and what disturbed them.
+    """The times by batch size in a JSON text, their origin (`about`), and what disturbed them.
 
-    Unknown keys, keys that stand twice, and NaN are refused.
+    Unknown keys, duplicate keys and NaN are refused.
+
+    Raises:
+        InvalidLatency: with the source, the key, the value and what is allowed.
     """
     try:
         file = read_model(_File, text)
@@ -243,25 +248,25 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | No
 def write_json(
     times: Mapping[int, BatchTimes], about: Mapping[str, Any], disturbed: str | None = None
 ) -> str:
-    """Times by batch size as JSON: one line for those of one size."""
+    """Times by batch size as JSON, with a line for the measurements of each size."""
     batches = {}
     for batch, entry in times.items():
         laws = {}
         for name, law in entry.laws.items():
-            said = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
-            laws[name] = said | _plain_tables(law)
+            texts = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
+            laws[name] = texts | _plain_tables(law)
         batches[str(batch)] = _plain_tables(entry) | {"laws": laws}
-    mark = {} if disturbed is None else {"disturbed": disturbed}
-    data = {"version": VERSION, "about": dict(about), **mark, "batches": batches}
+    sentence = {} if disturbed is None else {"disturbed": disturbed}
+    data = {"version": VERSION, "about": dict(about), **sentence, "batches": batches}
     return "\n".join(_lines(data, "")) + "\n"
 
 
 def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
-    """The tables of an entry by name, in seconds; None for those left out that are sums of others.
+    """The tables of an entry by name, in seconds; None for omitted ones without a default.
 
     Args:
-        entry: of the text.
-        scale: seconds in a unit of the text.
+        entry: parsed entry of the text.
+        scale: seconds per unit of the text.
     """
     curves = {key.removesuffix(UNIT): value for key, value in entry}
     return {
@@ -284,10 +289,10 @@ def _curve(
     samples: dict[int | None, Samples] = {}
     rounds: dict[int | None, Rounds] = {}
     for size, times in given.items():
-        of_rounds = [of for of in times if isinstance(of, tuple)]
-        if of_rounds:
-            rounds[size] = tuple(i for i, of in enumerate(of_rounds) for _ in of)
-        flat = [time for of in of_rounds for time in of] or times
+        by_round = [entry for entry in times if isinstance(entry, tuple)]
+        if by_round:
+            rounds[size] = tuple(i for i, round_times in enumerate(by_round) for _ in round_times)
+        flat = [time for round_times in by_round for time in round_times] or times
         samples[size] = tuple(time * scale for time in flat if not isinstance(time, tuple))
     return Curve(name, axis, samples, advice, rounds)
 
@@ -300,7 +305,7 @@ def _law(item: tuple[str, _Law]) -> tuple[str, LawTimes]:
 
 
 def _plain_tables(owner: BatchTimes | LawTimes) -> dict[str, Any]:
-    """The tables as plain data in milliseconds."""
+    """An owner's tables as plain data in milliseconds."""
     tables = {name: table for name in AXES if (table := getattr(owner, name, None)) is not None}
     plain = {}
     for name, table in tables.items():
@@ -317,7 +322,7 @@ def _plain(curve: Curve) -> Any:
 
 
 def _plain_times(times: Samples, rounds: Rounds | None) -> Any:
-    """One time, several, or those of each round, in milliseconds."""
+    """One time, a list of times, or a list for each round, in milliseconds."""
     shown = [float(f"{1e3 * time:.6g}") for time in times]
     if rounds is None:
         return shown[0] if len(shown) == 1 else shown
@@ -333,8 +338,8 @@ def _lines(data: Any, indent: str) -> list[str]:
         return [json.dumps(data, allow_nan=False)]
     lines = ["{"]
     for i, (key, value) in enumerate(data.items()):
-        first, *others = _lines(value, indent + " ")
+        first_line, *more_lines = _lines(value, indent + " ")
         comma = "," if i < len(data) - 1 else ""
-        inner = [f"{indent} {json.dumps(key)}: {first}", *others]
+        inner = [f"{indent} {json.dumps(key)}: {first_line}", *more_lines]
         lines += [*inner[:-1], inner[-1] + comma]
     return [*lines, indent + "}"]

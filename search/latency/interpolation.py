@@ -1,4 +1,4 @@
-"""Times between measured sizes: medians, monotone but for what is proved, joined by straight lines."""
+"""Times between measured sizes: medians, monotone except for significant falls, linearly interpolated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,42 +19,41 @@ Samples: TypeAlias = tuple[float, ...]
 Rounds: TypeAlias = tuple[int, ...]
 
 FALSE_ALARMS = 0.01
-"""Share of curves without any fall of which one is believed to have one."""
+"""Share of curves without any fall for which a fall is reported."""
 
 FEWEST_SAMPLES = 8
-"""Samples of a size below which nothing is proved about it."""
-
+"""Fewest samples of a size for a fall to be significant."""
 
 MOST_CELLS = 2**20
-"""Numbers that a regression of several rows holds at once: rows times the square of the sizes."""
+"""Limit on the numbers that a regression of several rows holds: rows times the square of the sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Time against a size, from repeated measurements at some sizes.
+    """Time as a function of a size, from repeated measurements at some sizes.
 
-    At a measured size the time is the median of its samples, after an isotonic regression (weighted by the
-    number of samples): more work takes no less time, so what says otherwise is noise. Unless it is proved:
-    matrix libraries have faster kernels for some sizes, and a pass over three tokens can take half as long
-    again as one over eight. Where the time falls from one measured size to the next beyond chance (rank sum
-    test, at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
-    independent, as those of one moment are not quite), the regression stops and starts over. Between sizes
-    it is linear. It is linear in the fitted times, too, so a whole step is a
-    weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
+    At a measured size the time is the median of its samples, after an isotonic regression weighted by the
+    number of samples: more work takes no less time, so a fall is usually noise. Some falls are real: matrix
+    libraries have faster kernels for some sizes, and a pass over three tokens can take half as long again
+    as one over eight. Where the time falls significantly from one measured size to the next (rank sum test,
+    at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
+    independent, which samples of one moment are not quite), the regression stops and starts anew. The time
+    is linear between sizes. It is also linear in the fitted times, so a whole step is a weighted sum of
+    them (`weights`), and a bootstrap of thousands of steps is one matrix product.
 
-    A machine is a little faster in one round of measuring than in the next, for all sizes alike. So where
-    it is known which round a sample is of, rounds are resampled and left out, and not samples.
+    A machine is slightly faster in some rounds of measuring than in others, for all sizes alike. So if the
+    round of each sample is known, rounds are resampled instead of samples.
 
     Args:
         name: what was measured, for messages.
         axis: what the size counts, for messages.
-        samples: seconds by size; the only key None stands for every size.
+        samples: seconds by size; a single key None stands for every size.
         advice: the way out, for messages.
-        rounds: by size, the round of measuring that each sample is of, from 0; those of all curves of a
-            model are the same rounds. Samples of a size that is not there are no parts of rounds.
+        rounds: by size, the round of measuring of each sample, from 0; all curves of a model share the
+            rounds. Samples of sizes without an entry do not belong to rounds.
 
     Raises:
-        InvalidLatency: if there is no sample, or one is negative or not finite.
+        InvalidLatency: if there is no sample, or a sample is negative or not finite.
     """
 
     name: str
@@ -64,15 +63,19 @@ class Curve:
     rounds: Mapping[int | None, Rounds] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what is no time."""
+        """Check all times."""
         if not self.samples:
             raise InvalidLatency(f"{self.name} has no times: give at least one")
         ordered = sorted(self.samples, key=lambda size: -1 if size is None else size)
         if ordered[0] is None and len(ordered) > 1:
-            raise InvalidLatency(f"{self.name} has a time for every {self.axis} and others besides")
+            raise InvalidLatency(
+                f"{self.name} has a time for every {self.axis}, so it cannot have other times"
+            )
         for size in ordered:
             if not self.samples[size]:
-                raise InvalidLatency(f"{self.name}, {self.axis} {size}: there is no time")
+                raise InvalidLatency(
+                    f"{self.name}, {self.axis} {size}: there is no time; give at least one"
+                )
             for value in self.samples[size]:
                 if not (np.isfinite(value) and value >= 0):
                     raise InvalidLatency(
@@ -88,12 +91,12 @@ class Curve:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The measured sizes, ascending; none if the time holds for every size."""
+        """The measured sizes, ascending; empty if the time holds for every size."""
         return tuple(size for size in self.samples if size is not None)
 
     @cached_property
     def fitted(self) -> Float[np.ndarray, "sizes"]:
-        """Seconds at the measured sizes, non-decreasing but where a fall is proved."""
+        """Seconds at the measured sizes, non-decreasing except at significant falls."""
         medians = np.array([[np.median(times) for times in self.samples.values()]])
         return self._isotonic(medians)[0]
 
@@ -103,11 +106,11 @@ class Curve:
         draws: int,
         rounds: Float[np.ndarray, "draws rounds"] | None = None,
     ) -> Float[np.ndarray, "draws sizes"]:
-        """The fit again for resamples of every size's samples, drawn with replacement.
+        """The fitted times under resamples of the samples of every size, drawn with replacement.
 
         Args:
-            rng: what samples are drawn from whose rounds are not known.
-            draws: resamples.
+            rng: generator that draws samples whose rounds are not known.
+            draws: number of resamples.
             rounds: how often each round is drawn in each resample.
         """
         medians = []
@@ -121,14 +124,14 @@ class Curve:
 
     @property
     def round_count(self) -> int:
-        """One more than the last round that a sample is of; 0 if no rounds are known."""
-        return 1 + max((max(of) for of in self.rounds.values()), default=-1)
+        """Number of rounds, up to the last one with a sample; 0 if no rounds are known."""
+        return 1 + max((max(rounds) for rounds in self.rounds.values()), default=-1)
 
     def weights(self, sizes: Int[np.ndarray, "asked"]) -> Float[np.ndarray, "asked sizes"]:
-        """How much each fitted time counts in the time at the sizes asked for; rows sum to 1.
+        """The weight of each fitted time in the time at each requested size; rows sum to 1.
 
         Raises:
-            NotMeasured: if one lies outside of the measured sizes.
+            NotMeasured: if a size lies outside of the measured ones.
         """
         if self.anywhere:
             return np.ones((len(sizes), 1))
@@ -150,21 +153,22 @@ class Curve:
 
     @cached_property
     def falls(self) -> tuple[int, ...]:
-        """Places of the sizes at which the time is lower than at the size before, beyond chance."""
+        """Indices of the sizes at which the time is significantly lower than at the size before."""
         samples = [np.asarray(times) for times in self.samples.values()]
         limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(1, len(samples) - 1))
         pairs = enumerate(pairwise(samples), start=1)
-        return tuple(at for at, (left, right) in pairs if _rank_sum(left, right) > limit)
+        return tuple(index for index, (left, right) in pairs if _rank_sum(left, right) > limit)
 
     def _isotonic(self, medians: np.ndarray) -> np.ndarray:
-        """Each row made non-decreasing between falls."""
+        """Make each row non-decreasing between falls, in place."""
         counts = np.array([len(times) for times in self.samples.values()], dtype=float)
-        for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
-            block = medians[:, part]
-            wrong = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
-            most = max(1, MOST_CELLS // block.shape[1] ** 2)
-            for rows in (wrong[at : at + most] for at in range(0, len(wrong), most)):
-                weights = np.broadcast_to(counts[part], (len(rows), block.shape[1]))
+        for start, stop in pairwise((0, *self.falls, len(counts))):
+            block = medians[:, start:stop]
+            decreasing = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
+            batch = max(1, MOST_CELLS // block.shape[1] ** 2)
+            for first in range(0, len(decreasing), batch):
+                rows = decreasing[first : first + batch]
+                weights = np.broadcast_to(counts[start:stop], (len(rows), block.shape[1]))
                 block[rows] = -non_increasing(-block[rows], weights)
         return medians
 
@@ -172,7 +176,7 @@ class Curve:
 def _medians(
     times: Float[np.ndarray, "n"], numbers: Float[np.ndarray, "draws n"]
 ) -> Float[np.ndarray, "draws"]:
-    """The median of the samples as often as each draw has them; of all, where it has none."""
+    """The median of the samples, each repeated as each draw has it; of all samples for empty draws."""
     order = np.argsort(times, kind="stable")
     counts = numbers[:, order].cumsum(axis=1)
     total = counts[:, -1:]
@@ -184,7 +188,7 @@ def _medians(
 
 
 def _rank_sum(left: np.ndarray, right: np.ndarray) -> float:
-    """How much larger the left sample is, in standard deviations of the rank sum (Wilcoxon 1945)."""
+    """How much larger the left samples are, in standard deviations of the rank sum (Wilcoxon 1945)."""
     n, m = len(left), len(right)
     if min(n, m) < FEWEST_SAMPLES:
         return 0.0
@@ -193,16 +197,16 @@ def _rank_sum(left: np.ndarray, right: np.ndarray) -> float:
 
 
 Term: TypeAlias = tuple[Curve, Float[np.ndarray, "steps sizes"]]
-"""A part of the time of some steps: the weights of a curve's fitted times, `weights @ curve.fitted`."""
+"""A part of the time of several steps: a curve, and the weights in `weights @ curve.fitted`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Curves behind prefixes of several lengths; linear between them, too.
+    """Curves for several prefix lengths, with linear interpolation between them.
 
     Args:
         name: what was measured, for messages.
-        curves: by prefix length; the only key None stands for every prefix.
+        curves: curves by prefix length; a single key None stands for every prefix.
     """
 
     name: str
@@ -215,17 +219,17 @@ class Table:
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """The measured prefix lengths, ascending; none if times hold behind every prefix."""
+        """The measured prefix lengths, ascending; empty if times hold for every prefix."""
         return tuple(sorted(prefix for prefix in self.curves if prefix is not None))
 
     def shares(self, prefix: int | None) -> list[tuple[Curve, float]]:
-        """The curves that a prefix lies between, with how much each counts.
+        """The curves that a prefix lies between, with their weights.
 
         Args:
             prefix: committed tokens before the root; None for the middle one of those measured.
 
         Raises:
-            NotMeasured: if it lies outside of the measured ones.
+            NotMeasured: if the prefix lies outside of the measured ones.
         """
         known = self.prefixes
         if not known:
@@ -238,11 +242,11 @@ class Table:
             raise NotMeasured(
                 f"{self.name}: prefix = {prefix}, but times are known for prefixes of {known[0]} to "
                 f"{known[-1]} tokens, and none is extrapolated: `treespec profile --prefixes` measures "
-                "others, and a table without prefixes stands for all"
+                "others, and a table without prefixes holds for all"
             )
-        right = next(i for i, one in enumerate(known) if one > prefix)
-        share = (prefix - known[right - 1]) / (known[right] - known[right - 1])
-        return [(self.curves[known[right - 1]], 1 - share), (self.curves[known[right]], share)]
+        left, right = next(ends for ends in pairwise(known) if prefix < ends[1])
+        share = (prefix - left) / (right - left)
+        return [(self.curves[left], 1 - share), (self.curves[right], share)]
 
     def at(self, size: int, prefix: int | None) -> float:
         """Seconds at one size and prefix."""
@@ -250,25 +254,25 @@ class Table:
         return float(sum(s * (c.weights(asked) @ c.fitted)[0] for c, s in self.shares(prefix)))
 
     def largest(self, prefix: int | None) -> int | None:
-        """The largest size with a time behind this prefix; None if there is no bound."""
+        """The largest size with a time for this prefix; None if there is no bound."""
         bounds = [c.sizes[-1] for c, _ in self.shares(prefix) if not c.anywhere]
         return min(bounds, default=None)
 
 
 def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, float]]) -> list[Term]:
-    """The terms of steps of which each takes several times from one table.
+    """The terms of steps that each take several times from one table.
 
     Args:
         table: the times.
         prefix: see `Table.shares`.
         counts: for each step, how often it takes the time of each size.
     """
-    owner = np.repeat(np.arange(len(counts)), [len(each) for each in counts])
-    sizes = np.array([size for each in counts for size in each], dtype=np.int64)
-    times = np.array([number for each in counts for number in each.values()], dtype=float)
+    step_of = np.repeat(np.arange(len(counts)), [len(step) for step in counts])
+    sizes = np.array([size for step in counts for size in step], dtype=np.int64)
+    numbers = np.array([number for step in counts for number in step.values()], dtype=float)
     terms = []
     for curve, share in table.shares(prefix):
         weights = np.zeros((len(counts), len(curve.samples)))
-        np.add.at(weights, owner, share * times[:, None] * curve.weights(sizes))
+        np.add.at(weights, step_of, share * numbers[:, None] * curve.weights(sizes))
         terms.append((curve, weights))
     return terms

@@ -1,4 +1,4 @@
-"""How long a step takes: measured times of this pair on this machine, and the sum of them for any shape."""
+"""Predict how long a step of any shape takes from the measured times of its parts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ _CHECKED = takes(
     NotMeasured,
     size=COUNT, width=COUNT, prefix=maybe(PREFIX), batch=COUNT, law=maybe(TEXT), shape=SHAPE,
 )  # fmt: skip
-"""Of questions to a model: what is of another kind was not measured."""
+"""Checks the arguments of requests to a model; invalid ones count as not measured."""
 
 
 def _models(value: Any) -> bool:
@@ -44,27 +44,27 @@ def _models(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class LatencyModel:
-    """Times of the parts of a step, measured, and the time of a step of any static shape.
+    """Measured times of the parts of a step, and the predicted time of a step of any static shape.
 
         step = first draft pass + one pass for each further level, by the nodes that it expands
              + further children drawn + assembling + verify(size) + accept(size) + commit(size) + rest
 
     Sequoia (arXiv:2402.12374, section 3.4) takes t(n) of the target and a constant draft pass; ours also
-    knows that wide levels cost more than narrow ones, and what the loop itself costs. Samples are kept, so
-    that what is predicted from them has an interval. Times are monotone in the size but where a fall
-    is proved (`treespec.search.latency.interpolation.Curve`), linear between measured sizes and
-    prefixes, and never extrapolated.
+    accounts for the higher cost of wide levels and for the cost of the loop itself. Samples are kept, so
+    that predictions have intervals. Times are monotone in the size except where a fall is significant
+    (`treespec.search.latency.interpolation.Curve`), linear between measured sizes and prefixes, and never
+    extrapolated.
 
-    `treespec profile` measures one; `from_tables` takes published times; `load` reads a file.
+    `treespec profile` measures a model; `from_tables` takes published times; `load` reads a file.
 
     Args:
         batches: the times by batch size.
-        about: what they were measured on: hardware, versions, pair, dtype, threads, date.
-        disturbed: what else used the machine meanwhile, as a sentence with numbers; None if nothing did, or
-            it is not known.
+        about: where they were measured: hardware, versions, pair, dtype, threads, date.
+        disturbed: a sentence, with numbers, on other processes that used the machine during the
+            measurement; None if there were none, or this is not known.
 
     Raises:
-        InvalidLatency: if there are times for no batch size, or `disturbed` is no sentence.
+        InvalidLatency: if there are no times, or `disturbed` is not a sentence.
     """
 
     batches: Mapping[int, BatchTimes]
@@ -72,7 +72,7 @@ class LatencyModel:
     disturbed: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a model of nothing."""
+        """Refuse a model without times."""
         if not isinstance(self.batches, Mapping) or not self.batches:
             raise InvalidLatency("a latency model needs the times of at least one batch size")
         if self.disturbed is not None and not (isinstance(self.disturbed, str) and self.disturbed):
@@ -98,28 +98,28 @@ class LatencyModel:
         batch: int = 1,
         about: Mapping[str, Any] | None = None,
     ) -> "LatencyModel":
-        """Times typed in by hand, in seconds.
+        """Build a model from times entered by hand, in seconds.
 
         A table is one number, which holds for every size; `{size: time}`; or `{prefix: {size: time}}`. A
         time is a number or a list of repeated measurements. `first` and `plain` do not depend on a size:
-        a number, or `{prefix: time}`. What is left out counts as nothing.
+        they are a number, or `{prefix: time}`. Omitted parts count as no time.
 
         Args:
             verify: the target's pass, by nodes, the root included.
             draft: a draft pass, by the nodes that it expands.
-            first: the first draft pass, if it takes another time than one over one node.
-            draw: drawing one more child, by the nodes that it is drawn for.
+            first: the first draft pass, if its time differs from that of a pass over one node.
+            draw: drawing one more child, by the number of nodes that it is drawn for.
             assemble: the rest of drafting, by nodes.
             accept: the acceptance rule, by nodes.
-            commit: keeping the accepted rows, by nodes.
-            rest: what a step takes besides.
+            commit: keeping the accepted rows in the cache, by nodes.
+            rest: the time of a step outside of these stages.
             plain: a step of plain decoding, if it is not the sum of its parts.
             law: name of the law that the draft's times hold for.
-            batch: texts that are decoded at once.
-            about: where the times are from.
+            batch: number of texts decoded at once.
+            about: origin of the times.
 
         Raises:
-            InvalidLatency: naming the table and the value that is no time.
+            InvalidLatency: with the table and the invalid value.
 
         Example:
             >>> model = LatencyModel.from_tables(verify={1: 0.020, 16: 0.024}, draft={1: 0.002})
@@ -135,45 +135,45 @@ class LatencyModel:
     @classmethod
     @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))
     def of_batches(cls, models: Mapping[int, "LatencyModel"]) -> "LatencyModel":
-        """One model of several, each of which says its times for one batch size.
+        """Combine several models into one, each giving the times of one batch size.
 
         Raises:
             NotMeasured: if a model has no times for its batch size.
             InvalidLatency: if there is no model.
         """
         batches = {batch: models[batch].times(batch) for batch in sorted(models)}
-        said = dict.fromkeys(model.disturbed for model in models.values() if model.disturbed)
+        sentences = dict.fromkeys(model.disturbed for model in models.values() if model.disturbed)
         about = next((model.about for model in models.values()), {})
-        return cls(batches, about, " ".join(said) or None)
+        return cls(batches, about, " ".join(sentences) or None)
 
     @property
     def max_size(self) -> int | None:
-        """The largest tree that a verify time is known for, batch 1 or the smallest; None: no bound."""
+        """The largest tree with a known verify time, for the smallest batch; None if there is no bound."""
         batch = min(self.batches)
         return self.times(batch).verify.largest(self.prefix_at(None, batch))
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """Prefix lengths that were measured; none if times hold for all."""
+        """Measured prefix lengths of the smallest batch; empty if times hold for every prefix."""
         return self.times(min(self.batches)).verify.prefixes
 
     @property
     def middle_prefix(self) -> int | None:
-        """The prefix that is meant where none is given, of the smallest batch; None: times hold for all."""
+        """The default prefix of the smallest batch; None if times hold for every prefix."""
         return self.prefix_at(None, min(self.batches))
 
     @takes(InvalidLatency, prefix=maybe(PREFIX), batch=COUNT)
     def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
         """The prefix itself; or, for None, the middle one of those that all times of a batch size cover.
 
-        One for all tables, so that no step is the sum of times behind different prefixes.
+        All tables share this prefix, so that no step is a sum of times for different prefixes.
 
         Args:
             prefix: committed tokens before the root, or None.
-            batch: texts at once.
+            batch: number of texts decoded at once.
 
         Returns:
-            The prefix; None if times hold behind all.
+            The prefix; None if times hold for every prefix.
 
         Raises:
             NotMeasured: if there are no times for the batch size.
@@ -182,12 +182,12 @@ class LatencyModel:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Names of the laws with times; `"any"` for all."""
+        """Names of the laws with times; `"any"` stands for all laws."""
         return tuple(dict.fromkeys(law for times in self.batches.values() for law in times.laws))
 
     @property
     def round_count(self) -> int:
-        """Rounds in which everything was measured once; 0 if they are not known."""
+        """Number of rounds, in each of which everything was measured once; 0 if it is not known."""
         return max(times.round_count for times in self.batches.values())
 
     @takes(InvalidLatency, batch=COUNT)
@@ -200,25 +200,25 @@ class LatencyModel:
         if batch not in self.batches:
             raise NotMeasured(
                 f"batch = {batch}, but times are known for {', '.join(map(str, self.batches))}: "
-                "type them in (`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
+                "enter them by hand (`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
             )
         return self.batches[batch]
 
     @takes(InvalidLatency, law=maybe(TEXT), batch=COUNT)
     def law_times(self, law: str | None = None, batch: int = 1) -> LawTimes:
-        """The times of a law; without one, the only ones that there are.
+        """The times of a law; if no law is named, those of the only law.
 
         Raises:
-            NotMeasured: if there are none, or several and no law is named.
+            NotMeasured: if the law has no times, or no law is named and there are several.
         """
         laws = self.times(batch).laws
         matching = laws.get(str(law)) or laws.get(ANY_LAW)
         if law is None and len(laws) == 1:
             matching = next(iter(laws.values()))
         if matching is None:
-            wanted = "no law is named" if law is None else f"law = {str(law)!r}"
+            given = "no law is named" if law is None else f"law = {str(law)!r}"
             raise NotMeasured(
-                f"{wanted}, but times are known for {', '.join(laws)}: "
+                f"{given}, but times are known for {', '.join(laws)}: "
                 "name one of them, or profile a config that uses it"
             )
         return matching
@@ -227,12 +227,12 @@ class LatencyModel:
     def largest(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
-        """The largest tree that all parts of a step are known for; None: no bound."""
+        """The largest tree for which all parts of a step are known; None if there is no bound."""
         times, law_times = self.times(batch), self.law_times(law, batch)
         prefix = self.prefix_at(prefix, batch)
         tables = (times.verify, times.commit, times.rest, law_times.assemble, law_times.accept)
-        ends = [end for table in tables if (end := table.largest(prefix)) is not None]
-        return min(ends, default=None)
+        sizes = [size for table in tables if (size := table.largest(prefix)) is not None]
+        return min(sizes, default=None)
 
     @_CHECKED
     def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
@@ -241,10 +241,10 @@ class LatencyModel:
         Args:
             size: nodes.
             prefix: committed tokens before the root; None for the middle one of those measured.
-            batch: texts at once.
+            batch: number of texts decoded at once.
 
         Raises:
-            NotMeasured: outside of what was measured.
+            NotMeasured: outside of the measured range.
         """
         return self.times(batch).verify.at(size, self.prefix_at(prefix, batch))
 
@@ -258,13 +258,13 @@ class LatencyModel:
             width: nodes that the pass runs.
             prefix: committed tokens before the root; None for the middle one of those measured.
             law: how children are drawn; None if the model knows one law.
-            batch: texts at once.
+            batch: number of texts decoded at once.
 
         Returns:
             Seconds of a pass below the first.
 
         Raises:
-            NotMeasured: outside of what was measured.
+            NotMeasured: outside of the measured range.
         """
         return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
@@ -277,13 +277,13 @@ class LatencyModel:
         Args:
             prefix: committed tokens before the root; None for the middle one of those measured.
             law: whose sampling settings and times are taken; None if the model knows one law.
-            batch: texts at once.
+            batch: number of texts decoded at once.
 
         Returns:
             Seconds of one token of each text.
 
         Raises:
-            NotMeasured: outside of what was measured.
+            NotMeasured: outside of the measured range.
         """
         return float(seconds_of(self.at(prefix, law, batch).plain())[0])
 
@@ -296,16 +296,16 @@ class LatencyModel:
         law: str | None = None,
         batch: int = 1,
     ) -> float:
-        """Seconds of a whole step of a static shape; of the root alone, a step of plain decoding.
+        """Seconds of a whole step of a static shape; the root alone is a step of plain decoding.
 
         Args:
             shape: the tree that is drafted at every step.
             prefix: committed tokens before the root; None for the middle one of those measured.
             law: how children are drawn; None if the model knows one law.
-            batch: texts at once.
+            batch: number of texts decoded at once.
 
         Raises:
-            NotMeasured: naming the table, what was asked of it, its range and the way out.
+            NotMeasured: with the table, the requested value, its range and the way out.
         """
         times = self.at(prefix, law, batch)
         return float(seconds_of(times.plain() if shape.size == 1 else times.tree([shape]))[0])
@@ -319,10 +319,10 @@ class LatencyModel:
         law: str | None = None,
         batch: int = 1,
     ) -> dict[str, float]:
-        """Seconds of a step by stage: draft, verify, accept, commit and the rest; together `step_s`.
+        """Seconds of a step by stage: draft, verify, accept, commit and the rest; their sum is `step_s`.
 
-        Of the root alone, plain decoding, nothing is drafted; where its step was measured as a whole,
-        `verify` is what the other stages leave of it.
+        For the root alone, which is plain decoding, nothing is drafted; if its step was measured as a
+        whole, `verify` is the remainder after the other stages.
 
         Args:
             shape: the tree that is drafted at every step.
@@ -336,15 +336,15 @@ class LatencyModel:
         return self.at(prefix, law, batch).parts(shape)
 
     def at(self, prefix: int | None = None, law: str | None = None, batch: int = 1) -> StepParts:
-        """What steps under these circumstances are the sums of; arguments as of `step_s`.
+        """The times that steps are sums of, for this prefix, law and batch; arguments as in `step_s`.
 
         Raises:
             NotMeasured: if there are no times for the law or the batch size.
         """
         law_times, times = self.law_times(law, batch), self.times(batch)
         name = next(iter(times.laws)) if law is None else str(law)
-        together = name == Law.DETERMINISTIC.value
-        return StepParts(times, law_times, self.prefix_at(prefix, batch), together)
+        drawn_together = name == Law.DETERMINISTIC.value
+        return StepParts(times, law_times, self.prefix_at(prefix, batch), drawn_together)
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""
@@ -353,14 +353,14 @@ class LatencyModel:
     @classmethod
     @takes(InvalidLatency, text=TEXT)
     def from_json(cls, text: str, source: str = "latency JSON") -> "LatencyModel":
-        """Read what `to_json` wrote, or somebody typed.
+        """Read JSON that `to_json` wrote, or that was written by hand.
 
         Args:
             text: the JSON.
-            source: what to call it in messages.
+            source: name of the text in messages.
 
         Raises:
-            InvalidLatency: naming the source, the key, the value and what is allowed.
+            InvalidLatency: with the source, the key, the value and what is allowed.
         """
         return cls(*read_json(text, source))
 
@@ -376,6 +376,6 @@ class LatencyModel:
         """Read a file.
 
         Raises:
-            InvalidLatency: if there is none, or it holds something else.
+            InvalidLatency: if the file is missing or not a valid latency file.
         """
         return cls(*read_file(path))

@@ -1,4 +1,4 @@
-"""The tables that a latency model is made of, and what a step of a shape takes from them."""
+"""The tables of a latency model, and the entries that a step of a shape takes from them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,25 @@ from treespec.shape import TreeShape
 __all__ = ["ANY_LAW", "BatchTimes", "LawTimes", "further_draws", "levels_of", "middle_prefix"]
 
 ANY_LAW = "any"
-"""Name of the times that hold for every law."""
+"""Name of times that hold for every law."""
 
 
 @dataclass(frozen=True, eq=False)
 class LawTimes:
-    """What depends on how children are chosen, that is on law, rule and sampling settings.
+    """Times that depend on how children are chosen: on law, rule and sampling settings.
 
     Args:
-        level: a draft pass below the first, by the number of nodes that it gives one child each.
-        first: the first draft pass, which gives the root one child; None: as `level` of one node. It finds
-            the caches of the processor full of the target, and now and then runs a pending token too.
-        draw: drawing one more child for each of so many nodes.
+        level: a draft pass after the first, by the number of nodes that it gives one child each.
+        first: the first draft pass, which gives the root one child; None if it equals `level` of one node.
+            It finds the processor's caches filled by the target, and sometimes also runs a pending token.
+        draw: drawing one more child for each node, by the number of nodes.
         assemble: the rest of drafting, by nodes.
         accept: the acceptance rule, by nodes.
-        plain: a step of plain decoding under the same settings; None: the sum of its parts.
-        sampling: the settings under which this was measured.
+        plain: a step of plain decoding under the same settings; None if it is the sum of its parts.
+        sampling: the sampling settings of the measurement.
         rule: the acceptance rule.
-        decide: what a tree that grows takes to decide once, where it goes on or what is kept, by the nodes
-            drafted so far; None if it is not known.
+        decide: one decision of a tree that grows, on where to expand or what to keep, by the nodes drafted
+            so far; None if it is not known.
     """
 
     level: Table
@@ -43,19 +43,19 @@ class LawTimes:
 
     @property
     def tables(self) -> Mapping[str, Table]:
-        """The tables that there are, by name."""
+        """The tables of this law, by name."""
         return _tables_of(self)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchTimes:
-    """Times of a step over so many texts at once, all with a tree of the same shape.
+    """Times of a step for one batch size, if all texts have a tree of the same shape.
 
     Args:
         verify: the target's pass, by nodes (of each text).
-        commit: keeping the accepted rows, by nodes.
-        rest: what a step takes outside of its stages.
-        laws: by name of the law; `"any"` for times that hold for all.
+        commit: keeping the accepted rows in the cache, by nodes.
+        rest: the time of a step outside of its stages.
+        laws: times by name of the law; `"any"` for times that hold for all laws.
     """
 
     verify: Table
@@ -70,18 +70,18 @@ class BatchTimes:
 
     @property
     def round_count(self) -> int:
-        """Rounds in which everything was measured once; 0 if they are not known."""
+        """Number of rounds, in each of which everything was measured once; 0 if it is not known."""
         owners = [self.tables, *(law.tables for law in self.laws.values())]
         return max(table.round_count for tables in owners for table in tables.values())
 
 
 def _tables_of(owner: LawTimes | BatchTimes) -> dict[str, Table]:
-    named = {each.name: getattr(owner, each.name) for each in fields(owner)}
-    return {name: table for name, table in named.items() if isinstance(table, Table)}
+    values = {field.name: getattr(owner, field.name) for field in fields(owner)}
+    return {name: value for name, value in values.items() if isinstance(value, Table)}
 
 
 def levels_of(shape: TreeShape) -> list[Counter[int]]:
-    """For each level that gets children, how many of its nodes have k of them, by k."""
+    """For each level with children, the number of nodes that have k children, by k."""
     levels: list[Counter[int]] = [Counter() for _ in range(shape.depth)]
     for node in shape.internal:
         levels[shape.depths[node]][len(shape.children[node])] += 1
@@ -89,17 +89,17 @@ def levels_of(shape: TreeShape) -> list[Counter[int]]:
 
 
 def further_draws(levels: Sequence[Counter[int]], together: bool = False) -> dict[int, float]:
-    """Draws beyond one for every expanded node, by the number of nodes that a draw is for.
+    """The draws beyond the first of every expanded node, by the number of nodes that a draw is for.
 
-    A level's pass is known for one draw over all of its nodes. All numbers are positive, so that no step
-    takes less than if every node had one child.
+    The time of a level's pass includes one draw over all of its nodes. All numbers are positive, so that no
+    step takes less time than if every node had one child.
 
     Args:
         levels: see `levels_of`.
-        together: whether one choice gives all nodes of a level their children, as it does where these are
-            deterministic: then draw j is for the nodes that get more than j. Otherwise nodes with k
-            children each draw together, k times in a row; a group after the first also draws once more,
-            which is counted as for one node, because the pass over the level has drawn for all nodes.
+        together: whether one choice gives all nodes of a level their children, as for deterministic ones:
+            then draw j is for the nodes with more than j children. Otherwise the nodes with k children draw
+            as a group, k times in a row; a group after the first also draws once more, which is counted as
+            for one node, because the pass over the level has drawn for all nodes.
     """
     draws: Counter[int] = Counter()
     for level in levels:
@@ -114,10 +114,13 @@ def further_draws(levels: Sequence[Counter[int]], together: bool = False) -> dic
 
 
 def middle_prefix(times: BatchTimes) -> int | None:
-    """The middle one of the prefixes that all tables cover, the shorter of two; None if times hold for all.
+    """The middle one of the prefixes that all tables cover, the shorter of two.
 
-    Where there is none that all cover, the middle one of the first table that has prefixes: asking for it
-    says which table does not.
+    If no prefix is covered by all, the middle one of the first table with prefixes: requesting it raises an
+    error that names a table without it.
+
+    Returns:
+        The prefix; None if times hold for every prefix.
     """
     owners = [times.tables, *(law.tables for law in times.laws.values())]
     tables = [table for owner in owners for table in owner.values()]
@@ -125,6 +128,6 @@ def middle_prefix(times: BatchTimes) -> int | None:
     if not known:
         return None
     low, high = max(prefixes[0] for prefixes in known), min(prefixes[-1] for prefixes in known)
-    between = {prefix for prefixes in known for prefix in prefixes if low <= prefix <= high}
-    fine = sorted(between) or known[0]
-    return fine[(len(fine) - 1) // 2]
+    covered = {prefix for prefixes in known for prefix in prefixes if low <= prefix <= high}
+    candidates = sorted(covered) or known[0]
+    return candidates[(len(candidates) - 1) // 2]

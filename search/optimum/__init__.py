@@ -1,1 +1,1 @@
-"""What a tree is worth under given rates, and the best tree of a size, exactly."""
+"""The value of a tree under given rates, and the exactly best tree of a size."""

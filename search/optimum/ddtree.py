@@ -18,18 +18,18 @@ __all__ = ["DDTree"]
 class DDTree:
     """DDTree's draft tree: best first over products of marginals (`treespec.search.marginal_tree`).
 
-    It was made for drafters that guess a block of positions at once and know a distribution for each. A
-    draft model guesses one by one: it runs a chain of its best tokens, and its distribution at each place
-    of this chain stands for that position, whatever the tokens before. So `depth` rows of the draft make a
-    tree of any size, where `SpecExec` has a row for each node with children; off the chain they are rows of
-    another context.
+    It was designed for drafters that predict a block of positions at once, with a distribution for each. A
+    draft model predicts one position at a time: here it runs a chain of its most probable tokens, and its
+    distribution at each node of the chain is used for that position, whatever the tokens before. So `depth`
+    rows of the draft suffice for a tree of any size, whereas `SpecExec` needs a row for each node with
+    children; off the chain, these rows belong to another context.
 
     Children are the most probable tokens of their position: DETERMINISTIC.
 
     Args:
-        size: most nodes, the root included.
-        depth: positions that are guessed: rows of the draft, and most edges from the root.
-        branching: most children of a node; None for no limit.
+        size: maximum number of nodes, the root included.
+        depth: number of predicted positions: rows of the draft, and maximum number of edges from the root.
+        branching: maximum number of children of a node; None for no limit.
 
     Raises:
         InvalidGrowth: if a setting is out of range.
@@ -48,15 +48,15 @@ class DDTree:
 
     @property
     def max_depth(self) -> int:
-        """Positions that are guessed."""
+        """Number of predicted positions."""
         return self.depth
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The chain along which positions are guessed."""
+        """The next node of the chain along which positions are predicted."""
         return () if shape.depth == self.depth else [(shape.size - 1, 1)]
 
     def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
-        """The continuations of largest probability."""
+        """The tree of the most probable continuations."""
         return marginal_tree(marginals, root, self.size, branching=self.branching)

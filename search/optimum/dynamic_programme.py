@@ -14,32 +14,32 @@ from treespec.search.optimum.tables import Tables, fill, leaf, weighted
 __all__ = ["DynamicProgramme"]
 
 ENTRIES_AT_ONCE = 512
-"""Entries filled at a time, tables times ranks: long enough for arrays, short enough for caches."""
+"""Entries filled at a time, tables times ranks: enough for array operations, few enough for caches."""
 
 MOST_SUMS = 2**36
-"""Sums of a search: minutes."""
+"""Limit on the sums of a search, which take minutes."""
 MOST_ENTRIES = 2**25
-"""Entries of its tables: some 500 MB."""
+"""Limit on the entries of its tables, which take about 500 MB."""
 
 
 class DynamicProgramme:
     """The best trees of every size, by the recursion of Sequoia (arXiv:2402.12374, section 3.2).
 
-    T[n, b], the most expected tokens of n nodes of which the root has exactly b children, is the maximum
-    over the first part y (the root and all but its last child's subtree) of
-    T[y, b-1] + P[b] max_j T[n-y, j], with T[1, 0] = 1; with a limit of the depth, subtrees come from the
+    T[n, b], the maximum of expected tokens over trees of n nodes whose root has exactly b children, is the
+    maximum over the size y of the first part (the root and all but its last child's subtree) of
+    T[y, b-1] + P[b] max_j T[n-y, j], with T[1, 0] = 1. With a limit of the depth, subtrees come from the
     table of one edge less. Ours differs from Sequoia's in three ways: rates may depend on the depth;
-    without a limit of the depth there is one table instead of one for each depth; and a maximum over y is
-    taken for all b and several depths in one operation on arrays. What another edge of depth does not
-    change any more is copied, not computed.
+    without a limit of the depth there is one table instead of one for each depth; and the maximum over y is
+    taken for all b and several depths in one array operation. Entries that a further edge of depth does not
+    change are copied, not computed.
 
-    Only values are kept. The splits of the tree that is asked for are found again on the way down, by the
+    Only values are stored. The splits of a requested tree are recomputed from the root downwards by the
     same arithmetic, so that they are the first maximising ones.
 
     Args:
-        problem: rates in any order.
-        dtype: float64, or float32 to repeat a search that was made in it.
-        every_depth: whether smaller limits of the depth will be asked for, too; only for rates that do not
+        problem: the problem, with rates in any order.
+        dtype: float64, or float32 to reproduce a search in that precision.
+        every_depth: whether smaller limits of the depth will be requested, too; only for rates that do not
             depend on the depth.
 
     Attributes:
@@ -74,7 +74,7 @@ class DynamicProgramme:
 
     @property
     def values_by_depth(self) -> Float[np.ndarray, "depths sizes"]:
-        """`values` for every limit of the depth until they change no more, `[depths, size + 1]`."""
+        """`values` for every limit of the depth until they no longer change, `[depths, size + 1]`."""
         rows = [self._best(edges) for edges in range(len(self._tables))]
         unchanged = len(rows) > 1 and np.array_equal(rows[-1], rows[-2])
         return np.stack(rows[:-1] if unchanged else rows)
@@ -84,7 +84,7 @@ class DynamicProgramme:
         """The parent array of the best tree of this size, breadth first.
 
         Args:
-            size: nodes.
+            size: number of nodes.
             depth: a smaller limit of the depth than the problem's.
         """
         splits = cache(self._splits)
@@ -100,7 +100,7 @@ class DynamicProgramme:
         return parents
 
     def _at(self, edges: int) -> tuple[Tables, int]:
-        """The table of subtrees at most `edges` deep; behind the last one, all are like it."""
+        """The table of subtrees at most `edges` deep; the last table holds for all larger depths."""
         return self._tables[min(edges, len(self._tables) - 1)]
 
     def _best(self, edges: int) -> np.ndarray:
@@ -109,7 +109,7 @@ class DynamicProgramme:
         return tables.best[:, place]
 
     def _below(self, edges: int) -> int:
-        """How many edges the subtrees below a root may be deep."""
+        """The limit of the depth of the subtrees below a root."""
         return edges if self._without_limit else edges - 1
 
     def _row(self, edges: int) -> np.ndarray:
@@ -117,7 +117,7 @@ class DynamicProgramme:
         return self._rates[self._problem.depth - edges if self._problem.rates.by_depth else 0]
 
     def _deepen(self, depths: np.ndarray) -> bool:
-        """Add tables of subtrees this deep; whether deeper ones could still differ."""
+        """Add tables of subtrees of these depths; returns whether deeper ones could still differ."""
         if not len(depths):
             return False
         known, upto = self._tables[-1][0], 1

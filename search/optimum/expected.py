@@ -1,4 +1,4 @@
-"""The expected number of tokens that a tree yields in one step."""
+"""The expected number of tokens that a tree emits in one step."""
 
 import numpy as np
 from jaxtyping import Float
@@ -15,9 +15,9 @@ __all__ = ["expected_tokens", "tokens_of"]
 def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """The expected number of tokens that one step emits, the bonus token included.
 
-    Sum over all nodes of the product of the rates on the path from the root, whose own product is 1
+    The sum over all nodes of the product of the rates on the path from the root, whose own product is 1
     (Sequoia, arXiv:2402.12374, proposition 3.4, for rates by rank). Ours also takes rates that depend on
-    the depth or on the node. Exact up to rounding, in float64: no sampling, and no step per node.
+    the depth or on the node. Exact up to rounding, in float64, without sampling or a loop over nodes.
 
     Args:
         shape: the tree.
@@ -45,11 +45,11 @@ def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
 def tokens_of(
     shape: TreeShape, tables: Float[np.ndarray, "draws levels ranks"], by_depth: bool
 ) -> Float[np.ndarray, "draws"]:
-    """`expected_tokens` of one tree under many tables of checked rates.
+    """Compute `expected_tokens` of one tree under many tables of checked rates.
 
     Args:
         shape: the tree.
-        tables: the rates.
+        tables: the tables of rates.
         by_depth: whether row d belongs to the children of nodes at depth d; otherwise there is one row.
 
     Raises:
@@ -70,7 +70,7 @@ def _parents(shape: TreeShape) -> np.ndarray:
 
 
 def _total(parents: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """The sum over nodes of the products up to the root; each round doubles how far up they reach."""
+    """The sum over nodes of the products up to the root; each round doubles the reach of the products."""
     while parents.any():
         product = product * product[..., parents]
         parents = parents[parents]
@@ -78,7 +78,7 @@ def _total(parents: np.ndarray, product: np.ndarray) -> np.ndarray:
 
 
 def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
-    """One rate a node; siblings share what there is of their parent."""
+    """The rate of each node, checked; the rates of siblings may sum to at most 1."""
     rates = acceptance.rates
     if len(rates) != len(parents):
         raise InvalidAcceptance(
@@ -90,7 +90,7 @@ def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
     if sums[worst] > 1 + TOLERANCE:
         raise InvalidAcceptance(
             f"the rates of the children of node {worst} sum to {sums[worst]:.6g}, but at most one of them "
-            "is accepted, so that they sum to at most 1"
+            "is accepted, so they must sum to at most 1"
         )
     return rates
 
@@ -98,7 +98,7 @@ def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
 def _cells(
     parents: np.ndarray, known: tuple[int, int], by_depth: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of the rate of every node; the root's are not used."""
+    """Row and column of every node's rate; those of the root are not used."""
     nodes = np.arange(len(parents))
     order = np.argsort(parents[1:], kind="stable") + 1
     siblings = parents[order]
@@ -117,7 +117,7 @@ def _cells(
 
 
 def _covered(indices: np.ndarray, known: int, what: str, axis: str) -> None:
-    """Refuse a tree with nodes that there is no rate for."""
+    """Refuse a tree with a node that has no rate."""
     worst = int(indices.argmax())
     if indices[worst] >= known:
         raise InvalidAcceptance(

@@ -1,4 +1,4 @@
-"""The best tree of every size within every depth."""
+"""The best tree of every size within every limit of the depth."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from treespec.search.rates.acceptance import Acceptance
 __all__ = ["Frontier", "optimal_frontier"]
 
 MOST_PLACES = 2**22
-"""Pairs of a size and a depth."""
+"""Limit on the pairs of a size and a depth."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The most expected tokens of every size and depth, and the trees that reach them.
+    """The maximum of expected tokens for every size and depth, and the trees that reach it.
 
     Attributes:
-        values: `values[depth, size]` expected tokens of the best tree of `size` nodes (the root included)
-            that is at most `depth` edges deep; -inf where there is none (column 0, too). Rows end with the
-            depth behind which no value changes.
-        depth: the largest depth that trees may be asked for with.
+        values: `values[depth, size]` is the expected tokens of the best tree of `size` nodes (the root
+            included) that is at most `depth` edges deep; -inf where there is none (also in column 0). Rows
+            end with the depth beyond which no value changes.
+        depth: the largest depth that may be requested.
     """
 
     values: Float[np.ndarray, "depths sizes"]
@@ -41,25 +41,25 @@ class Frontier:
         return self.values.shape[1] - 1
 
     def value(self, size: int, depth: int | None = None) -> float:
-        """Expected tokens of the best tree of this size and depth; without a depth, of any."""
+        """Expected tokens of the best tree of this size within this depth, by default within any."""
         size, depth = self._place(size, depth)
         return float(self.values[min(depth, len(self.values) - 1), size])
 
     def shape(self, size: int, depth: int | None = None) -> TreeShape:
-        """The best tree of this size and depth; without a depth, of any."""
+        """The best tree of this size within this depth, by default within any."""
         return TreeShape(tuple(self._parents(*self._place(size, depth))))
 
     def _place(self, size: int, depth: int | None) -> tuple[int, int]:
-        """Size and depth, checked."""
+        """Check size and depth."""
         size = integer("size", size, 0)
         depth = self.depth if depth is None else integer("depth", depth, 0)
-        for name, given, least, most in (
+        for name, value, least, most in (
             ("size", size, 1, self.size),
             ("depth", depth, 0, self.depth),
         ):
-            if not least <= given <= most:
+            if not least <= value <= most:
                 raise InvalidLimit(
-                    f"{name} = {given}, but this frontier goes from {least} to {most}: "
+                    f"{name} = {value}, but this frontier goes from {least} to {most}: "
                     "ask `optimal_frontier` for more"
                 )
         row = self.values[min(depth, len(self.values) - 1)]
@@ -75,18 +75,18 @@ class Frontier:
 def optimal_frontier(
     acceptance: Acceptance, size: int, *, depth: int | None = None, branching: int | None = None
 ) -> Frontier:
-    """The best tree of every size up to `size` within every depth up to `depth`, at once.
+    """Find the best trees of all sizes up to `size` within all depths up to `depth` at once.
 
-    Entry by entry what `optimal_tree` gives, from one table for each depth: what a choice by measured cost
-    goes through (Sequoia, arXiv:2402.12374, section 3.4). Depths end early where a further edge changes no
-    value. With rates that depend on the depth *and* are not monotone, every depth is a programme of its
-    own.
+    Each entry equals the result of `optimal_tree`, computed from one table for each depth. These are the
+    candidates of a choice by measured cost (Sequoia, arXiv:2402.12374, section 3.4). Depths end early if a
+    further edge changes no value. If rates depend on the depth *and* are not monotone, every depth takes a
+    dynamic programme of its own.
 
     Args:
         acceptance: rates by rank or by depth and rank, as for `optimal_tree`.
-        size: the largest number of nodes, the root included. It may exceed what is feasible.
-        depth: the largest depth; None for no limit but the rows of `acceptance`.
-        branching: the most children of a node; None for as many as `acceptance` has rates for.
+        size: the largest number of nodes, the root included. It may exceed the feasible sizes.
+        depth: the largest depth; None for no limit except the rows of `acceptance`.
+        branching: maximum number of children of a node; None for all that `acceptance` has rates for.
 
     Raises:
         InvalidAcceptance, InvalidLimit: as for `optimal_tree`.
@@ -103,8 +103,8 @@ def optimal_frontier(
     problem = read_problem(acceptance, size, depth, branching)
     if (problem.size + 1) * (problem.depth + 1) > MOST_PLACES:
         raise InvalidLimit(
-            f"size = {problem.size} and depth = {problem.depth}: together more than {MOST_PLACES:,} "
-            "places; ask for a smaller size or depth"
+            f"size = {problem.size} and depth = {problem.depth}: more than {MOST_PLACES:,} pairs of a size "
+            "and a depth; ask for a smaller size or depth"
         )
     if problem.monotone:
         return _best_first(problem)
@@ -112,7 +112,7 @@ def optimal_frontier(
 
 
 def _best_first(problem: Problem) -> Frontier:
-    """One pass for each depth, until a further edge changes no value."""
+    """One best-first search for each depth, until a further edge changes no value."""
     searches: list[BestFirst] = []
     for depth in range(problem.depth + 1):
         deeper = BestFirst(problem.within(depth))
@@ -124,17 +124,17 @@ def _best_first(problem: Problem) -> Frontier:
         known = depth < len(searches)
         return (searches[depth] if known else BestFirst(problem.within(depth))).parents(size)
 
-    return Frontier(np.stack([one.values for one in searches]), problem.depth, parents)
+    return Frontier(np.stack([search.values for search in searches]), problem.depth, parents)
 
 
 def _by_depth(problem: Problem) -> Frontier:
-    """A programme for each depth, because what a subtree is worth depends on where it hangs."""
+    """A dynamic programme for each depth, since the value of a subtree depends on its root's depth."""
     searches = [DynamicProgramme(problem.within(depth)) for depth in range(problem.depth + 1)]
-    values = np.stack([one.values for one in searches])
+    values = np.stack([search.values for search in searches])
     return Frontier(values, problem.depth, lambda size, depth: searches[depth].parents(size))
 
 
 def _one_programme(problem: Problem) -> Frontier:
-    """One programme, whose tables are those of all depths."""
-    searches = DynamicProgramme(problem, every_depth=True)
-    return Frontier(searches.values_by_depth, problem.depth, searches.parents)
+    """A single dynamic programme, which has the tables of all depths."""
+    search = DynamicProgramme(problem, every_depth=True)
+    return Frontier(search.values_by_depth, problem.depth, search.parents)

@@ -1,4 +1,4 @@
-"""What a search for the best tree is asked, checked."""
+"""The problem of finding the best tree: its rates and limits, checked."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +17,12 @@ __all__ = ["Problem", "largest_tree", "read_problem", "require_depth", "require_
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Find the trees of most expected tokens with at most `size` nodes, `depth` edges deep at most.
+    """Find the trees with the most expected tokens among those of at most `size` nodes and `depth` edges.
 
     Args:
-        rates: rates of as many ranks as a node may have children.
-        size: nodes, the root included.
-        depth: edges from the root to the deepest node that is allowed; at most `size - 1`.
+        rates: rates for as many ranks as a node may have children.
+        size: maximum number of nodes, the root included.
+        depth: maximum number of edges between the root and any node; at most `size - 1`.
     """
 
     rates: Rates
@@ -36,18 +36,18 @@ class Problem:
 
     @property
     def any_depth(self) -> bool:
-        """Whether the limit of the depth says nothing: every tree of this size meets it."""
+        """Whether the limit of the depth never binds: every tree of this size satisfies it."""
         return not self.rates.by_depth and self.depth == self.size - 1
 
     @cached_property
     def monotone(self) -> bool:
-        """Whether no rate, at any depth that is used, is larger than that of an elder sibling."""
+        """Whether no rate, at any depth within the limit, is larger than that of an elder sibling."""
         used = self.rates.table[: self.depth] if self.rates.by_depth else self.rates.table
         return bool((np.diff(used, axis=1) <= 0).all())
 
     @cached_property
     def largest(self) -> int:
-        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        """Nodes of the largest tree within depth and branching, but at most `size`."""
         return largest_tree(self.depth, self.branching, self.size)
 
     def row(self, depth: int) -> Float[np.ndarray, "ranks"]:
@@ -55,12 +55,12 @@ class Problem:
         return self.rates.table[depth if self.rates.by_depth else 0]
 
     def within(self, depth: int) -> "Problem":
-        """The same with another limit of the depth."""
+        """The same problem with another limit of the depth."""
         return Problem(self.rates, self.size, min(depth, self.size - 1))
 
 
 def largest_tree(depth: int, branching: int, enough: int) -> int:
-    """Nodes of the full tree of this depth and branching, or `enough` if it has more."""
+    """Nodes of the full tree of this depth and branching, but at most `enough`."""
     nodes = 1
     for _ in range(depth):
         if nodes >= enough:
@@ -72,11 +72,11 @@ def largest_tree(depth: int, branching: int, enough: int) -> int:
 def read_problem(
     acceptance: Acceptance, size: int, depth: int | None, branching: int | None
 ) -> Problem:
-    """Check what a search was asked.
+    """Check the arguments of a search.
 
     Raises:
         InvalidAcceptance: see `read_rates`.
-        InvalidLimit: if a limit is no integer, too small, or beyond the rates.
+        InvalidLimit: if a limit is not an integer, too small, or beyond the rates.
     """
     rates = read_rates(acceptance)
     size = integer("size", size, 1, most=LARGEST_TREE)
@@ -97,7 +97,7 @@ def read_problem(
 
 
 def require_depth(depth: int, rates: Rates) -> None:
-    """Refuse a depth that there are no rates for.
+    """Refuse a depth beyond the rates.
 
     Raises:
         InvalidLimit: with the number of rows.
@@ -110,10 +110,10 @@ def require_depth(depth: int, rates: Rates) -> None:
 
 
 def require_feasible(problem: Problem) -> None:
-    """Refuse a size that no tree within the limits has.
+    """Refuse a size that no tree within the limits can have.
 
     Raises:
-        InfeasibleTree: with the largest size that is feasible.
+        InfeasibleTree: with the largest feasible size.
     """
     if problem.largest < problem.size:
         raise InfeasibleTree(

@@ -1,4 +1,4 @@
-"""The tables of the dynamic programme: filled size by size, for several depths and all ranks at once."""
+"""The tables of the dynamic programme, filled size by size, for several depths and all ranks at once."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from jaxtyping import Float, Int
 __all__ = ["Tables", "fill", "leaf", "weighted"]
 
 SUMS_PER_BLOCK = 1 << 16
-"""Sums held at a time: half a mebibyte, which a core's second cache holds."""
+"""Limit on the sums held at a time: half a mebibyte, which fits a core's L2 cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Tables of subtrees whose largest depths are consecutive, the smallest first.
+    """Tables of subtrees for consecutive limits of the depth, the smallest first.
 
     Args:
-        first: `first[n, k, b]` is the most expected tokens of a subtree of n nodes whose root has exactly b
-            children, in table k; for b below the largest number of children.
-        best: `best[n, k]` is the same with any number of children; -inf where there is no such subtree.
-        counts: `counts[n, k]` is the first number of children that reaches it.
+        first: `first[n, k, b]` is the maximum of expected tokens over subtrees of n nodes whose root has
+            exactly b children, in table k; for b below the largest number of children.
+        best: `best[n, k]` is the maximum over all numbers of children; -inf if there is no such subtree.
+        counts: `counts[n, k]` is the smallest number of children that reaches this maximum.
     """
 
     first: Float[np.ndarray, "sizes tables ranks"]
@@ -45,16 +45,16 @@ def fill(
 ) -> Tables:
     """Fill tables one size after the other.
 
-    A subtree of n nodes is a first part (the root and all but its last child's subtree) and the last
-    child's subtree, both smaller than n. So at each size all tables and all numbers of children are one sum
-    and one maximum over arrays, though each table is made from the one before it.
+    A subtree of n nodes consists of a first part (the root and all but its last child's subtree) and the
+    last child's subtree, both smaller than n. So each size takes one sum and one maximum over arrays for
+    all tables and all numbers of children, although each table is computed from the one before it.
 
     Args:
         rates: rates of the children of each table's root.
-        below: what the subtrees of the first table's root are worth by size; None if there is one table,
-            which is its own table below.
-        sizes: the largest number of nodes and 1.
-        known: tables whose last agrees with all of these up to the size `upto`.
+        below: values by size of the subtrees below the first table's root; None if there is a single table,
+            which is also the table of its subtrees.
+        sizes: the largest number of nodes plus 1.
+        known: tables of which the last agrees with all of these up to the size `upto`.
         upto: see `known`.
     """
     count, ranks = rates.shape
@@ -88,19 +88,19 @@ def fill(
 def weighted(
     rates: Float[np.ndarray, "*#cells"] | np.floating, worth: Float[np.ndarray, "*#cells"]
 ) -> Float[np.ndarray, "*cells"]:
-    """Rates times what subtrees are worth; what is infeasible stays so, also if the rate is 0.
+    """Rates times the values of subtrees; infeasible values (-inf) remain so, also if the rate is 0.
 
-    For use within `np.errstate(invalid="ignore")`.
+    Call it within `np.errstate(invalid="ignore")`.
     """
-    return np.fmax(rates * worth, -np.inf)  # 0 * -inf is NaN, which fmax passes over
+    return np.fmax(rates * worth, -np.inf)  # 0 * -inf is NaN, which fmax ignores
 
 
 def _best_sum(first: np.ndarray, second: np.ndarray, space: np.ndarray) -> np.ndarray:
-    """The maximum of `first + second` over the rows, as many rows at a time as there is space for."""
+    """The maximum of `first + second` over the rows, for as many rows at a time as fit into `space`."""
     best_sums = None
     for row in range(0, len(first), len(space)):
-        part = first[row : row + len(space)]
-        sums = np.add(part, second[row : row + len(space)], out=space[: len(part)])
+        block = first[row : row + len(space)]
+        sums = np.add(block, second[row : row + len(space)], out=space[: len(block)])
         best = np.maximum.reduce(sums)
         best_sums = best if best_sums is None else np.maximum(best_sums, best)
     assert best_sums is not None

@@ -1,1 +1,1 @@
-"""How often children are accepted: rates, what they were estimated from, traces, replay and calibration."""
+"""How often children are accepted: traces, rates estimated from them, replay and calibration."""

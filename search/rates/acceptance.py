@@ -1,4 +1,4 @@
-"""Acceptance rates as input: by rank, by depth and rank, or by node; checked once, here."""
+"""Acceptance rates as input, by rank, by depth and rank, or by node, with their checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class NodeRates:
-    """A rate for every node of one tree: the probability that it is accepted once its parent is.
+    """A rate for every node of one tree: the probability that it is accepted if its parent is.
 
     Args:
         rates: `rates[i]` belongs to node i; `rates[0]`, the root's, is 1.
 
     Raises:
-        InvalidAcceptance: if the rates are no vector of numbers in [0, 1] that begins with 1.
+        InvalidAcceptance: if the rates are not a vector of numbers in [0, 1] that begins with 1.
 
     Example:
         >>> NodeRates([1, 0.6, 0.3]).rates
@@ -45,16 +45,16 @@ class NodeRates:
         _check_range("rates", array)
         if array[0] != 1:
             raise InvalidAcceptance(
-                f"rates[0] = {array[0]:g}, but node 0 is the root, a token committed already: give it 1"
+                f"rates[0] = {array[0]:g}, but node 0 is the root, which is already committed: give it 1"
             )
         object.__setattr__(self, "rates", array)
 
 
 class ArrayLike(Protocol):
-    """What numpy can read as an array, an `AcceptanceEstimate` for one."""
+    """An object that numpy can read as an array, such as an `AcceptanceEstimate`."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The numbers."""
+        """The numbers as an array."""
         ...
 
 
@@ -77,7 +77,7 @@ class Rates:
 
     Args:
         table: float64 `[levels, ranks]`; one row if the rates are the same at every depth.
-        by_depth: whether the rates depend on the depth; then no tree is deeper than there are rows.
+        by_depth: whether the rates depend on the depth; then no tree may be deeper than the table.
     """
 
     table: Float[np.ndarray, "levels ranks"] = field(repr=False)
@@ -85,7 +85,7 @@ class Rates:
 
     @property
     def levels(self) -> int | None:
-        """The largest depth with known rates; None if there is none."""
+        """The largest depth with known rates; None if rates hold at every depth."""
         return len(self.table) if self.by_depth else None
 
     @property
@@ -98,7 +98,7 @@ def read_rates(acceptance: Acceptance) -> Rates:
     """Check rates by rank or by depth and rank.
 
     Raises:
-        InvalidAcceptance: if the rates are empty, ragged, no numbers, NaN, outside [0, 1], or sum to more
+        InvalidAcceptance: if the rates are empty, ragged, not numbers, NaN, outside [0, 1], or sum to more
             than 1 among siblings, of which at most one is accepted; or if they are rates by node.
     """
     if isinstance(acceptance, NodeRates):
@@ -118,19 +118,19 @@ def read_rates(acceptance: Acceptance) -> Rates:
         if total > 1 + TOLERANCE:
             name = "acceptance" if array.ndim == 1 else f"acceptance[{row}]"
             raise InvalidAcceptance(
-                f"{name} sums to {total:.6g}, but at most one child of a node is accepted, so that its "
-                "rates sum to at most 1: rate k is the share of steps in which child k is the accepted "
-                "one, not the share of those that reach it"
+                f"{name} sums to {total:.6g}, but at most one child of a node is accepted, so the rates of "
+                "its children sum to at most 1: rate k is the share of steps in which child k is the "
+                "accepted one, not the share of those that reach it"
             )
     return Rates(table, by_depth=array.ndim == 2)
 
 
 _NO_RATES = (bool, np.bool_, complex, np.complexfloating, str, np.character, np.datetime64)
-"""What numpy would make numbers of, and a rate is not. (Half of a complex number would be lost.)"""
+"""Types that numpy would convert to numbers, though they are not rates (complex ones would lose a part)."""
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
-    """The values as a non-empty float64 array of their own."""
+    """A read-only copy of the values as a non-empty float64 array."""
     if (why := without_numbers(values)) is not None:
         raise InvalidAcceptance(f"{name} {why}")
     if isinstance(values, Tensor):
@@ -157,10 +157,10 @@ def _numbers(name: str, values: Any) -> np.ndarray:
 
 
 def _check_range(name: str, array: np.ndarray) -> None:
-    """Refuse NaN and whatever is no probability, by index."""
-    wrong = np.argwhere(~((array >= 0) & (array <= 1)))
-    if len(wrong):
-        index = tuple(map(int, wrong[0]))
+    """Refuse NaN and other values that are not probabilities; the message has the index."""
+    invalid = np.argwhere(~((array >= 0) & (array <= 1)))
+    if len(invalid):
+        index = tuple(map(int, invalid[0]))
         where = "".join(f"[{i}]" for i in index)
         raise InvalidAcceptance(
             f"{name}{where} = {array[index]:g}, but an acceptance rate is a probability in [0, 1]: "

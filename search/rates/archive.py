@@ -1,6 +1,6 @@
-"""Archives of plain arrays (.npz) that come from anywhere, as traces are kept in.
+"""Read the untrusted archives of plain arrays (.npz) that traces are stored in.
 
-Names, types and sizes of all members are checked before one is read, and no pickle is ever opened.
+Names, types and sizes of all members are checked before any is read, and pickles are never loaded.
 """
 
 import lzma
@@ -22,10 +22,10 @@ from treespec.search.errors import InvalidTrace
 __all__ = ["LARGEST_FILE", "read_arrays"]
 
 LARGEST_FILE = 1 << 27
-"""Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
+"""Limit on the bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
 
 LONGEST_DIRECTORY = 1 << 12
-"""Bytes of an archive's list of its members, which is read as a whole; ours takes 400."""
+"""Limit on the bytes of an archive's directory, which is read at once; that of a trace takes 400."""
 
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
@@ -34,15 +34,15 @@ _DAMAGED = (
 
 
 def read_arrays(path: Path, known: Sequence[Mapping[str, str]]) -> dict[str, np.ndarray]:
-    """The arrays of a trace's file, by name.
+    """Read the arrays of a trace's file, by name.
 
     Args:
-        path: of the file.
-        known: sets of arrays that a file may consist of: the type of each, by name. The first is named in
-            messages.
+        path: path of the file.
+        known: sets of arrays that a file may consist of: the type of each, by name. Messages name the
+            first set.
 
     Raises:
-        InvalidTrace: if the file is missing, no archive of one of these sets, or damaged.
+        InvalidTrace: if the file is missing, damaged, or not an archive of one of these sets.
     """
     try:
         with open_file(path, LARGEST_FILE) as file:
@@ -60,14 +60,14 @@ def read_arrays(path: Path, known: Sequence[Mapping[str, str]]) -> dict[str, np.
 
 
 def _require_directory(file: BinaryIO, path: Path) -> None:
-    """Refuse an archive whose end is not as numpy writes it, or whose list of members is too long."""
+    """Refuse an archive that does not end as numpy writes it, or whose directory is too long."""
     start = file.seek(max(0, file.seek(0, os.SEEK_END) - 42))
     end = file.read()
     file.seek(start)
     if end[-22:-18] != b"PK\5\6" or end[-2:] != b"\0\0" or end[:4] == b"PK\6\7":
         raise InvalidTrace(f"{path} is not a trace: it does not end as an .npz archive does")
     if int.from_bytes(end[-10:-6], "little") > LONGEST_DIRECTORY:
-        raise InvalidTrace(f"{path} is not a trace: it has more or other members than one")
+        raise InvalidTrace(f"{path} is not a trace: its list of members is too long")
 
 
 def _read(
@@ -75,7 +75,7 @@ def _read(
 ) -> dict[str, np.ndarray]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
-    kinds = next((one for one in known if sorted(f"{name}.npy" for name in one) == names), None)
+    kinds = next((set_ for set_ in known if sorted(f"{name}.npy" for name in set_) == names), None)
     if kinds is None:
         raise InvalidTrace(
             f"{path} is not a trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
@@ -95,7 +95,7 @@ def _read(
 
 
 def _member(file: IO[bytes], name: str, kind: str, size: int, path: Path) -> np.ndarray:
-    """One member; its header is held against its size and what it must be before memory is taken."""
+    """Read one member, after checking its header against its size and its expected type."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
         raise InvalidTrace(f"{path}: {name} is in version {version} of numpy's format, not (1, 0)")
@@ -106,6 +106,6 @@ def _member(file: IO[bytes], name: str, kind: str, size: int, path: Path) -> np.
     data = file.read(min(wanted, size) + 1)
     if len(data) != wanted:
         raise InvalidTrace(
-            f"{path}: {name} says it has shape {brief(list(shape))}, but is not so long"
+            f"{path}: {name} has shape {brief(list(shape))} by its header, but another length"
         )
     return np.frombuffer(data, dtype).reshape(shape)

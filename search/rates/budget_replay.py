@@ -1,9 +1,9 @@
-"""Budgets on the recorded drafts of a text source: every step of a live run, without it.
+"""Replay budgets on the recorded drafts of a text source: every step of a live run, without the source.
 
-What such a source drafts is a function of the text before it, so that its tree at a position is known
-whatever was drafted and verified before. At temperature 0 a step is the live run's, step by step; under
-`naive` and `onehot` above temperature 0 the trees are as sure, and steps have the law that they have in a
-live run, because a deterministic child is accepted if and only if the text goes on with it.
+The drafts of such a source are a function of the preceding text, so its tree at a position is known
+whatever was drafted and verified before. At temperature 0 the replay is the live run, step by step. Under
+`naive` and `onehot` above temperature 0 the trees are equally certain, and steps have the law that they
+have in a live run, because a deterministic child is accepted if and only if the text continues with it.
 """
 
 import numpy as np
@@ -24,31 +24,31 @@ BUDGET = of_class("a budget (treespec.plugins.Budget)", "Budget")
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), budget=BUDGET)
 def replay_budget(trace: Trace, budget: Budget) -> GrowthReplay:
-    """Decode the texts of a trace again with what its source drafts within these limits.
+    """Replay the decoding of a trace's texts with the source's drafts within these limits.
 
     Args:
-        trace: of decoding, of a text source.
-        budget: limits, none higher than those recorded.
+        trace: a trace of decoding with a text source.
+        budget: limits, none of which exceeds the recorded one.
 
     Returns:
-        The steps, all of them sure, without a pass of a draft model.
+        The steps, all of them sure and without passes of a draft model.
 
     Raises:
-        InvalidTrace: if the trace is of given texts or of a draft model, the limits are higher, or a text
-            has too few positions for a tree so deep.
+        InvalidTrace: if the trace is of given texts or of a draft model, the limits exceed the recorded
+            ones, or a text has too few positions for the budget's depth.
     """
     drafts = _require_drafts(trace)
     if trace.forced:
         raise InvalidTrace(
-            "the trace is of given texts: what was accepted there did not go on in the text, so there are "
-            "no steps to replay; record one while decoding"
+            "the trace is of given texts, which do not continue with the accepted tokens, so there are no "
+            "steps to replay; record one while decoding"
         )
     drafted = drafts.drafted(budget)
-    at = drafts.position_of[drafts.draft_of]
-    sizes = 1 + np.bincount(at[drafted], minlength=drafts.positions)
+    position = drafts.position_of[drafts.draft_of]
+    sizes = 1 + np.bincount(position[drafted], minlength=drafts.positions)
     accepted = np.zeros(drafts.positions, dtype=np.int64)
     taken = drafted & drafts.on_text(trace.tokens, _ends(trace))
-    np.maximum.at(accepted, at[taken], drafts.depths[taken])
+    np.maximum.at(accepted, position[taken], drafts.depths[taken])
     starts = trace.offsets[:-1]
     limits = np.minimum(starts + trace.text_kept, trace.offsets[1:] - max(budget.depth - 1, 0))
     short = np.flatnonzero(limits <= starts)
@@ -79,29 +79,29 @@ def replay_budget(trace: Trace, budget: Budget) -> GrowthReplay:
 
 
 def count_drafts(trace: Trace, ranks: int) -> Counts:
-    """Count what the source drafts at every kept position within the limits that were recorded, by depth.
+    """Count hits and trials of the source's drafts within the recorded limits, by depth.
 
     Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
 
     Args:
-        trace: of a text source.
-        ranks: children to count, at most the width.
+        trace: a trace of a text source, whose kept positions count.
+        ranks: number of children to count, at most the width.
 
     Raises:
-        InvalidTrace: if it is of a draft model, or the source drafted nothing.
+        InvalidTrace: if the trace is of a draft model, or the source drafted nothing.
     """
     drafts = _require_drafts(trace)
     start = drafts.position_of[drafts.draft_of]
-    taken, above = drafts.on_text(trace.tokens, _ends(trace)), drafts.above
-    tried = drafts.drafted(drafts.budget) & ((above < 0) | taken[above]) & (drafts.ranks < ranks)
+    taken, parent = drafts.on_text(trace.tokens, _ends(trace)), drafts.above
+    tried = drafts.drafted(drafts.budget) & ((parent < 0) | taken[parent]) & (drafts.ranks < ranks)
     kept_ends = np.repeat(trace.offsets[:-1] + trace.text_kept, np.diff(trace.offsets))
     tried &= start + drafts.depths - 1 < kept_ends[start]
     depth = int(drafts.depths.max(initial=0))
     cells = (trace.file_of[trace.text_of[start]] * depth + drafts.depths - 1) * ranks + drafts.ranks
     shape = trace.samples, depth, ranks
     trials, hits = (
-        np.bincount(cells[which], minlength=int(np.prod(shape))).reshape(shape)
-        for which in (tried, tried & taken)
+        np.bincount(cells[counted], minlength=int(np.prod(shape))).reshape(shape)
+        for counted in (tried, tried & taken)
     )
     reached = np.flatnonzero(trials.sum(axis=(0, 2)))
     if not len(reached):
@@ -113,14 +113,14 @@ def count_drafts(trace: Trace, ranks: int) -> Counts:
 
 
 def _ends(trace: Trace) -> Int[np.ndarray, "T"]:
-    """Where the text of each position ends."""
+    """The end of the text that each position belongs to."""
     return np.repeat(trace.offsets[1:], np.diff(trace.offsets))
 
 
 def _require_drafts(trace: Trace) -> TextDrafts:
     if trace.text_drafts is None:
         raise InvalidTrace(
-            "the trace is of a draft model, and a budget is for sources that bring their own "
+            "the trace is of a draft model, but budgets apply to sources that bring their own "
             "continuations: replay a tree (--shapes), or record a method of such a source (`treespec trace "
             "--method`)"
         )

@@ -1,7 +1,7 @@
-"""Calibration: how far the draft's own probabilities are from acceptance, and a map that mends them.
+"""Calibration: how far the draft's own probabilities are from acceptance, and a map that corrects them.
 
-A growth policy that ranks nodes by the product of the draft's probabilities does best if these are what
-nodes are accepted with. `reliability` measures how far they are, `fit_calibration` finds a monotone map.
+A growth policy that ranks nodes by the product of the draft's probabilities does best if these equal the
+probabilities of acceptance. `reliability` measures the difference; `fit_calibration` fits a monotone map.
 """
 
 import json
@@ -35,24 +35,24 @@ Method = Literal["isotonic", "temperature"]
 
 VERSION = 1
 SLOPE = 1e-6
-"""The identity's part in an isotonic map: where that is flat, the order of the arguments still stands."""
+"""Share of the identity in an isotonic map, which preserves the arguments' order where the map is flat."""
 SHARPEST, FLATTEST = 0.05, 20.0
 EDGE = 1e-12
-"""Distance to 0 and 1 at which log-odds are taken."""
+"""Smallest distance to 0 and 1 at which log-odds are computed."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A strictly increasing map of a child's draft probability to its probability of acceptance.
+    """A strictly increasing map from a child's draft probability to its probability of acceptance.
 
-    Order is kept, so within a node the same children come first; products along paths change places.
-    The map looks at one child at a time: mapped probabilities of siblings may sum to more or less than 1.
+    The order of siblings is preserved; that of products along paths may change. Each child is mapped by
+    itself, so the mapped probabilities of siblings may sum to more or less than 1.
 
     Args:
         method: "isotonic" (linear between knots) or "temperature" (log-odds divided by a number).
-        xs: the knots' arguments, rising from 0 to 1; of a temperature, none.
+        xs: the knots' arguments, rising from 0 to 1; empty for a temperature.
         ys: the knots' values.
-        temperature: above 1 makes probabilities less extreme.
+        temperature: divisor of the log-odds; above 1 it makes probabilities less extreme.
 
     Raises:
         InvalidCalibration: if the knots are not monotone in [0, 1], or the temperature is not positive.
@@ -68,7 +68,7 @@ class Calibration:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no monotone map of [0, 1] into itself."""
+        """Check that this is a monotone map of [0, 1] into itself."""
         if not all(isinstance(knots, tuple | list) for knots in (self.xs, self.ys)):
             raise InvalidCalibration(
                 f"xs and ys must be tuples of numbers, not {shown(self.xs)}, {shown(self.ys)}"
@@ -78,10 +78,10 @@ class Calibration:
                 f"method = {shown(self.method)}, but must be 'isotonic' or 'temperature'"
             )
         if self.method == "temperature":
-            given = self.temperature
-            if self.xs or self.ys or not _number(given) or not 0 < float(given or 0) < np.inf:
+            value = self.temperature
+            if self.xs or self.ys or not _number(value) or not 0 < float(value or 0) < np.inf:
                 raise InvalidCalibration(
-                    f"temperature = {brief(given, 60)}, but must be a finite number above 0, without knots"
+                    f"temperature = {brief(value, 60)}, but must be a finite number above 0, without knots"
                 )
             return
         if self.method != "isotonic":
@@ -96,7 +96,7 @@ class Calibration:
         rising = (np.diff(xs) > 0).all() and (np.diff(ys) >= 0).all()
         if not rising or xs[0] != 0 or xs[-1] != 1 or not (ys[0] >= 0 and ys[-1] <= 1):
             raise InvalidCalibration(
-                "the knots of a calibration must rise from 0 to 1, and their values must not fall and be "
+                "the knots of a calibration must rise from 0 to 1, and their values must be non-decreasing "
                 "in [0, 1]"
             )
 
@@ -104,11 +104,11 @@ class Calibration:
         """The mapped probabilities, in float64.
 
         Args:
-            probs: an array or CPU tensor of any shape, or a number; what rounding put outside [0, 1] counts
-                as the nearer end.
+            probs: an array or CPU tensor of any shape, or a number; values outside [0, 1], such as from
+                rounding, are clipped.
 
         Raises:
-            InvalidCalibration: if these are no numbers.
+            InvalidCalibration: if `probs` does not hold numbers.
         """
         try:
             x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
@@ -121,7 +121,7 @@ class Calibration:
         return (1 - SLOPE) * np.interp(x, self.xs, self.ys) + SLOPE * x
 
     def to_json(self) -> str:
-        """JSON with the knots or the temperature."""
+        """The calibration as JSON, with its knots or its temperature."""
         data: dict[str, Any] = {"kind": "calibration", "version": VERSION, "method": self.method}
         if self.temperature is not None:
             data["temperature"] = self.temperature
@@ -132,13 +132,13 @@ class Calibration:
     @classmethod
     @takes(InvalidCalibration, text=TEXT)
     def from_json(cls, text: str) -> "Calibration":
-        """Read what `to_json` wrote.
+        """Read JSON that `to_json` wrote.
 
         Raises:
-            InvalidCalibration: if it is anything else.
+            InvalidCalibration: if the text is not a valid calibration.
         """
         try:
-            file = read_model(_File, text, constants=True)  # refused by name below
+            file = read_model(_File, text, constants=True)  # NaN and infinity are refused below
         except Unreadable as error:
             raise InvalidCalibration(str(error)) from None
         return cls(str(file.method), tuple(file.xs), tuple(file.ys), file.temperature)
@@ -156,18 +156,18 @@ class _File(Strict):
 
 
 def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") -> Calibration:
-    """A monotone map from predicted probabilities to acceptance.
+    """Fit a monotone map from predicted probabilities to acceptance.
 
     "isotonic": least squares among monotone maps (Zadrozny & Elkan 2002), by pooling adjacent violators.
     Ours is linear between the means of the pooled blocks instead of constant on them, runs through (0, 0),
     and keeps the value of the last block up to 1. "temperature": log-odds divided by the temperature of
-    largest likelihood (Guo et al., arXiv:1706.04599, section 4.2, for one class against the others); for
+    maximum likelihood (Guo et al., arXiv:1706.04599, section 4.2, for one class against the others); for
     little data.
 
     Args:
         predicted: `[n]`, in [0, 1].
         accepted: `[n]`, true or false, or exact probabilities.
-        method: which map.
+        method: kind of map to fit.
 
     Raises:
         InvalidCalibration: if there is nothing to fit, or the method is unknown.
@@ -187,16 +187,16 @@ def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") 
 def _isotonic(x: np.ndarray, y: np.ndarray) -> Calibration:
     from scipy.optimize import isotonic_regression
 
-    places, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     means = np.bincount(inverse, y) / counts
     fitted = isotonic_regression(means, weights=counts)
     starts = fitted.blocks[:-1]
-    xs = np.add.reduceat(places * counts, starts) / np.add.reduceat(counts, starts)
+    xs = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
     ys = np.clip(fitted.x[starts], 0.0, 1.0)
     inner = (xs > 0) & (xs < 1)
-    at_one = float(ys[-1])
+    value_at_one = float(ys[-1])
     xs, ys = xs[inner], ys[inner]
-    return Calibration("isotonic", (0.0, *xs.tolist(), 1.0), (0.0, *ys.tolist(), at_one))
+    return Calibration("isotonic", (0.0, *xs.tolist(), 1.0), (0.0, *ys.tolist(), value_at_one))
 
 
 def _temperature(x: np.ndarray, y: np.ndarray) -> Calibration:
@@ -215,6 +215,6 @@ def _temperature(x: np.ndarray, y: np.ndarray) -> Calibration:
 
 
 def _number(value: Any) -> bool:
-    """Whether it is a number that a float holds, and not NaN."""
+    """Whether the value is a number within the range of floats, and not NaN."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return plain and abs(value) <= float(np.finfo(np.float64).max)

@@ -1,4 +1,4 @@
-"""What a trace says about calibration: the draft's probabilities beside acceptance, by depth and rank."""
+"""Calibration data of a trace: the draft's probabilities beside acceptance, by depth and rank."""
 
 from dataclasses import dataclass
 
@@ -15,30 +15,30 @@ from treespec.verify import RULES
 __all__ = ["CalibrationData", "calibration_data"]
 
 LEAST_PATH = 1e-12
-"""Probability of a path below which it weighs no more."""
+"""Lower limit of a path's probability when its weight is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationData:
-    """Drafted children of accepted nodes, one a row.
+    """Drafted children of accepted nodes, one per row.
 
-    `predicted` beside `accepted` or `exact` is the calibration of a child given that its parent is
-    accepted: the rows as they stand. `path` beside `path_exact` is that of whole paths, and needs
-    `weight`: what hangs below a child is recorded only where that child was accepted, so that such a row
-    stands for 1 / P(that) like it. Weighted, the rows of a depth are all nodes there whose parents can be
+    `predicted` against `accepted` or `exact` shows the calibration of a child given that its parent is
+    accepted, with unweighted rows. `path` against `path_exact` shows that of whole paths, and needs
+    `weight`: children of a node are recorded only where that node was accepted, so each such row stands for
+    1 / P(accepted) rows. Weighted, the rows of a depth represent all nodes there whose parents can be
     accepted: `reliability(data.path, data.path_exact, weights=data.weight, by=data.depth)`.
 
     Args:
         predicted: the draft's probability of the child given its parent.
-        accepted: whether it was the accepted one.
-        exact: the probability of that, given the children drafted beside it.
-        rank: its place among its siblings.
+        accepted: whether the child was accepted.
+        exact: the probability that it is accepted, given its siblings.
+        rank: its rank among its siblings.
         depth: edges between the root and its parent.
         path: the draft's probability of the whole path from the root to the child.
-        text: the text that it is from.
+        text: index of its text, or of the file if texts are excerpts.
         path_exact: the probability that the whole path is accepted, the product of `exact` along it. NaN
-            below depth 0 at temperature 0: there a child is accepted with probability 0 or 1, and what
-            the draft would have said below the others is not known at all.
+            below depth 0 at temperature 0, where a child is accepted with probability 0 or 1, and the
+            draft's probabilities below the others are unknown.
         weight: 1 over the probability that the parent's path is accepted.
     """
 
@@ -55,30 +55,30 @@ class CalibrationData:
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
-    """Every drafted child of a trace, with what the draft thought of it and whether it was accepted.
+    """Every drafted child of a trace, with the draft's probability and whether it was accepted.
 
     Depth 0 holds every kept position once. Position s + d is a parent at depth d for each start s from
     which every position before it accepted one of its children, so with `depth` above 1 a position serves
-    several depths: compare depths by `by=`, and fit maps on depth 0, or mind the overlap. The root's path
-    has probability 1.
+    several depths: compare depths by `by=`, and fit maps on depth 0, or allow for the overlap. The root's
+    path has probability 1.
 
     Args:
-        trace: of deterministic children; decoded, or of given texts (then only depth 0 is what would happen
-            while decoding).
-        depth: levels of parents.
+        trace: a trace of deterministic children, decoded or of given texts (for which only depth 0 is what
+            would happen while decoding).
+        depth: number of levels of parents.
 
     Raises:
-        InvalidLimit: if depth is no positive integer.
-        InvalidTrace: if children were drawn, which are accepted with about min(1, p / q) and not with q;
-            if it is of a text source; if no position reaches that depth; or if depth is above
-            1 for given texts.
+        InvalidLimit: if depth is not a positive integer.
+        InvalidTrace: if children were drawn at random, since these are accepted with about min(1, p / q)
+            and not with q; if the trace is of a text source; if no position reaches that depth; or if
+            depth is above 1 for given texts.
     """
     depth = integer("depth", depth, 1)
     if Law.of(trace.law) is not Law.DETERMINISTIC:
         raise InvalidTrace(
             f"the trace is of law '{trace.law}': a drawn child is accepted with the ratio of the target's "
             "to the draft's probability, which says nothing about calibration; record one of deterministic "
-            "children (`treespec trace --law deterministic`)"
+            "children instead (`treespec trace --law deterministic`)"
         )
     if trace.text_drafts is not None:
         raise InvalidTrace(
@@ -87,30 +87,31 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         )
     if trace.forced and depth > 1:
         raise InvalidTrace(
-            f"depth = {depth}, but the trace is of given texts, in which what was accepted did not go on: "
-            "take depth = 1"
+            f"depth = {depth}, but the trace is of given texts, which do not continue with the accepted "
+            "tokens: use depth = 1"
         )
     at = np.flatnonzero(trace.inside)
-    above, reached = np.ones(len(at)), np.ones(len(at))
+    drafted, reached = np.ones(len(at)), np.ones(len(at))  # probabilities of the parents' paths
     rows = []
     for level in range(depth):
         if not len(at):
             raise InvalidTrace(f"depth = {depth}, but no text of the trace reaches depth {level}")
-        rows.append((at, above, reached, np.full(len(at), level)))
+        rows.append((at, drafted, reached, np.full(len(at), level)))
         taken = trace.ranks[at] < trace.width
         cells = at[taken], trace.ranks[at[taken]]
-        above, reached = above[taken] * trace.probs[cells], reached[taken] * trace.accepted[cells]
+        drafted = drafted[taken] * trace.probs[cells]
+        reached = reached[taken] * trace.accepted[cells]
         at = at[taken] + 1
-        fine = at < len(trace.tokens)
-        fine[fine] = trace.inside[at[fine]] & (
-            trace.text_of[at[fine]] == trace.text_of[at[fine] - 1]
+        inside = at < len(trace.tokens)
+        inside[inside] = trace.inside[at[inside]] & (
+            trace.text_of[at[inside]] == trace.text_of[at[inside] - 1]
         )
-        at, above, reached = at[fine], above[fine], reached[fine]
-    at, above, reached, depths = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    whole = reached[:, None] * trace.accepted[at]
+        at, drafted, reached = at[inside], drafted[inside], reached[inside]
+    at, drafted, reached, depths = (np.concatenate(levels) for levels in zip(*rows, strict=True))
+    path_exact = reached[:, None] * trace.accepted[at]
     one_hot = trace.rule in RULES and RULES[trace.rule].one_hot
     if one_hot or trace.greedy:
-        whole[depths > 0] = np.nan
+        path_exact[depths > 0] = np.nan
     width = trace.width
     return CalibrationData(
         predicted=trace.probs[at].ravel(),
@@ -118,8 +119,8 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         exact=trace.accepted[at].ravel(),
         rank=np.tile(np.arange(width), len(at)),
         depth=np.repeat(depths, width),
-        path=(above[:, None] * trace.probs[at]).ravel(),
+        path=(drafted[:, None] * trace.probs[at]).ravel(),
         text=np.repeat(trace.file_of[trace.text_of[at]], width),
-        path_exact=whole.ravel(),
+        path_exact=path_exact.ravel(),
         weight=np.repeat(1 / np.maximum(reached, LEAST_PATH), width),
     )

@@ -1,4 +1,4 @@
-"""How often each child was accepted, and how often it could have been, text by text."""
+"""Count how often each child was accepted, and how often it could have been, by text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,12 @@ from treespec.tree import TreeShape
 __all__ = ["UNKNOWN", "Counts", "Records", "count_records", "count_trace"]
 
 FEWEST_TRIALS = 30
-"""Trials from which on a rate is worth a row or a column of its own."""
+"""Fewest trials for a rate to get a row or a column of its own."""
 DEEPEST_UNASKED = 64
+"""Most levels that are counted if no depth is given."""
 
 UNKNOWN = "unknown"
-"""Law or rule of records that do not say it."""
+"""Law or rule of records that do not state it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class Counts:
 
     Args:
         hits: `[texts, levels, ranks]`, how often the child was the accepted one.
-        trials: `[texts, levels, ranks]`, how often there was such a child of an accepted node.
-        mass: `[texts, levels, ranks]`, expected hits given the drafted children, where they are known
-            exactly; else the hits.
+        trials: `[texts, levels, ranks]`, how often an accepted node had such a child.
+        mass: `[texts, levels, ranks]`, expected hits given the drafted children, if they are known exactly;
+            otherwise the hits.
     """
 
     hits: Int[np.ndarray, "texts levels ranks"]
@@ -38,7 +39,7 @@ class Counts:
     mass: Float[np.ndarray, "texts levels ranks"]
 
     def pooled(self) -> "Counts":
-        """All depths together."""
+        """The counts summed over depths, as a single level."""
         return Counts(*(x.sum(axis=1, keepdims=True) for x in (self.hits, self.trials, self.mass)))
 
 
@@ -47,11 +48,11 @@ class Records:
     """Steps of real decoding with trees.
 
     Args:
-        texts: for each text its steps, and of each step the tree and the accepted nodes, from the root (0)
-            downwards, as `Verdict.path` has them. A step that the end of the text cut counts whole.
+        texts: the steps of each text; a step is its tree and the accepted nodes from the root (0)
+            downwards, as in `Verdict.path`. A step that the end of the text cut counts whole.
         law: how children were drawn.
         rule: how they were accepted.
-        sampling: the settings of target and draft, such as {"temperature": 1.0}; empty if not known.
+        sampling: sampling settings of target and draft, such as {"temperature": 1.0}; empty if not known.
         about: models, prompts, seeds, hardware; plain data.
     """
 
@@ -65,16 +66,16 @@ class Records:
 def count_trace(
     trace: Trace, levels: int | None, ranks: int, starts: TreeShape | None = None
 ) -> Counts:
-    """Count a trace by depth.
+    """Count the hits and trials of a trace by depth.
 
     Args:
-        trace: of which the kept positions count.
-        levels: depths to count, None for as many as have `FEWEST_TRIALS` trials.
-        ranks: children to count, at most the width.
-        starts: the tree whose replayed steps are counted: from where they begin, at the nodes that they
-            accept; child r only where the node has one. By default decoding starts at every kept position
-            and every node has `ranks` children: position s + d is a trial at depth d if a start s reaches
-            it along children of these ranks.
+        trace: the trace, whose kept positions count.
+        levels: number of depths to count; None for all with at least `FEWEST_TRIALS` trials.
+        ranks: number of children to count, at most the width.
+        starts: the tree whose replayed steps are counted, at the nodes that they accept, and child r only
+            where the node has one. By default, decoding starts at every kept position and every node has
+            `ranks` children: position s + d is a trial at depth d if a start s reaches it along children of
+            these ranks.
 
     Raises:
         InvalidTrace: if the tree cannot be replayed, see `treespec.search.rates.replay`.
@@ -84,12 +85,12 @@ def count_trace(
         at, table = np.flatnonzero(inside), _endless(ranks)
     else:
         at, table = step_starts(trace, starts), child_table(starts)
-    inner, there = table.max(axis=1) >= 0, _there(table, ranks)
+    inner, has_child = table.max(axis=1) >= 0, _has_child(table, ranks)
     node, rows = np.zeros(len(at), dtype=np.int64), []
     while len(rows) < (levels or DEEPEST_UNASKED):
         if levels is None and rows and len(at) < FEWEST_TRIALS:
             break
-        rows.append(_level(trace, at, there[node]))
+        rows.append(_level(trace, at, has_child[node]))
         node = table[node, np.minimum(trace.ranks[at], table.shape[1] - 1)]
         at, node = at[node >= 0] + 1, node[node >= 0]
         at, node = at[at < len(inside)], node[at < len(inside)]
@@ -99,48 +100,50 @@ def count_trace(
 
 
 def _endless(ranks: int) -> Int[np.ndarray, "1 ranks_1"]:
-    """The children by rank, as in `child_table`, of a node that is its own children."""
+    """A table as in `child_table` of an infinite tree: one node that is each of its own children."""
     return np.array([[0] * ranks + [-1]])
 
 
-def _there(table: Int[np.ndarray, "nodes most_1"], ranks: int) -> Bool[np.ndarray, "nodes ranks"]:
-    """Which nodes have which children, for as many ranks as are counted."""
-    there = np.zeros((len(table), ranks), dtype=bool)
+def _has_child(
+    table: Int[np.ndarray, "nodes most_1"], ranks: int
+) -> Bool[np.ndarray, "nodes ranks"]:
+    """Whether each node has a child of each of the first ranks."""
+    has_child = np.zeros((len(table), ranks), dtype=bool)
     known = min(ranks, table.shape[1])
-    there[:, :known] = table[:, :known] >= 0
-    return there
+    has_child[:, :known] = table[:, :known] >= 0
+    return has_child
 
 
 def _level(
-    trace: Trace, positions: Int[np.ndarray, "P"], there: Bool[np.ndarray, "P ranks"]
+    trace: Trace, positions: Int[np.ndarray, "P"], has_child: Bool[np.ndarray, "P ranks"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hits, trials and expected hits of the children there are, `[texts, ranks]` each.
+    """Hits, trials and expected hits of one level's children, `[texts, ranks]` each.
 
     Excerpts of one file count as one text.
     """
-    text, ranks = trace.file_of[trace.text_of[positions]], there.shape[1]
+    text, ranks = trace.file_of[trace.text_of[positions]], has_child.shape[1]
 
     def by_text(cells: np.ndarray) -> np.ndarray:
         sums = [np.bincount(text, column, minlength=trace.samples) for column in cells.T]
         return np.stack(sums, axis=1)
 
-    hits = there & (trace.ranks[positions, None] == np.arange(ranks))
-    mass = trace.accepted[positions, :ranks] * there
-    return by_text(hits).astype(np.int64), by_text(there).astype(np.int64), by_text(mass)
+    hits = has_child & (trace.ranks[positions, None] == np.arange(ranks))
+    mass = trace.accepted[positions, :ranks] * has_child
+    return by_text(hits).astype(np.int64), by_text(has_child).astype(np.int64), by_text(mass)
 
 
 def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
-    """Count steps of real decoding.
+    """Count the hits and trials of steps of real decoding.
 
-    Child r of an accepted node counts as a trial if there was one, whatever happened to its elder siblings;
-    what was never in a tree, or hung below a rejected node, does not count.
+    Child r of an accepted node is a trial if it exists, whatever happened to its elder siblings. Children
+    that were not in the tree, or below a rejected node, do not count.
 
     Returns:
         The counts, and for each depth the numbers of children that accepted nodes had there.
 
     Raises:
-        InvalidTrace: if there is no step with a child, or a path is none of its tree; the message has the
-            indices.
+        InvalidTrace: if no step has a drafted child, or a path is not one of its tree; the message names
+            the indices of text and step.
     """
     cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
     numbers: list[set[int]] = []
@@ -153,7 +156,7 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
             if isinstance(error, InvalidTrace):
                 raise
             raise InvalidTrace(
-                f"texts[{i}] is no list of steps (TreeShape, accepted nodes from the root)"
+                f"texts[{i}] is not a list of steps (TreeShape, accepted nodes from the root)"
             ) from None
         cells_of_texts.append(cells)
     keys = {key for cells in cells_of_texts for key in cells}
@@ -175,13 +178,13 @@ def _count_step(
     where: str,
 ) -> None:
     path = [int(node) for node in path]
-    above = -1
+    parent = -1
     for node in path:
-        if not 0 <= node < shape.size or shape.parents[node] != above:
+        if not 0 <= node < shape.size or shape.parents[node] != parent:
             raise InvalidTrace(
-                f"{where}: {path} is no path from the root of a tree of {shape.size} nodes"
+                f"{where}: {path} is not a path from the root of a tree of {shape.size} nodes"
             )
-        above = node
+        parent = node
     if not path:
         raise InvalidTrace(f"{where}: the path is empty, but the root (0) is always accepted")
     for depth, node in enumerate(path):

@@ -1,4 +1,4 @@
-"""What a draft thinks at every position of texts, and off their path: what growths decide by."""
+"""The draft's probabilities at every position of texts and off their path, which growths decide by."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,32 +13,32 @@ from treespec.search.errors import InvalidTrace
 __all__ = ["DraftRows"]
 
 TOLERANCE = 1e-4
-"""How far above 1 the children of a node may sum: they may come from float32 or half precision."""
+"""How far above 1 the probabilities of siblings may sum: they may come from float32 or half precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class DraftRows:
-    """The best children of many nodes of the draft's tree at every position of texts.
+    """The most probable children of many nodes of the draft's tree at every position of texts.
 
-    At each position a tree is drafted after the text before it, whatever the text goes on with: the `width`
-    most probable children of the root, of the `width` best of these, and so on (EAGLE-2's expansion,
-    arXiv:2406.16858, nothing pruned). For each node that was run there is a row: how probable its best
-    children are. Tokens are not kept: to know which child the text takes is enough. A node further down the
-    text's own path is the first row of a later position, with all that hangs below it, so that a tree that
-    is rooted at one position finds its branches at the positions where they leave the text.
+    At each position, a tree is drafted after the text before it, regardless of how the text continues: the
+    `width` most probable children of the root, those of the `width` best of these, and so on (EAGLE-2's
+    expansion, arXiv:2406.16858, without pruning). Each node that was run has a row with the probabilities
+    of its best children. Tokens are not stored: it suffices to know which child the text takes. A node
+    further along the text's own path is the first row of a later position, with its whole subtree, so a
+    tree rooted at one position finds its branches at the positions where they leave the text.
 
-    One row takes 4 bytes for each child and 8 besides; a position has 1 + (depth - 1) `width` rows.
+    A row takes 4 bytes per child and 8 more; a position has 1 + (depth - 1) `width` rows.
 
     Args:
         offsets: `[T + 1]`; rows of position t are `offsets[t]` up to, not including, `offsets[t + 1]`. The
-            first is that of the text itself.
-        parents: `[R]`, the row of the node above, counted from the position's first; -1 for the first.
-        ranks: `[R]`, which child of that node this one is, 0 the most probable; 0 for the first.
+            first of them belongs to the text itself.
+        parents: `[R]`, the parent's row, counted from the position's first row; -1 for the first.
+        ranks: `[R]`, rank of the node among its siblings, 0 the most probable; 0 for the first row.
         probs: `[R, width]`, the draft's probabilities of the best children of each node, best first.
-        text_ranks: `[T]`, which child of the first row the text goes on with; `width` if none of them.
+        text_ranks: `[T]`, rank of the child of the first row that the text takes; `width` if it takes none.
 
     Raises:
-        InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
+        InvalidTrace: if the parts are inconsistent, or hold invalid probabilities or ranks.
     """
 
     offsets: Int[np.ndarray, "T_1"]
@@ -56,30 +56,33 @@ class DraftRows:
         if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != rows:
             raise InvalidTrace(f"draft_rows.offsets must rise from 0 to the number of rows, {rows}")
         if (np.diff(offsets) < 1).any():
-            raise InvalidTrace("draft_rows.offsets must rise: each position has a row")
+            raise InvalidTrace("draft_rows.offsets must rise: each position has at least one row")
         if self.probs.ndim != 2 or not self.probs.shape[1]:
             raise InvalidTrace("draft_rows.probs must hold a line of probabilities for each row")
-        wanted = {"parents": rows, "ranks": rows, "probs": rows, "text_ranks": len(offsets) - 1}
-        for name, count in wanted.items():
+        lengths = {"parents": rows, "ranks": rows, "probs": rows, "text_ranks": len(offsets) - 1}
+        for name, count in lengths.items():
             shape = getattr(self, name).shape
             if shape[0] != count or len(shape) != 1 + (name == "probs"):
                 raise InvalidTrace(
                     f"draft_rows.{name} has shape {list(shape)}, but needs {count} entries"
                 )
         place = np.arange(rows) - np.repeat(offsets[:-1], np.diff(offsets))
-        above = np.where(
+        valid = np.where(
             place == 0, self.parents == -1, (self.parents >= 0) & (self.parents < place)
         )
-        if not above.all():
+        if not valid.all():
             raise InvalidTrace(
-                "draft_rows.parents must be -1 for the first row of a position and an earlier row else"
+                "draft_rows.parents must be -1 for the first row of a position and an earlier row for the "
+                "others"
             )
         if not ((self.ranks >= 0) & (self.ranks < self.width)).all():
             raise InvalidTrace(f"draft_rows.ranks must be in 0..{self.width - 1}")
         if not ((self.text_ranks >= 0) & (self.text_ranks <= self.width)).all():
             raise InvalidTrace(f"draft_rows.text_ranks must be in 0..{self.width}")
         if not ((self.probs >= 0).all() and (self.probs.sum(axis=1) <= 1 + TOLERANCE).all()):
-            raise InvalidTrace("draft_rows.probs holds what are no probabilities of siblings")
+            raise InvalidTrace(
+                "draft_rows.probs must hold probabilities in [0, 1] that sum to at most 1 among siblings"
+            )
 
     @property
     def width(self) -> int:
@@ -88,17 +91,17 @@ class DraftRows:
 
     @property
     def positions(self) -> int:
-        """Positions of all texts together."""
+        """Number of positions of all texts together."""
         return len(self.text_ranks)
 
     @property
     def bytes(self) -> int:
-        """How much a file holds, before it is packed."""
+        """Bytes in a file, before compression."""
         return self.probs.size * 4 + len(self.parents) * 8 + self.positions * 12
 
     @cached_property
     def depth(self) -> int:
-        """Levels that have rows, the first row's included: trees of up to so many edges are known."""
+        """Number of levels with rows, the first row's included: the edges of the deepest known tree."""
         depths = np.ones(len(self.parents), dtype=np.int64)
         starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
         for row in np.flatnonzero(self.parents >= 0):
@@ -117,7 +120,7 @@ class DraftRows:
 
 
 def _array(name: str, values: Any, kinds: str) -> np.ndarray:
-    """The values in an array of their own that nobody writes to."""
+    """A read-only copy of the values as an array."""
     try:
         given = np.asarray(values)
         if given.dtype.kind not in kinds or not given.ndim:

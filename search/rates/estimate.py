@@ -1,4 +1,4 @@
-"""Acceptance rates from what was recorded, with their uncertainty."""
+"""Estimate acceptance rates, with their uncertainty, from traces or recorded steps."""
 
 import json
 import warnings as python_warnings
@@ -47,7 +47,7 @@ _COUNTS = ("hits", "trials", "mass")
 _SHOWN = ("rates", "low", "high", "hits", "trials")
 _DIGITS = 6
 MOST_TRIALS = 2**53
-"""Up to here floats count by one."""
+"""Up to this number floats represent every integer."""
 
 
 By = Literal["rank", "depth"]
@@ -55,7 +55,7 @@ IntervalKind = Literal["wilson", "bootstrap"]
 
 
 class _File(BaseModel):
-    """An estimate as JSON; what can be computed anew from its counts is passed over."""
+    """An estimate as JSON; numbers that can be recomputed from its counts are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -80,30 +80,30 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class AcceptanceEstimate:
-    """How often the k-th child of an accepted node is the accepted one, measured.
+    """Measured positional acceptance: how often the k-th child of an accepted node is the accepted one.
 
-    `expected_tokens`, `optimal_tree` and the like take it as it is: as an array it is `rates`.
+    `expected_tokens`, `optimal_tree` and similar functions accept it directly: as an array it is `rates`.
 
     Args:
         rates: `[ranks]`, or `[levels, ranks]` (row d belongs to the children of nodes at depth d).
         low: lower bounds of the rates' intervals, of the same shape.
         high: upper bounds; those of siblings may sum to more than 1.
-        hits: how often each child was accepted, all texts together.
-        trials: how often there was such a child of an accepted node.
+        hits: how often each child was accepted, over all texts.
+        trials: how often an accepted node had such a child.
         by: "rank" or "depth".
         law: how children were drawn.
         rule: how they were accepted.
         source: "on-policy" (decoded) or "teacher-forced" (from given texts).
         interval: "wilson" or "bootstrap".
-        level: of confidence.
+        level: confidence level of the intervals.
         monotone: whether isotonic regression was applied over ranks.
-        shrinkage: pseudo-trials that drew each depth's rates to those of all depths.
-        warnings: what the numbers cannot support.
+        shrinkage: pseudo-trials that shrank each depth's rates towards those of all depths.
+        warnings: conclusions that the sample does not support.
         counts: hits, trials and expected hits by text.
-        seed: of the bootstrap.
-        sampling: the settings of target and draft; empty if not known.
-        about: where the texts are from: models, prompts, seeds, hardware; and the parents of the tree
-            whose steps alone were counted (`starts`).
+        seed: seed of the bootstrap.
+        sampling: sampling settings of target and draft; empty if not known.
+        about: origin of the texts: models, prompts, seeds, hardware; and, if the steps of one tree were
+            counted, its parents (`starts`).
     """
 
     rates: Float[np.ndarray, "*levels ranks"]
@@ -131,20 +131,20 @@ class AcceptanceEstimate:
 
     @property
     def texts(self) -> int:
-        """How many texts there were."""
+        """Number of texts."""
         return len(self.counts.hits)
 
     @takes(rng=of_class("a generator of numpy, np.random.default_rng(0)", np.random.Generator))
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
-        """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
+        """Bootstrap the rates: draw texts with replacement and process their counts in the same way.
 
-        Where no drawn text has a trial, the estimate's own counts stand in and its rate stays: nobody saw
-        a rate of 0 there. With a single text there is nothing to draw from: hits are drawn from the rates
-        instead, as if positions were independent.
+        Where no drawn text has a trial, the estimate's own counts are used and its rate is unchanged, since
+        no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
+        positions were independent.
 
         Args:
-            rng: where texts are drawn from; estimates from the same texts that get generators of the same
-                seed are resampled by the same texts.
+            rng: generator that draws the texts; estimates from the same texts are resampled by the same
+                draws if their generators have the same seed.
 
         Returns:
             An array of the shape of `rates`.
@@ -152,31 +152,31 @@ class AcceptanceEstimate:
         settings, trials = RateSettings(self.monotone, self.shrinkage), self.counts.trials
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
-            mass = np.tensordot(drawn, self.counts.mass, axes=1)
-            resampled = mass, np.tensordot(drawn, trials, axes=1).astype(np.float64)
-            rates = settings.rates(*stood_in(self.counts, *resampled))
+            mass_drawn = np.tensordot(drawn, self.counts.mass, axes=1)
+            trials_drawn = np.tensordot(drawn, trials, axes=1).astype(np.float64)
+            rates = settings.rates(*stood_in(self.counts, mass_drawn, trials_drawn))
         else:
-            each = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
-            rates = settings.rates(redrawn(each, trials[0], rng), trials[0])
+            raw_rates = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
+            rates = settings.rates(redrawn(raw_rates, trials[0], rng), trials[0])
         return rates.reshape(self.rates.shape)
 
     def to_json(self) -> str:
         """Readable JSON: settings, rates with bounds and counts, and the counts by text.
 
-        Rates and bounds stand there to be read: `from_json` computes them anew from the counts.
+        Rates and bounds are for human readers: `from_json` recomputes them from the counts.
 
         Raises:
-            InvalidTrace: if `sampling` or `about` is no plain data.
+            InvalidTrace: if `sampling` or `about` is not plain data.
         """
         return _written(self)
 
     @classmethod
     @takes(InvalidTrace, text=TEXT)
     def from_json(cls, text: str) -> "AcceptanceEstimate":
-        """Read what `to_json` wrote.
+        """Read JSON that `to_json` wrote.
 
         Raises:
-            InvalidTrace, InvalidLimit: if it is anything else.
+            InvalidTrace, InvalidLimit: if the text is not a valid estimate.
         """
         return _estimate(**_read_json(text))
 
@@ -199,51 +199,54 @@ def estimate_acceptance(
     starts: TreeShape | None = None,
     seed: int = 0,
 ) -> AcceptanceEstimate:
-    """Positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
+    """Estimate positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
 
-    Of a trace every kept position counts once for the rates by rank. By depth, position s + d counts at
-    depth d for every start s from which decoding reaches it along children of the ranks in question: starts
+    In a trace, every kept position counts once for the rates by rank. By depth, position s + d counts at
+    depth d for every start s from which decoding reaches it along children of the ranks in question. Starts
     overlap, so a position serves several depths, and only resampling whole texts (`interval="bootstrap"`,
-    and `resample`) sees how that and the likeness of neighbouring positions widen the intervals. Rates are
-    means of the exact probabilities of acceptance given the drafted children (Rao-Blackwell); hits are
-    what the coins decided. In given texts something was accepted at the positions before, though the text
-    may have gone on otherwise.
+    and `resample`) accounts for this and for the similarity of neighbouring positions. Rates are means of
+    the exact probabilities of acceptance given the drafted children (Rao-Blackwell); hits are the random
+    outcomes. For given texts, acceptance at earlier positions is presupposed although the text may have
+    continued differently.
 
-    Steps of real decoding do not begin at every position, but behind bonus tokens, which are where the
-    draft failed. Where good and bad stretches take turns that makes a difference: in a text in which one
-    position is missed and the next four are the draft's first child, over and over, every step of a chain
-    of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the
-    steps are counted that a replay of that tree takes, at the nodes that they accept, and child r only of
-    nodes that have one: these rates are right for it, and nearer for trees like it. By depth the hits of
-    each level are the steps that accept a node there. So where all nodes of a depth have equally many
-    children (chains, k-ary trees, expansions) and no coins are thrown, `expected_tokens` of these rates is
-    what the replay keeps; in other trees one rate stands for nodes with elder and younger parents alike. Of
-    a text's last step the positions that are kept count; a replay counts it whole, where a trace goes on.
+    Steps of real decoding do not begin at every position, but after bonus tokens, which occur where the
+    draft failed. This matters where good and bad stretches alternate: in a text in which one position is
+    missed and the next four are the draft's first child, over and over, every step of a chain of 4 emits 5
+    tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the steps of a
+    replay of that tree are counted, at the nodes that they accept, and child r only for nodes that have
+    one: these rates are right for that tree, and closer for similar trees. By depth, the hits of each level
+    are the steps that accept a node there. So if all nodes of a depth have equally many children (chains,
+    k-ary trees, expansions) and acceptance is not random, `expected_tokens` of these rates is what the
+    replay keeps; in other trees, one rate stands for nodes with elder and younger parents alike. In a
+    text's last step the kept positions count, whereas a replay counts the whole step if the trace goes on.
 
-    Of records every accepted node counts; child r only where the node had more than r children. Ranks that
-    are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
+    In records, every accepted node counts, and child r only if the node had more than r children. For ranks
+    that occur mostly near the root, rates are those near the root: use `by="depth"` for trees of uneven
+    width.
 
-    Ours: intervals, by text; counts are kept; isotonic regression and shrinkage only on request.
+    Ours adds intervals, by text; counts are kept; isotonic regression and shrinkage are optional.
 
     Args:
-        source: a `Trace`, `Records`, or the `texts` of such.
-        by: "rank", one rate for all depths, or "depth", a row for each.
-        depth: with `by="depth"`, the levels to estimate: the tree's, or as many as there is enough of.
-        ranks: children to estimate: the tree's, or all that were recorded (of `starts`: that it has).
+        source: a `Trace`, `Records`, or the `texts` of records.
+        by: "rank", one rate for all depths, or "depth", a row for each depth.
+        depth: with `by="depth"`, levels to estimate; by default the tree's, or all with enough trials.
+        ranks: children to estimate; by default the tree's, or all recorded ones (with `starts`, its own).
         interval: "wilson", from the counts as if positions were independent; or "bootstrap", over texts.
-        level: of confidence.
+        level: confidence level of the intervals.
         monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
-        shrinkage: with `by="depth"`, pseudo-trials of each rate at that of the same rank at all depths.
-        tree: the tree that the rates are for. It sets depth and ranks, and only what it uses is held
-            against the sample: fewer than 30 trials, fewer than 5 expected hits, or an interval wider than
-            0.1 to each side, is warned of.
-        starts: of a trace, count the steps of this tree and not every position; by default its ranks alone.
-        seed: of the bootstrap.
+        shrinkage: with `by="depth"`, pseudo-trials added to each rate at the rate of that rank over all
+            depths.
+        tree: the tree that the rates are for. It sets depth and ranks, and limits the warnings to the rates
+            that it uses: those with fewer than 30 trials, fewer than 5 expected hits, or an interval wider
+            than 0.1 to each side.
+        starts: for a trace, count the steps of this tree instead of every position; by default for the
+            ranks that it has.
+        seed: seed of the bootstrap.
 
     Raises:
-        InvalidTrace: if the source is empty or malformed, or does not reach the depth or ranks asked for;
-            or if it mixes nodes with different numbers of children, and the rule's rates depend on that.
-        InvalidLimit: if a setting is out of range, or two contradict each other.
+        InvalidTrace: if the source is empty or malformed, or does not reach the requested depth or ranks;
+            or if it mixes nodes with different numbers of children, and the rule's rates depend on these.
+        InvalidLimit: if a setting is out of range, or two settings contradict each other.
 
     Example:
         >>> chain = TreeShape.chain(2)
@@ -268,7 +271,7 @@ def estimate_acceptance(
     else:
         if starts is not None:
             raise InvalidLimit(
-                "starts belongs to traces: steps that were recorded begin where they do"
+                "starts applies to traces only: recorded steps have their own starts; leave it out"
             )
         counts, numbers = count_records(known.texts)
         require_alike(known.rule, by, numbers)
@@ -285,19 +288,19 @@ def estimate_acceptance(
 
 
 def _records(source: Any) -> Records:
-    """Records, or the texts of some."""
+    """The source as `Records`; it may also be the texts of records."""
     if isinstance(source, Records):
         return source
     if isinstance(source, str | PurePath):
         raise InvalidTrace(
-            f"{str(source)!r} is a path, not what is in the file: read it with Trace.load(path)"
+            f"{str(source)!r} is a path, not the content of the file: read it with Trace.load(path)"
         )
     try:
         return Records(tuple(source))
     except TypeError:
         raise InvalidTrace(
             f"{'None' if source is None else type(source).__name__} is neither a Trace nor Records nor the "
-            "texts of such"
+            "texts of records"
         ) from None
 
 
@@ -307,7 +310,7 @@ def _of_trace(
     if ranks is not None and ranks > trace.width:
         raise InvalidTrace(
             f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
-            f"it anew with width {ranks}, or ask for fewer"
+            f"it again with width {ranks}, or ask for fewer"
         )
     if trace.text_drafts is not None:
         if starts is not None:
@@ -321,15 +324,15 @@ def _of_trace(
         return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
     if starts.size == 1:
         raise InvalidLimit(
-            "starts is the root alone, whose steps draft nothing that could be counted: give a tree or a "
-            "chain, or leave it out to count every position"
+            "starts is the root alone, whose steps draft nothing to count: give a tree or a chain, or "
+            "leave it out to count every position"
         )
     widest = max(map(len, starts.children))
     if (depth or 0) > starts.depth or (ranks or 0) > widest:
         raise InvalidLimit(
             f"depth = {depth}, ranks = {ranks}, but starts is {starts.depth} deep and has at most {widest} "
-            "children of a node: its steps say nothing of others; leave the limits out (a tree that rates "
-            "are for sets them, too), or starts"
+            "children a node, so its steps say nothing about others: leave out these limits (and a tree "
+            "that sets them), or starts"
         )
     ranks = ranks or widest
     if by == "rank":
@@ -356,7 +359,7 @@ def _estimate(
     explicit: bool = False,
     warnings: tuple[str, ...] | None = None,
 ) -> AcceptanceEstimate:
-    """Rates and intervals of counts; warnings are found if they are not given."""
+    """Rates and intervals from counts; warnings are computed unless given."""
     require_level(level)
     seed = integer("seed", seed, 0)
     if interval not in get_args(IntervalKind):
@@ -381,10 +384,10 @@ def _estimate(
 
 
 def _written(estimate: AcceptanceEstimate) -> str:
-    """The estimate; rows of numbers on a line each.
+    """The estimate as JSON, with each row of numbers on a line.
 
     Raises:
-        InvalidTrace: if `sampling` or `about` is no plain data.
+        InvalidTrace: if `sampling` or `about` is not plain data.
     """
     shown = {name: _rounded(getattr(estimate, name)) for name in _SHOWN}
     data: dict[str, Any] = {
@@ -399,23 +402,25 @@ def _written(estimate: AcceptanceEstimate) -> str:
     lines = []
     for name, value in data.items():
         if name == "texts":
-            inner = ",\n".join(f'    "{key}": {json.dumps(rows)}' for key, rows in value.items())
+            inner = ",\n".join(
+                f'    "{key}": {json.dumps(counts)}' for key, counts in value.items()
+            )
             lines.append(f'  "texts": {{\n{inner}\n  }}')
             continue
         try:
             lines.append(f'  "{name}": {json.dumps(value, allow_nan=False)}')
         except (TypeError, ValueError) as error:
             raise InvalidTrace(
-                f'"{name}" is no plain data, so it cannot be written: {error}'
+                f'"{name}" is not plain data, so it cannot be written: {error}'
             ) from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _read_json(text: str) -> dict[str, Any]:
-    """Settings and counts.
+    """The settings and counts in a JSON text.
 
     Raises:
-        InvalidTrace, InvalidLimit: saying what is wrong.
+        InvalidTrace, InvalidLimit: with the key and what is wrong.
     """
     try:
         file = read_model(_File, text)
@@ -441,7 +446,7 @@ def _counts(texts: Any) -> Counts:
             ) from None
         if given.ndim != 3 or not given.size or not (given >= 0).all():
             raise InvalidTrace(
-                f'"{name}" in "texts" must hold numbers of at least 0, nested thrice'
+                f'"{name}" in "texts" must hold numbers of at least 0, in three nested lists'
             )
         arrays[name] = given
     hits, trials, mass = (arrays[name] for name in _COUNTS)

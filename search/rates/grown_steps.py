@@ -1,4 +1,4 @@
-"""The steps of a growth on a recorded trace: what they accept, and what they take."""
+"""The steps of a growth on a recorded trace: accepted tokens, and the time that they take."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from treespec.search.rates.replay import by_file
 __all__ = ["GrowthReplay", "Levels"]
 
 Levels: TypeAlias = tuple[tuple[int, ...], ...]
-"""The passes of one step: how many children each of the nodes was given that the pass ran."""
+"""The draft passes of one step: for each pass, the number of children of every node that it ran."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +26,13 @@ class GrowthReplay:
 
     Args:
         accepted: accepted draft tokens of every step, text after text.
-        kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
+        kept: tokens of every step that the text keeps: accepted + 1, or fewer in a text's last step.
         sizes: verified nodes of every step, the root included.
-        sure: whether the step is proved to be what a live run does (`treespec.search.rates.growth_replay`).
+        sure: whether the step is proved to be a live run's (`treespec.search.rates.growth_replay`).
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
-        max_depth: most edges that a tree of the growth can have.
-        levels: of every step, for each pass of the draft, how many children each node was given that ran.
+        file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
+        max_depth: maximum number of edges of the growth's trees.
+        levels: for every step and each pass of the draft, the number of children of every node that it ran.
     """
 
     accepted: Int[np.ndarray, "steps"]
@@ -46,7 +46,7 @@ class GrowthReplay:
 
     @cached_property
     def steps(self) -> Int[np.ndarray, "texts"]:
-        """Steps of each text."""
+        """Number of steps of each text."""
         return np.diff(self.offsets)
 
     @cached_property
@@ -78,32 +78,32 @@ class GrowthReplay:
     def interval(
         self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
     ) -> Interval:
-        """Tokens per step with an interval from texts drawn with replacement, as `Replay.interval`."""
-        over, under = (by_file(each, self.file_of) for each in (self.emitted, self.steps))
-        return ratio(over, under, level=level, resamples=resamples, seed=seed)
+        """Tokens per step with a bootstrap interval over texts, as `Replay.interval`."""
+        emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
+        return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
     @cached_property
     def _kinds(self) -> tuple[list[tuple[Levels, int]], Int[np.ndarray, "steps"]]:
-        """Passes and nodes of steps, each kind once, and the kind of each step."""
-        places: dict[tuple[Levels, int], int] = {}
+        """The distinct kinds of steps, by passes and size, and the index of each step's kind."""
+        index: dict[tuple[Levels, int], int] = {}
         steps = zip(self.levels, self.sizes.tolist(), strict=True)
-        kinds = np.array([places.setdefault(step, len(places)) for step in steps])
-        return list(places), kinds
+        kind_of_step = np.array([index.setdefault(step, len(index)) for step in steps])
+        return list(index), kind_of_step
 
     def terms(self, parts: StepParts) -> list[Term]:
         """The time of all steps of each text, as a weighted sum of measured times (`seconds_of`).
 
         Args:
-            parts: what steps are sums of.
+            parts: the measured times that steps are sums of.
 
         Raises:
-            NotMeasured: if a step has a part that was not.
+            NotMeasured: if the time of a part of a step is not known.
         """
-        kinds, of_step = self._kinds
+        kinds, kind_of_step = self._kinds
         passes = [[Counter(level) for level in levels] for levels, _ in kinds]
         terms = parts.grown(passes, [size for _, size in kinds])
         return [
-            (curve, np.add.reduceat(weights[of_step], self.offsets[:-1]))
+            (curve, np.add.reduceat(weights[kind_of_step], self.offsets[:-1]))
             for curve, weights in terms
         ]
 
@@ -115,13 +115,13 @@ class GrowthReplay:
         resamples: int = RESAMPLES,
         seed: int = 0,
     ) -> Interval:
-        """Emitted tokens per second of these parts' times, with an interval from the same texts.
+        """Emitted tokens per second with these times, with a bootstrap interval over the same texts.
 
-        Some growths draft more on easy texts, so that each text counts with the time of its own steps.
+        Some growths draft more on easy texts, so each text counts with the time of its own steps.
 
         Raises:
             NotMeasured: see `terms`.
         """
-        seconds = seconds_of(self.terms(parts))
-        over, under = (by_file(each, self.file_of) for each in (self.emitted, seconds))
-        return ratio(over, under, level=level, resamples=resamples, seed=seed)
+        seconds = by_file(seconds_of(self.terms(parts)), self.file_of)
+        emitted = by_file(self.emitted, self.file_of)
+        return ratio(emitted, seconds, level=level, resamples=resamples, seed=seed)

@@ -1,21 +1,21 @@
-"""Growths on a recorded trace: what every step of a live run would have drafted and accepted.
+"""Replay growths on a recorded trace: what every step of a live run would draft and accept.
 
-The growth's own code grows and prunes each tree; what the draft would have answered stands in the trace's
-`DraftRows`. At temperature 0 a step is the live run's, as long as the growth asks for recorded rows alone
-(live rows come out of passes of other shapes, so that probabilities may differ in the last digit, and what
-is tied within it may fall the other way). Under `naive` and `onehot` above temperature 0 the trees are as
-sure, and steps have the law that they have in a live run.
+The growth's own code grows and prunes each tree; the draft's probabilities come from the trace's
+`DraftRows`. At temperature 0 a step is the live run's, as long as the growth asks for recorded rows only
+(live rows come from passes of other shapes, so probabilities may differ in the last digit, and ties within
+it may resolve differently). Under `naive` and `onehot` above temperature 0 the trees are equally certain,
+and steps have the law that they have in a live run.
 
-A growth may ask for what hangs below a node that was not recorded, one outside of the best of its level at
+A growth may ask for the children of a node without a recorded row: one outside the best of its level at
 the position where it leaves the text. Its children then count as worth nothing, and the step is *unsure*,
-unless it is proved that they change nothing: where the best nodes are kept whatever they are
-(`keeps_best`), and all that are kept are worth more than every node whose children are not known. Then the
-nodes above that worth are drafted in any case, and the others could not have been kept. `GrowthReplay.sure`
-says which steps these are; the study `growth_replay` holds them, and the others, against live runs of the
-embedded pair.
+unless these children provably change nothing: if the growth always keeps the best nodes (`keeps_best`), and
+every kept node is worth more than every node whose children are not known. Then all nodes above that value
+are drafted in any case, and the others could not have been kept. `GrowthReplay.sure` marks the sure steps;
+the study `growth_replay` compares them, and the others, with live runs of the embedded pair.
 
-Draws decide where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) goes on, and draws off the text are
-not recorded: it is replayed at temperature 0, where each node has one child, and refused above.
+Where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) expands next depends on draws, and draws off the
+text are not recorded: such a growth is replayed at temperature 0, where each node has one child, and
+refused above.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,41 +40,41 @@ from treespec.tree import Law, TreeShape
 __all__ = ["replay_growth"]
 
 SHAPES_REMEMBERED = 2**12
-"""Trees that are remembered: the first levels of most steps are alike."""
+"""Number of tree shapes that are cached: the first levels of most steps are alike."""
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
-    """Decode the texts of a trace again with trees that grow by what the draft thinks of each text.
+    """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities.
 
     Args:
-        trace: of decoding, with `draft_rows`.
-        growth: one that states its laws, as those of `treespec.search.growth` do.
+        trace: a trace of decoding with `draft_rows`.
+        growth: a growth that states its laws, as those of `treespec.search.growth` do.
 
     Raises:
-        InvalidTrace: if the trace is of given texts, of drawn children, of a rule that looks at more than
-            what the text goes on with, or has no rows; if the growth draws its children above temperature
-            0, is deeper than the rows, or asks for more children than they hold; or if a text has too few
-            positions for a growth so deep.
+        InvalidTrace: if the trace is of given texts, of drawn children, of a rule that depends on more than
+            the next token of the text, or has no draft rows; if the growth draws its children above
+            temperature 0, is deeper than the rows, or asks for more children than they hold; or if a text
+            has too few positions for the growth's depth.
     """
     require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
     if Law.DETERMINISTIC not in laws:
         if not trace.greedy:
             raise InvalidTrace(
-                f"growth '{name}' draws its children, and where it goes on depends on draws that no trace "
-                "holds: replay it at temperature 0, or run it (`treespec run`)"
+                f"growth '{name}' draws its children, and where it expands next depends on draws that no "
+                "trace holds: replay it at temperature 0, or run it (`treespec run`)"
             )
         return _of_chain(trace, growth.max_depth)
     if isinstance(growth, MarginalGrowth):
         raise InvalidTrace(
-            f"growth '{name}' takes the children of all nodes of a level from one row of the draft, and a "
-            "trace holds the children that each node has of its own row: run it (`treespec run`)"
+            f"growth '{name}' takes the children of all nodes of a level from one row of the draft, but a "
+            "trace holds a separate row for each node: run it (`treespec run`)"
         )
     rows = _require_rows(trace, name)
     if growth.max_depth > rows.depth:
         raise InvalidTrace(
-            f"growth '{name}' grows up to {growth.max_depth} deep, but the trace has draft rows for "
+            f"growth '{name}' grows to depth {growth.max_depth}, but the trace has draft rows for "
             f"{rows.depth} levels: record it again with --beam-depth {growth.max_depth}, or give less depth"
         )
     ends, starts = trace.offsets[1:], trace.offsets[:-1]
@@ -84,14 +84,14 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
         text = int(short[0])
         raise InvalidTrace(
             f"text {text} of the trace has {int(ends[text] - starts[text])} positions, but growth '{name}' "
-            f"is up to {growth.max_depth} deep: record more beyond the end of each text"
+            f"grows to depth {growth.max_depth}: record more beyond the end of each text"
         )
     grown = _Grown(trace, rows, growth)
     steps, counts = [], []
     for start, limit in zip(starts.tolist(), limits.tolist(), strict=True):
-        of_text = list(_steps(grown, start, limit))
-        steps += of_text
-        counts.append(len(of_text))
+        text_steps = list(_steps(grown, start, limit))
+        steps += text_steps
+        counts.append(len(text_steps))
     *columns, levels = zip(*steps, strict=True)
     accepted, kept, sizes, sure = map(np.array, columns)
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -101,7 +101,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
 
 
 def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
-    """A growth of drawn children at temperature 0: one child after the other, all of them certain."""
+    """A growth of drawn children at temperature 0: a chain of children with probability 1."""
     shape = TreeShape.chain(depth)
     replayed = replay(trace, shape)
     sizes = np.full(len(replayed.accepted), shape.size)
@@ -121,8 +121,8 @@ def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
 def _require_rows(trace: Trace, name: str) -> DraftRows:
     if trace.forced:
         raise InvalidTrace(
-            "the trace is of given texts: what was accepted there did not go on in the text, so there are "
-            "no steps to replay; record one while decoding"
+            "the trace is of given texts, which do not continue with the accepted tokens, so there are no "
+            "steps to replay; record one while decoding"
         )
     if Law.of(trace.law) is not Law.DETERMINISTIC or not by_member(trace.rule):
         raise InvalidTrace(
@@ -131,14 +131,14 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
         )
     if trace.draft_rows is None:
         raise InvalidTrace(
-            f"growth '{name}' decides by what the draft thinks off the text's path, and the trace has no "
-            "draft rows: record it again with --beam 8 (`treespec trace`)"
+            f"growth '{name}' depends on the draft's probabilities off the text's path, but the trace has "
+            "no draft rows: record it again with --beam 8 (`treespec trace`)"
         )
     return trace.draft_rows
 
 
 def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, int, bool, Levels]]:
-    """Accepted and kept tokens, nodes, whether they are sure, and passes, of the steps of one text."""
+    """For each step of a text: accepted and kept tokens, nodes, whether it is sure, and its passes."""
     while start < limit:
         accepted, size, sure, levels = grown.step(start)
         yield accepted, min(accepted + 1, limit - start), size, sure, levels
@@ -146,7 +146,7 @@ def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, 
 
 
 class _Grown:
-    """Trees of one growth over the rows of a trace."""
+    """The trees of one growth on the draft rows of a trace."""
 
     def __init__(self, trace: Trace, rows: DraftRows, growth: Growth) -> None:
         self._growth, self._name = growth, type(growth).__name__
@@ -154,7 +154,7 @@ class _Grown:
         self._first, self._below = rows.offsets, _below(trace, rows)
 
     def step(self, start: int) -> tuple[int, int, bool, Levels]:
-        """Accepted tokens and nodes of the tree at a position, whether they are sure, and its passes."""
+        """Accepted tokens and nodes of the tree at a position, whether these are sure, and its passes."""
         growth, parents, probs = self._growth, [-1], [1.0]
         levels: list[tuple[int, ...]] = []
         rows, counts = [int(self._first[start])], [0]
@@ -197,7 +197,7 @@ class _Grown:
             )
 
     def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:
-        """How far the kept nodes go along the text."""
+        """The number of kept nodes along the text."""
         node, accepted = 0, 0
         while True:
             rank, children = int(self._text_ranks[start + accepted]), shape.children[node]
@@ -214,7 +214,7 @@ class _Grown:
         kept: set[int],
         unknown: Sequence[int],
     ) -> bool:
-        """Whether children that are not known could have changed nothing."""
+        """Whether the unknown children provably change nothing."""
         if not unknown:
             return True
         if not getattr(self._growth, "keeps_best", False) or len(kept) == shape.size:
@@ -227,10 +227,10 @@ _shape = lru_cache(SHAPES_REMEMBERED)(TreeShape)
 
 
 def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:
-    """The row of each child, -1 if it is not known: of the text's own token, the next position's first."""
-    below, firsts = rows.children.copy(), rows.offsets[:-1]
+    """The row of each child, -1 if unknown; for the text's own token, the next position's first row."""
+    below, first_rows = rows.children.copy(), rows.offsets[:-1]
     taken = np.flatnonzero(rows.text_ranks < rows.width)
-    after = np.append(firsts[1:], -1)
-    after[trace.offsets[1:] - 1] = -1  # nothing is recorded behind the end of a text
-    below[firsts[taken], rows.text_ranks[taken]] = after[taken]
+    next_first = np.append(first_rows[1:], -1)
+    next_first[trace.offsets[1:] - 1] = -1  # nothing is recorded after the end of a text
+    below[first_rows[taken], rows.text_ranks[taken]] = next_first[taken]
     return below

@@ -1,4 +1,4 @@
-"""Confidence bounds of acceptance rates: from counts, and over texts."""
+"""Confidence bounds of acceptance rates: from counts, or by resampling texts."""
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from treespec.search.rates.rates import RateSettings, stood_in
 __all__ = ["bounds_over_texts", "wilson_bounds"]
 
 NUMBERS_PER_BLOCK = 1 << 21
-"""Numbers of resamples that are processed at a time."""
+"""Limit on the numbers that are processed at a time."""
 
 
 def wilson_bounds(
@@ -20,23 +20,23 @@ def wilson_bounds(
     trials: Float[np.ndarray, "levels ranks"],
     level: float,
 ) -> list[Float[np.ndarray, "levels ranks"]]:
-    """Wilson's bounds of expected hits over trials, drawn along by what is done to the rates.
+    """Wilson's bounds of expected hits over trials, processed like the rates.
 
-    They are shrunk, ordered and scaled as the rates are; the bounds of siblings may sum to more than 1,
-    since not all of them are at their bounds at once.
+    They are shrunk, made monotone and scaled as the rates are. The bounds of siblings may sum to more than
+    1, since not all siblings are at their bounds at once.
     """
     scale = settings.scale(settings.ordered(settings.share(mass, trials, mass), trials))
     bounds = []
     for bound in wilson(np.minimum(mass, trials), trials, level):
-        moved = settings.ordered(settings.share(bound * trials, trials, mass), trials)
-        bounds.append(np.clip(moved * scale, 0.0, 1.0))
+        processed = settings.ordered(settings.share(bound * trials, trials, mass), trials)
+        bounds.append(np.clip(processed * scale, 0.0, 1.0))
     return bounds
 
 
 def bounds_over_texts(
     settings: RateSettings, counts: Counts, level: float, seed: int
 ) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
-    """Bounds over texts drawn with replacement; `stood_in` is for cells that no drawn text has tried.
+    """Bootstrap bounds over texts drawn with replacement; see `stood_in` for cells without trials.
 
     Raises:
         InvalidLimit: if there is only one text.
@@ -45,7 +45,7 @@ def bounds_over_texts(
     if texts < 2:
         raise InvalidLimit(
             "interval = 'bootstrap' draws texts with replacement, but there is only one text: record more, "
-            "or take interval = 'wilson'"
+            "or use interval = 'wilson'"
         )
     drawn = draws(texts, seed=seed)
     mass = counts.mass.reshape(texts, -1)
@@ -53,8 +53,8 @@ def bounds_over_texts(
     rows = max(1, NUMBERS_PER_BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
     rates = []
     for start in range(0, len(drawn), rows):
-        some = drawn[start : start + rows]
-        cells = (len(some), levels, ranks)
-        resampled = (some @ mass).reshape(cells), (some @ trials).reshape(cells)
+        block = drawn[start : start + rows]
+        cells = (len(block), levels, ranks)
+        resampled = (block @ mass).reshape(cells), (block @ trials).reshape(cells)
         rates.append(settings.rates(*stood_in(counts, *resampled)))
     return bootstrap_bounds(np.concatenate(rates), texts, level)

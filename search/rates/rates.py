@@ -1,4 +1,4 @@
-"""From counts to rates: what is the same for an estimate and for each of its resamples."""
+"""Compute rates from counts, in the same way for an estimate and for each of its resamples."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,12 @@ __all__ = ["RateSettings", "redrawn", "stood_in"]
 
 @dataclass(frozen=True)
 class RateSettings:
-    """What is done to rates.
+    """How rates are processed.
 
     Args:
-        monotone: isotonic regression over ranks, so that no child has a larger rate than an elder sibling.
-        shrinkage: pseudo-trials that each depth's rate gets at the rate of the same rank at all depths.
+        monotone: whether to apply isotonic regression over ranks, so that no child has a larger rate than
+            an elder sibling.
+        shrinkage: pseudo-trials at the rate of the same rank over all depths, added to each depth's trials.
     """
 
     monotone: bool
@@ -30,9 +31,9 @@ class RateSettings:
     ) -> Float[np.ndarray, "*B levels ranks"]:
         """Rates from expected hits and trials.
 
-        Shrinkage first, then isotonic regression weighted by trials, then rows that sum to more than 1
-        (possible where ranks have different trials) are scaled to 1. Without any trial a rate is 0.
-        """
+        Rates are shrunk, then made monotone by isotonic regression weighted by trials; then rows that sum
+        to more than 1 (possible if ranks have different trials) are scaled to 1. Without trials a rate is
+        0."""
         rates = self.ordered(self.share(mass, trials, mass), trials)
         return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
@@ -42,7 +43,7 @@ class RateSettings:
         trials: Float[np.ndarray, "*B levels ranks"],
         mass: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Hits over trials, shrunk towards the rate of all depths, which is taken from `mass`."""
+        """Hits over trials, shrunk towards the rate over all depths, which is computed from `mass`."""
         pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
         return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
 
@@ -51,14 +52,14 @@ class RateSettings:
         rates: Float[np.ndarray, "*B levels ranks"],
         trials: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Isotonic regression, if it is asked for."""
+        """The rates after isotonic regression, if `monotone`."""
         return non_increasing(rates, trials) if self.monotone else rates
 
     @staticmethod
     def scale(
         rates: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels 1"]:
-        """What brings the rates of siblings to a sum of 1 where it is larger; else 1."""
+        """The factor that scales the rates of siblings to a sum of at most 1."""
         return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
 
 
@@ -67,15 +68,15 @@ def stood_in(
     mass: Float[np.ndarray, "*B levels ranks"],
     trials: Float[np.ndarray, "*B levels ranks"],
 ) -> tuple[Float[np.ndarray, "*B levels ranks"], Float[np.ndarray, "*B levels ranks"]]:
-    """Expected hits and trials of resamples, with those of all texts where no drawn text has a trial.
+    """Expected hits and trials of resamples; those of all texts replace cells that no drawn text tried.
 
-    All trials of a level may come from one text, which more than a third of all resamples lack: without
-    this its rate would be 0 there, and not what is known.
+    All trials of a level may come from one text, which more than a third of all resamples lack. Without
+    this replacement its rate would be 0 in these.
 
     Args:
-        counts: by text.
-        mass: of resamples.
-        trials: of resamples.
+        counts: counts by text.
+        mass: expected hits of the resamples.
+        trials: trials of the resamples.
     """
     missing = trials == 0
     return (
@@ -89,15 +90,15 @@ def redrawn(
     trials: Int[np.ndarray, "levels ranks"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "levels ranks"]:
-    """Hits of as many positions again, as if these were independent.
+    """Hits of a parametric resample, as if positions were independent.
 
-    Ranks of a level with the same trials were tried at the same positions, and at one position at most one
-    child is accepted: their hits are one multinomial draw.
+    Ranks of a level with equal trials were tried at the same positions, and at most one child is accepted
+    at a position, so their hits are one multinomial draw.
 
     Args:
-        rates: of siblings, summing to at most 1.
-        trials: of each cell.
-        rng: where they are drawn from.
+        rates: rates; those of siblings sum to at most 1.
+        trials: trials of each level and rank.
+        rng: generator that the hits are drawn from.
     """
     hits = np.zeros(rates.shape)
     for level, row in enumerate(trials):
@@ -110,7 +111,7 @@ def redrawn(
 
 
 def _over(mass: np.ndarray, trials: np.ndarray) -> np.ndarray:
-    """The quotient; 0 where there is no trial."""
+    """Mass over trials; 0 where there are no trials."""
     trials = np.asarray(trials, dtype=np.float64)
     return np.divide(mass, trials, out=np.zeros(np.broadcast_shapes(mass.shape, trials.shape)),
                      where=trials > 0)  # fmt: skip

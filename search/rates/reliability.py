@@ -1,4 +1,4 @@
-"""How far predicted probabilities are from what happened."""
+"""Reliability curves: how far predicted probabilities are from observed frequencies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,17 +19,17 @@ Spacing = Literal["count", "width"]
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """A reliability curve: predictions in bins, beside what was measured there.
+    """A reliability curve: mean prediction and measured acceptance in bins.
 
     Args:
         edges: `[bins + 1]`; bin i holds predictions from `edges[i]` to `edges[i + 1]`.
-        counts: predictions in each bin, none of them empty.
+        counts: number of predictions in each bin; no bin is empty.
         predicted: mean prediction of each bin.
-        measured: share that was accepted.
+        measured: share of each bin that was accepted.
         low: lower bounds of the shares, by Wilson's interval, as if predictions were independent.
         high: upper bounds.
-        by: the curves of the groups, if there were some.
-        weights: sums of the weights of each bin; None: every prediction weighs the same.
+        by: the curves of the groups, if `by` was given.
+        weights: sum of the weights in each bin; None if all predictions have equal weight.
     """
 
     edges: Float[np.ndarray, "bins_1"]
@@ -61,23 +61,23 @@ def reliability(
     weights: Any = None,
     level: float = 0.95,
 ) -> Reliability:
-    """Measured acceptance against predicted probability.
+    """Compute the reliability curve of measured acceptance against predicted probability.
 
     Args:
         predicted: `[n]`, in [0, 1].
-        accepted: `[n]`, what happened: true or false, or its exact probability.
-        bins: at most so many.
-        spacing: "count", bins with (nearly) equally many predictions; equal predictions share a bin, so
-            that there may be fewer. "width", bins of equal width; empty ones are left out.
-        by: `[n]` integers, such as depths or ranks: a curve for each of them too.
-        weights: `[n]`, how many predictions each one stands for, such as `CalibrationData.weight`; one by
+        accepted: `[n]`, outcomes, true or false, or their exact probabilities.
+        bins: maximum number of bins.
+        spacing: "count": bins with (nearly) equally many predictions; equal predictions share a bin, so
+            there may be fewer bins. "width": bins of equal width; empty ones are left out.
+        by: `[n]` integers, such as depths or ranks; adds a curve for each value.
+        weights: `[n]`, how many predictions each one stands for, such as `CalibrationData.weight`; 1 by
             default. Intervals are those of (sum)^2 / sum of squares independent predictions.
-        level: of confidence of the intervals.
+        level: confidence level of the intervals.
 
     Raises:
-        InvalidCalibration: if there are no predictions, or they are no probabilities; or a weight is
-            no finite number above 0.
-        InvalidLimit: if `level` is none.
+        InvalidCalibration: if there are no predictions, or they are not probabilities; or if a weight is
+            not a finite number above 0.
+        InvalidLimit: if `level` is not between 0 and 1.
 
     Example:
         >>> curve = reliability([0.1, 0.1, 0.9, 0.9], [0, 0, 1, 0], bins=2)
@@ -87,7 +87,7 @@ def reliability(
     x, y = pairs(predicted, accepted)
     require_level(level)
     bins = integer("bins", bins, 1, InvalidCalibration)
-    given = None if weights is None else _weights(weights, len(x))
+    w = None if weights is None else _weights(weights, len(x))
     if not isinstance(spacing, str) or spacing not in ("count", "width"):
         raise InvalidCalibration(f"spacing = {shown(spacing)}, but must be 'count' or 'width'")
     groups: dict[int, Reliability] = {}
@@ -99,17 +99,17 @@ def reliability(
         if labels.shape != x.shape or labels.dtype.kind not in "iu":
             raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
         for label in np.unique(labels):
-            mine = labels == label
-            group_weights = None if given is None else given[mine]
-            groups[int(label)] = _curve(x[mine], y[mine], group_weights, bins, spacing, level, {})
-    return _curve(x, y, given, bins, spacing, level, groups)
+            in_group = labels == label
+            group_w = None if w is None else w[in_group]
+            groups[int(label)] = _curve(x[in_group], y[in_group], group_w, bins, spacing, level, {})
+    return _curve(x, y, w, bins, spacing, level, groups)
 
 
 def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and outcomes as float64 vectors.
 
     Raises:
-        InvalidCalibration: if they are empty, differ in length, or hold what is no probability.
+        InvalidCalibration: if they are empty, differ in length, or hold values that are not probabilities.
     """
     arrays = []
     for name, values in (("predicted", predicted), ("accepted", accepted)):
@@ -121,11 +121,11 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
             raise InvalidCalibration(f"{name} must be a vector with at least one number")
         if np.isnan(array).any():
             raise InvalidCalibration(
-                f"{name} holds what is no probability: NaN, for what is not known (of paths, below depth 0 "
-                "at temperature 0)"
+                f"{name} must hold probabilities, but contains NaN, which marks unknown values (of paths, "
+                "below depth 0 at temperature 0)"
             )
         if not ((array >= 0) & (array <= 1 + 1e-6)).all():
-            raise InvalidCalibration(f"{name} holds what is no probability in [0, 1]")
+            raise InvalidCalibration(f"{name} must hold probabilities in [0, 1]")
         arrays.append(np.minimum(array, 1.0))
     if len(arrays[0]) != len(arrays[1]):
         raise InvalidCalibration(f"{len(arrays[0])} predictions, but {len(arrays[1])} outcomes")
@@ -161,18 +161,18 @@ def _curve(
         below = np.cumsum(counts) - counts
         place = (below * bins // len(x))[inverse]
     counts = np.bincount(place, minlength=bins)
-    some = counts > 0
+    filled = counts > 0
     w = np.ones(len(x)) if weights is None else weights
     weight, total, hits, square = (
-        np.bincount(place, v, minlength=bins)[some] for v in (w, w * x, w * y, w * w)
+        np.bincount(place, v, minlength=bins)[filled] for v in (w, w * x, w * y, w * w)
     )
-    first = np.full(bins, np.inf)
-    np.minimum.at(first, place, x)
-    starts = np.arange(bins)[some] / bins if spacing == "width" else first[some]
-    end = (np.flatnonzero(some)[-1] + 1) / bins if spacing == "width" else x.max()
-    measured, alike = hits / weight, weight**2 / square
-    low, high = wilson(measured * alike, alike, level)
+    smallest = np.full(bins, np.inf)
+    np.minimum.at(smallest, place, x)
+    starts = np.arange(bins)[filled] / bins if spacing == "width" else smallest[filled]
+    end = (np.flatnonzero(filled)[-1] + 1) / bins if spacing == "width" else x.max()
+    measured, effective = hits / weight, weight**2 / square
+    low, high = wilson(measured * effective, effective, level)
     return Reliability(
         np.append(starts, end),
-        counts[some], total / weight, measured, low, high, by, None if weights is None else weight,
+        counts[filled], total / weight, measured, low, high, by, None if weights is None else weight,
     )  # fmt: skip

@@ -1,15 +1,15 @@
-"""Any static tree on a recorded trace: what every step of a live run would have accepted, without a model.
+"""Replay a static tree on a recorded trace: what every step of a live run would accept, without a model.
 
 A step that begins at position s walks the tree along the recorded ranks: from the root to the child of rank
 `ranks[s]`, if there is one, from there to that of rank `ranks[s + 1]`, and so on. It emits one token more
 than it accepts, and the next step begins after these. At temperature 0 this is the live run with this tree,
 step by step; above, every step has the law that it has in a live run (see `Trace`).
 
-The end of a text: steps begin as long as fewer tokens are kept than the budget allows and no stop token
-came, as in `treespec.decode`. What the last one accepts beyond the end counts in `accepted` and not in
-`kept`, and needs positions after the end: `Trace.kept` separates them. Where a trace has too few of these
-for the tree's depth, the budget of that text is taken as so much smaller, so that every step counts whole.
-No step is left out for being long, which would bias the mean.
+Steps begin as long as fewer tokens are kept than the budget allows and no stop token came, as in
+`treespec.decode`. Tokens that the last step of a text accepts beyond its end count in `accepted` and not in
+`kept`; they need positions after the end, which `Trace.kept` separates. If a text has too few of these for
+the tree's depth, its budget is reduced accordingly, so that every step is complete. No step is left out for
+being long, which would bias the mean.
 """
 
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ EMITTED = (
     "tokens/step: emitted tokens, those past the end of a text included; a run's table shows kept ones "
     "(docs/guide.md, Tokens per step)"
 )
-"""Said below tables of replayed shapes."""
+"""Note below tables of replayed shapes."""
 
 LARGEST_TABLE = 2**24
-"""Places for children of a tree that is replayed: its nodes times the most children of one."""
+"""Limit on the entries of a tree's table of children: its nodes times its maximum branching."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class Replay:
     Args:
         shape: the tree.
         accepted: accepted draft tokens of every step, text after text.
-        kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
+        kept: tokens of every step that the text keeps: accepted + 1, or fewer in a text's last step.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
+        file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
     """
 
     shape: TreeShape
@@ -68,7 +68,7 @@ class Replay:
 
     @cached_property
     def steps(self) -> Int[np.ndarray, "texts"]:
-        """Steps of each text."""
+        """Number of steps of each text."""
         return np.diff(self.offsets)
 
     @cached_property
@@ -104,19 +104,19 @@ class Replay:
     def interval(
         self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
     ) -> Interval:
-        """Tokens per step with an interval from texts drawn with replacement.
+        """Tokens per step with a bootstrap interval over texts.
 
         Excerpts of one file count as one text. The same seed draws the same texts for every tree on a
         trace. With a single text there is no interval, and its bounds are NaN.
         """
-        over, under = (by_file(each, self.file_of) for each in (self.emitted, self.steps))
-        return ratio(over, under, level=level, resamples=resamples, seed=seed)
+        emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
+        return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
 
 def by_file(
     values: Real[np.ndarray, "texts"], file_of: Int[np.ndarray, "texts"]
 ) -> Real[np.ndarray, "files"]:
-    """The sums of what texts have over the excerpts of each file."""
+    """The sum of the texts' values over the excerpts of each file."""
     sums = np.zeros(int(file_of.max()) + 1, dtype=values.dtype)
     np.add.at(sums, file_of, values)
     return sums
@@ -124,15 +124,15 @@ def by_file(
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), shape=SHAPE)
 def replay(trace: Trace, shape: TreeShape) -> Replay:
-    """Decode the texts of a trace again with this tree, from what was recorded.
+    """Replay the decoding of a trace's texts with this tree, without a model.
 
     Args:
-        trace: of decoding.
+        trace: a trace of decoding.
         shape: a tree with at most `trace.width` children a node.
 
     Raises:
-        InvalidTrace: if the trace is of given texts, holds too few children, or a text of it too few
-            positions for a tree so deep.
+        InvalidTrace: if the trace is of given texts or holds too few children, or one of its texts has too
+            few positions for the tree's depth.
 
     Example:
         >>> trace = Trace(
@@ -148,9 +148,9 @@ def replay(trace: Trace, shape: TreeShape) -> Replay:
 
 
 def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[list[Replay]]:
-    """Replay many trees on traces: one list for each trace, with one replay for each tree.
+    """Replay many trees on traces; returns a list for each trace, with a replay for each tree.
 
-    For each tree the accepted length is found for all positions at once, one step down the tree at a time.
+    For each tree the accepted lengths of all positions are found together, level by level.
 
     Raises:
         InvalidTrace, InvalidLimit: see `replay`; or if there is no trace or no tree.
@@ -162,8 +162,8 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
     for trace in traces:
         if trace.forced:
             raise InvalidTrace(
-                "the trace is of given texts: what was accepted there did not go on in the text, so there "
-                "are no steps to replay; record one while decoding (estimate_acceptance takes both)"
+                "the trace is of given texts, which do not continue with the accepted tokens, so there are "
+                "no steps to replay; record one while decoding (estimate_acceptance takes both)"
             )
         require_given_trees(trace)
         for shape in shapes:
@@ -177,25 +177,23 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
 
 
 def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
-    """The positions of a trace that the steps of this tree begin at.
+    """The positions of a trace at which the steps of this tree begin.
 
     Raises:
         InvalidTrace: see `replay`.
     """
     replayed = replay(trace, shape)
-    ends = np.cumsum(replayed.accepted + 1)
-    before = ends - (
-        replayed.accepted + 1
-    )  # emitted by all steps before, past the ends of texts too
+    emitted = replayed.accepted + 1
+    before = np.cumsum(emitted) - emitted  # by all earlier steps, past the ends of texts too
     within = before - np.repeat(before[replayed.offsets[:-1]], replayed.steps)
     return np.repeat(trace.offsets[:-1], replayed.steps) + within
 
 
 def require_given_trees(trace: Trace) -> None:
-    """Refuse the trace of a text source: no tree can be given to it.
+    """Refuse the trace of a text source, on which no given tree can be replayed.
 
     Raises:
-        InvalidTrace: saying what is replayed instead.
+        InvalidTrace: with an example of what can be replayed instead.
     """
     if trace.text_drafts is not None:
         depth, size, branching = trace.text_drafts.limits.tolist()
@@ -225,8 +223,8 @@ def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
     entries = shape.size * (max(map(len, shape.children)) + 1)
     if entries > LARGEST_TABLE:
         raise InvalidLimit(
-            f"a tree of {shape.size} nodes with up to {entries // shape.size - 1} children: at most "
-            f"{LARGEST_TABLE:,} places for children are looked at"
+            f"a tree of {shape.size} nodes with up to {entries // shape.size - 1} children a node is too "
+            f"large to replay: nodes times children may be at most {LARGEST_TABLE:,}"
         )
     table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
     table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)
@@ -234,7 +232,7 @@ def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
 
 
 class _Walk:
-    """A trace, made ready to walk trees along it."""
+    """A trace, prepared to walk trees along it."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -244,7 +242,7 @@ class _Walk:
 
     def replay(self, shape: TreeShape, table: Int[np.ndarray, "nodes ranks"]) -> Replay:
         depth = shape.depth
-        # Steps may begin where the whole tree is known, which reaches `depth` positions on.
+        # Steps may begin where the whole tree is known, which takes `depth` positions.
         limits = np.minimum(self._limits, self._ends - np.maximum(depth - 1, 0))
         short = np.flatnonzero(limits <= self._starts)
         if len(short):
@@ -261,23 +259,22 @@ class _Walk:
                 steps.append(start)
                 start += lengths[start] + 1
             counts.append(len(steps) - before)
-        places = np.array(steps)
         accepted = np.array([lengths[step] for step in steps])
-        last = np.repeat(limits, counts)
+        ends = np.repeat(limits, counts)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        kept = np.minimum(accepted + 1, last - places)
+        kept = np.minimum(accepted + 1, ends - np.array(steps))
         return Replay(shape, accepted, kept, offsets, self._trace.file_of)
 
     def _lengths(self, table: Int[np.ndarray, "nodes ranks"], depth: int) -> Int[np.ndarray, "T"]:
-        """What a step accepts that begins at each position."""
+        """The number of tokens that a step from each position accepts."""
         ranks = np.minimum(self._trace.ranks, table.shape[1] - 1)
         lengths = np.zeros(len(ranks), dtype=np.int64)
-        at, node = np.arange(len(ranks)), np.zeros(len(ranks), dtype=np.int64)
+        start, node = np.arange(len(ranks)), np.zeros(len(ranks), dtype=np.int64)
         for level in range(depth):
-            fine = at + level < len(ranks)
-            at, node = at[fine], node[fine]
-            node = table[node, ranks[at + level]]
+            inside = start + level < len(ranks)
+            start, node = start[inside], node[inside]
+            node = table[node, ranks[start + level]]
             alive = node >= 0
-            at, node = at[alive], node[alive]
-            lengths[at] += 1
+            start, node = start[alive], node[alive]
+            lengths[start] += 1
         return lengths

@@ -1,4 +1,4 @@
-"""Sampling settings as files hold them: in words, so that they can be compared."""
+"""Names of sampling settings, as files hold them, by which they can be compared."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ __all__ = ["is_greedy", "name_of"]
 
 
 def name_of(sampling: Mapping[str, Any] | None) -> str | None:
-    """Such as `T=0` or `T=0.8, top_p=0.9`, as `treespec profile` names the settings of its times.
+    """The name of sampling settings, such as `T=0` or `T=0.8, top_p=0.9`, as in the files of profiles.
 
     Args:
-        sampling: temperature, and truncations that are not None; as `Trace.sampling` has them.
+        sampling: temperature and truncations, as in `Trace.sampling`; None values are left out.
 
     Returns:
         The name; None if no temperature is known.
@@ -27,7 +27,7 @@ def name_of(sampling: Mapping[str, Any] | None) -> str | None:
 
 
 def is_greedy(sampling: Mapping[str, Any] | None) -> bool:
-    """Whether these settings, as `Trace.sampling` has them, are known to be those of temperature 0."""
+    """Whether these settings, as in `Trace.sampling`, are known to have temperature 0."""
     return (sampling or {}).get("temperature") == 0
 
 

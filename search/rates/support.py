@@ -1,4 +1,4 @@
-"""Whether what was recorded supports what is asked of it."""
+"""Check whether recorded counts support the requested rates."""
 
 from numbers import Real
 from typing import Any
@@ -14,22 +14,23 @@ from treespec.tree import TreeShape
 __all__ = ["WIDEST_HALF", "complaints", "cut", "require_limits"]
 
 MOST_LEVELS = 4096
-"""Levels, or children of a node, that rates are estimated for."""
+"""Limit on the levels, and on the children of a node, that rates are estimated for."""
 
 WIDEST_HALF = 0.1
-"""Half of an interval from which on a rate is called uncertain."""
+"""Half-width of an interval above which a rate is called uncertain."""
 FEWEST_HITS = 5
-"""Expected hits below which the rate of a child that a tree has is called uncertain."""
+"""Expected hits below which the rate of a tree's child is called uncertain."""
 PLACES_SHOWN = 4
+"""Number of cells that a warning lists."""
 
 
 def require_limits(
     by: str, depth: Any, ranks: Any, shrinkage: float, tree: TreeShape | None
 ) -> None:
-    """Refuse settings out of range or at odds with each other.
+    """Refuse settings that are out of range or contradict each other.
 
     Raises:
-        InvalidLimit: naming the setting.
+        InvalidLimit: with the name of the setting.
     """
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
@@ -42,8 +43,8 @@ def require_limits(
         raise InvalidLimit(f"shrinkage = {shrinkage!r}, but must be a finite number of at least 0")
     if by == "rank" and shrinkage:
         raise InvalidLimit(
-            f"shrinkage = {shrinkage:g} draws rates to those of all depths, which is what by='rank' gives: "
-            "leave it out, or take by='depth'"
+            f"shrinkage = {shrinkage:g} shrinks rates towards those of all depths, which by='rank' gives "
+            "anyway: leave it out, or use by='depth'"
         )
     if tree is None:
         return
@@ -54,21 +55,21 @@ def require_limits(
 
 
 def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
-    """The counts of so many levels and ranks.
+    """The counts of the first `depth` levels and `ranks` ranks.
 
     Raises:
         InvalidTrace: if fewer were recorded.
     """
-    _, levels, known = counts.hits.shape
-    for name, wanted, given in (("depth", depth, levels), ("ranks", ranks, known)):
-        if wanted is not None and wanted > given:
+    _, known_levels, known_ranks = counts.hits.shape
+    for name, wanted, known in (("depth", depth, known_levels), ("ranks", ranks, known_ranks)):
+        if wanted is not None and wanted > known:
             what = "are at most this deep" if name == "depth" else "have at most as many children"
             raise InvalidTrace(
-                f"{name} = {wanted}, but the recorded steps reach {given} (accepted nodes {what}): "
+                f"{name} = {wanted}, but the recorded steps reach {known} (accepted nodes {what}): "
                 "record a larger tree, or ask for less"
             )
-    kept = slice(None), slice(depth), slice(ranks)
-    return Counts(counts.hits[kept], counts.trials[kept], counts.mass[kept])
+    cells = slice(None), slice(depth), slice(ranks)
+    return Counts(counts.hits[cells], counts.trials[cells], counts.mass[cells])
 
 
 def complaints(
@@ -82,14 +83,15 @@ def complaints(
     explicit: bool,
     starts: TreeShape | None = None,
 ) -> list[str]:
-    """What the sample cannot support, with numbers: of the cells of `tree` or else of `starts`, or of all.
+    """Sentences on rates that the sample does not support: those of `tree`, else of `starts`, else all.
 
     Raises:
-        InvalidTrace: if something that was asked for has no trial at all.
+        InvalidTrace: if a requested rate has no trial at all.
     """
     trials = counts.trials.sum(axis=0)
-    held = starts if tree is None else tree
-    used = np.ones(trials.shape, dtype=bool) if held is None else _used(held, trials.shape, by)
+    needed_by = starts if tree is None else tree
+    every = np.ones(trials.shape, dtype=bool)
+    used = every if needed_by is None else _used(needed_by, trials.shape, by)
     missing = used & (trials == 0)
     if (
         missing.any()
@@ -97,13 +99,13 @@ def complaints(
         and (tree is not None or (explicit and missing.all(1).any()))
     ):
         raise InvalidTrace(
-            f"nothing was recorded of {_cells(missing, by)}: record longer texts, a wider or deeper tree, "
+            f"nothing was recorded for {_cells(missing, by)}: record longer texts, a wider or deeper tree, "
             "or give a shrinkage"
         )
     sentences = []
     if missing.any():
         value = "the rate of all depths" if shrinkage else "0"
-        sentences.append(f"no trial of {_cells(missing, by)}: the rate there is {value}")
+        sentences.append(f"no trial of {_cells(missing, by)}: its rate is taken as {value}")
     few = used & (trials > 0) & (trials < FEWEST_TRIALS)
     if few.any():
         sentences.append(f"fewer than {FEWEST_TRIALS} trials of {_cells(few, by, trials)}")
@@ -112,29 +114,29 @@ def complaints(
     if wide.any():
         widest = float(half[wide].max())
         sentences.append(
-            f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) of "
+            f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) for "
             f"{_cells(wide, by, trials)}"
         )
     mass = counts.mass.sum(axis=0)
     rare = used & ~few & (trials > 0) & (mass < FEWEST_HITS)
     if tree is not None and rare.any():
         sentences.append(f"fewer than {FEWEST_HITS} expected hits of {_cells(rare, by, mass)}")
-    over = _over(counts)
-    if over > 1 + 1e-6:
-        sentences.append(f"rates of siblings summed to {over:.3f}, and were scaled to 1")
+    largest = _largest_sum(counts)
+    if largest > 1 + 1e-6:
+        sentences.append(f"rates of siblings summed to {largest:.3f}, and were scaled to 1")
     if len(counts.hits) == 1:
         sentences.append("there is only one text: how much texts differ is not known")
     return sentences
 
 
-def _over(counts: Counts) -> float:
+def _largest_sum(counts: Counts) -> float:
     """The largest sum of raw rates of siblings."""
     mass, trials = counts.mass.sum(axis=0), counts.trials.sum(axis=0)
     return float((mass / np.maximum(trials, 1)).sum(axis=1).max())
 
 
 def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
-    """Which of the cells the tree has nodes in."""
+    """Whether the tree has nodes of each level and rank."""
     used = np.zeros(shape, dtype=bool)
     for node in range(1, tree.size):
         cell = tree.depths[node] - 1 if by == "depth" else 0, tree.ranks[node]
@@ -144,12 +146,12 @@ def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
 
 
 def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:
-    """Some cells in words, with their trials or hits; depths and children count from 1, as in pictures."""
+    """Cells in words, with their trials or hits; depths and children are counted from 1, as in figures."""
     places = [tuple(map(int, place)) for place in np.argwhere(cells)]
     words = []
     for depth, rank in places[:PLACES_SHOWN]:
-        at = f"child {rank + 1}" + (f" at depth {depth + 1}" if by == "depth" else "")
-        words.append(at if numbers is None else f"{at} ({_short(numbers[depth, rank])})")
+        cell = f"child {rank + 1}" + (f" at depth {depth + 1}" if by == "depth" else "")
+        words.append(cell if numbers is None else f"{cell} ({_short(numbers[depth, rank])})")
     more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
     return ", ".join(words) + more
 

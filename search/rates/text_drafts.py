@@ -1,4 +1,4 @@
-"""What a text source drafts at every position of texts, within all limits at once."""
+"""The drafts of a text source at every position of texts, recorded once for all limits."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,25 +18,25 @@ __all__ = ["TextDrafts"]
 class TextDrafts:
     """The drafts of a text source, whose trees are a function of the text alone (`MatchingSource.drafts`).
 
-    At a position there are as many drafts as there are strings that the source may go on from. Nodes stand
-    in the order in which they are chosen, so that a budget gets the first of those that are not too deep
-    and have no rank on their path that is too high. Of several drafts the one is proposed whose nodes are
-    most probable together (counts by what was seen), of equal ones the first.
+    A position has one draft for each string that the source may continue from. Nodes are in the order in
+    which they are chosen, so a budget keeps the first ones that are within its depth and whose path has no
+    rank beyond its branching. Among several drafts, the one with the largest sum of node probabilities
+    (counts over `seen`) is proposed; among equal ones, the first.
 
     A node takes 12 bytes, a draft 24, a position 8.
 
     Args:
         drafts: `[T + 1]`; drafts of position t are `drafts[t]` up to, not including, `drafts[t + 1]`.
-        nodes: `[D + 1]`; nodes of draft d, the root left out, are `nodes[d]` up to `nodes[d + 1]`.
-        seen: `[D]`, how often the string was seen that the draft goes on from.
-        most: `[D]`, nodes of the draft that this string allows.
-        parents: `[N]`, the node above, counted within the draft: 0 is the root, 1 the first node.
-        tokens: `[N]`, what is drafted.
-        counts: `[N]`, how often the path to the node was seen behind the string.
-        limits: depth, size (the root included) and branching that were recorded; lower ones are known.
+        nodes: `[D + 1]`; nodes of draft d, without the root, are `nodes[d]` up to `nodes[d + 1]`.
+        seen: `[D]`, how often the string that the draft continues was seen.
+        most: `[D]`, maximum number of nodes that this string allows.
+        parents: `[N]`, each node's parent, counted within the draft: 0 is the root, 1 the first node.
+        tokens: `[N]`, the drafted tokens.
+        counts: `[N]`, how often the path to the node was seen after the string.
+        limits: recorded depth, size (the root included) and branching; lower limits can be derived.
 
     Raises:
-        InvalidTrace: if the parts do not fit together.
+        InvalidTrace: if the parts are inconsistent.
     """
 
     drafts: Int[np.ndarray, "T_1"]
@@ -61,13 +61,13 @@ class TextDrafts:
             rises = len(offsets) and not offsets[0] and not (np.diff(offsets) < 0).any()
             if not rises or offsets[-1] != ends:
                 raise InvalidTrace(f"{name} must rise from 0 to {ends}")
-        for name, right in (
+        for name, length in (
             ("seen", len(self.nodes) - 1), ("most", len(self.nodes) - 1),
             ("tokens", len(self.parents)), ("counts", len(self.parents)),
         ):  # fmt: skip
-            if len(getattr(self, name)) != right:
+            if len(getattr(self, name)) != length:
                 raise InvalidTrace(
-                    f"{name} has {len(getattr(self, name))} entries instead of {right}"
+                    f"{name} has {len(getattr(self, name))} entries instead of {length}"
                 )
         self._check()
 
@@ -86,17 +86,17 @@ class TextDrafts:
 
     @property
     def positions(self) -> int:
-        """Positions of all texts together."""
+        """Number of positions of all texts together."""
         return len(self.drafts) - 1
 
     @property
     def bytes(self) -> int:
-        """How much a file holds, before it is packed."""
+        """Bytes in a file, before compression."""
         return 12 * len(self.parents) + 24 * len(self.seen) + 8 * len(self.drafts)
 
     @property
     def budget(self) -> Budget:
-        """The highest limits that are known."""
+        """The recorded limits, which are the highest known ones."""
         depth, size, branching = self.limits.tolist()
         return Budget(size, depth, branching)
 
@@ -112,19 +112,19 @@ class TextDrafts:
 
     @cached_property
     def above(self) -> Int[np.ndarray, "N"]:
-        """The place of each node's parent among all nodes; -1 for children of a root."""
+        """The index of each node's parent among all nodes; -1 for children of a root."""
         return np.where(self.parents > 0, self.nodes[self.draft_of] + self.parents - 1, -1)
 
     @cached_property
     def ranks(self) -> Int[np.ndarray, "N"]:
-        """How many elder siblings each node has."""
+        """The number of elder siblings of each node."""
         families = self.draft_of * (len(self.parents) + 1) + self.parents
         order = np.argsort(families, kind="stable")
         place = np.arange(len(order))
         first = np.concatenate([[True], np.diff(families[order]) > 0])[: len(order)]
-        begins = np.maximum.accumulate(np.where(first, place, 0))
+        family_starts = np.maximum.accumulate(np.where(first, place, 0))
         ranks = np.empty(len(order), dtype=np.int64)
-        ranks[order] = place - begins
+        ranks[order] = place - family_starts
         return ranks
 
     @cached_property
@@ -138,10 +138,10 @@ class TextDrafts:
         return self._down(np.maximum, self.ranks + 1)
 
     def drafted(self, budget: Budget) -> Bool[np.ndarray, "N"]:
-        """The nodes that are proposed within these limits, of all positions.
+        """Whether each node, at any position, is proposed within these limits.
 
         Raises:
-            InvalidTrace: if the limits are higher than those recorded.
+            InvalidTrace: if the limits exceed the recorded ones.
         """
         self.require_known(budget)
         allowed = (self.depths <= budget.depth) & (self.widest <= budget.branching)
@@ -149,53 +149,53 @@ class TextDrafts:
         place = before[1:] - before[self.nodes[:-1]][self.draft_of]
         kept = allowed & (place <= np.minimum(self.most, budget.size - 1)[self.draft_of])
         counts = np.bincount(self.draft_of[kept], self.counts[kept], minlength=len(self.seen))
-        worth = counts / self.seen
+        probability = counts / self.seen
         best = np.zeros(self.positions)
-        np.maximum.at(best, self.position_of, worth)
-        wins = np.flatnonzero(worth == best[self.position_of])
+        np.maximum.at(best, self.position_of, probability)
+        winners = np.flatnonzero(probability == best[self.position_of])
         first = np.full(self.positions, -1)
-        first[self.position_of[wins[::-1]]] = wins[::-1]
+        first[self.position_of[winners[::-1]]] = winners[::-1]
         chosen = first[self.position_of] == np.arange(len(self.seen))
         return kept & chosen[self.draft_of]
 
     def require_known(self, budget: Budget) -> None:
-        """Refuse limits that were not recorded.
+        """Refuse limits that exceed the recorded ones.
 
         Raises:
-            InvalidTrace: naming them.
+            InvalidTrace: with the limit and its recorded value.
         """
         known = self.budget
         for name in ("depth", "size", "branching"):
-            asked, there = getattr(budget, name), getattr(known, name)
-            if asked > there:
+            asked, recorded = getattr(budget, name), getattr(known, name)
+            if asked > recorded:
                 raise InvalidTrace(
-                    f"{name} = {asked}, but drafts were recorded up to {name} {there}: record them again "
-                    f"with a method of a higher {name}, or give less"
+                    f"{name} = {asked}, but drafts were recorded up to {name} {recorded}: record them "
+                    f"again with a method of a higher {name}, or give less"
                 )
 
     def on_text(
         self, tokens: Int[np.ndarray, "T"], ends: Int[np.ndarray, "T"]
     ) -> Bool[np.ndarray, "N"]:
-        """Which nodes the text takes: all tokens of their paths are its own.
+        """Whether the text takes each node: all tokens of the node's path are the text's.
 
         Args:
-            tokens: of the text at each position.
-            ends: where the text of each position ends.
+            tokens: the text's token at each position.
+            ends: end of the text that each position belongs to.
         """
         start = self.position_of[self.draft_of]
-        at = start + self.depths - 1
-        there = at < ends[start]
-        fits = np.zeros(len(self.parents), dtype=bool)
-        fits[there] = tokens[at[there]] == self.tokens[there]
-        return self._down(np.logical_and, fits)
+        position = start + self.depths - 1
+        inside = position < ends[start]
+        matches = np.zeros(len(self.parents), dtype=bool)
+        matches[inside] = tokens[position[inside]] == self.tokens[inside]
+        return self._down(np.logical_and, matches)
 
     @cached_property
     def _within(self) -> Int[np.ndarray, "N"]:
-        """The place of each node within its draft, less one: as its parent's is counted."""
+        """The index of each node within its draft, less one: at most this may be its entry of `parents`."""
         return np.arange(len(self.parents)) - self.nodes[:-1][self.draft_of]
 
     def _down(self, join: Any, values: np.ndarray) -> np.ndarray:
-        """What nodes have of their own, joined with what their parents have, level by level."""
+        """Combine each node's value with the combined value of its parent, level by level."""
         joined, waiting = values.copy(), np.flatnonzero(self.above >= 0)
         done = self.above < 0
         while len(waiting):
@@ -208,7 +208,7 @@ class TextDrafts:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """The values in an array of their own that nobody writes to."""
+    """A read-only copy of the values as an array."""
     try:
         given = np.asarray(values)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):

@@ -1,4 +1,4 @@
-"""Tokens and steps of many trees on the texts of a trace: replay, fast enough to search by."""
+"""Tokens and steps of many trees on the texts of a trace: replay that is fast enough for a search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from treespec.shape import TreeShape
 __all__ = ["Exits", "TextTotals"]
 
 MOST_WALKS = 2**19
-"""Texts times trees that are replayed at once."""
+"""Limit on texts times trees that are replayed at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """Where the steps of one tree end.
+    """The ends of the steps of one tree.
 
     Args:
-        text: of each step.
-        node: the last one that the step accepts, the root if it accepts none.
-        rank: the child that was accepted behind it in the text; -1 where the trace has ended.
+        text: index of each step's text.
+        node: the last accepted node, or the root if none is accepted.
+        rank: rank of the child that the text takes after that node; -1 where the trace has ended.
     """
 
     text: Int[np.ndarray, "steps"]
@@ -33,14 +33,14 @@ class Exits:
 
 
 class TextTotals:
-    """A trace of decoding, made ready to replay many trees at once.
+    """A trace of decoding, prepared to replay many trees at once.
 
-    All trees of a call are put into one: the walk from every position is done once for all of them, and
-    what one tree accepts there is the depth of the last node on the way that it has. Then all texts and
-    trees go from step to step together. Equal to `treespec.search.rates.replay`; the tests see to it.
+    All trees of a call are merged into their union. The walk from every position is done once in the union,
+    and a tree accepts the depth of the last node on that walk that it contains. Then all texts and trees
+    advance step by step together. Results equal those of `treespec.search.rates.replay`, which tests check.
 
     Args:
-        trace: of decoding, not of given texts.
+        trace: a trace of decoding, not of given texts.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -61,51 +61,51 @@ class TextTotals:
         Raises:
             InvalidTrace: if a tree is too deep or too wide for the trace.
         """
-        each = max(1, MOST_WALKS // self.trace.texts)
-        parts = [self._of(shapes[i : i + each]) for i in range(0, len(shapes), each)]
-        emitted, steps = zip(*parts, strict=True)
+        batch = max(1, MOST_WALKS // self.trace.texts)
+        batches = [self._of(shapes[i : i + batch]) for i in range(0, len(shapes), batch)]
+        emitted, steps = zip(*batches, strict=True)
         return np.concatenate(emitted), np.concatenate(steps)
 
     def exits(self, shape: TreeShape) -> Exits:
-        """The steps of one tree by the node that each of them ends at; nodes are those of the shape."""
+        """The node of the shape that each step ends at."""
         union = _Union([shape])
         last = self._last_nodes(union)
         lengths = union.accepted[0]
-        at, text = self._starts.copy(), np.arange(self.trace.texts)
+        position, text = self._starts.copy(), np.arange(self.trace.texts)
         limits = self._limits_for(np.array([shape.depth]))[0]
-        places, texts = [], []
-        while len(at):
-            places.append(at)
+        positions, texts = [], []
+        while len(position):
+            positions.append(position)
             texts.append(text)
-            at = at + lengths[last[at]] + 1
-            going = at < limits[text]
-            at, text = at[going], text[going]
-        starts, owner = np.concatenate(places), np.concatenate(texts)
+            position = position + lengths[last[position]] + 1
+            unfinished = position < limits[text]
+            position, text = position[unfinished], text[unfinished]
+        starts, text_of_step = np.concatenate(positions), np.concatenate(texts)
         node = union.nodes_of[0][last[starts]]
-        behind = starts + lengths[last[starts]]
-        known = behind < self._ends[owner]
-        rank = np.where(known, self.trace.ranks[np.where(known, behind, 0)], -1)
-        return Exits(owner, node, rank)
+        exits = starts + lengths[last[starts]]
+        known = exits < self._ends[text_of_step]
+        rank = np.where(known, self.trace.ranks[np.where(known, exits, 0)], -1)
+        return Exits(text_of_step, node, rank)
 
     def _of(self, shapes: Sequence[TreeShape]) -> tuple[np.ndarray, np.ndarray]:
         union = _Union(shapes)
         last, trees, texts = self._last_nodes(union), len(shapes), self.trace.texts
         limits = self._limits_for(np.array([shape.depth for shape in shapes])).reshape(-1)
         starts = np.tile(self._starts, trees)
-        end, steps = starts.copy(), np.zeros(trees * texts, dtype=np.int64)
-        walk, at = np.arange(trees * texts), starts.copy()
-        # One row of lengths for each tree, laid end to end: a look-up in a flat array is the quickest.
+        ends, steps = starts.copy(), np.zeros(trees * texts, dtype=np.int64)
+        walk, position = np.arange(trees * texts), starts.copy()
+        # The rows of accepted lengths of all trees in one flat array, which is fastest to index.
         flat, row = union.accepted.reshape(-1), np.repeat(np.arange(trees), texts) * union.size
         while len(walk):
-            at = at + flat[row + last[at]] + 1
+            position = position + flat[row + last[position]] + 1
             steps[walk] += 1
-            end[walk] = at
-            going = at < limits[walk]
-            walk, at, row = walk[going], at[going], row[going]
-        return (end - starts).reshape(trees, texts), steps.reshape(trees, texts)
+            ends[walk] = position
+            unfinished = position < limits[walk]
+            walk, position, row = walk[unfinished], position[unfinished], row[unfinished]
+        return (ends - starts).reshape(trees, texts), steps.reshape(trees, texts)
 
     def _limits_for(self, depths: Int[np.ndarray, "trees"]) -> Int[np.ndarray, "trees texts"]:
-        """Where steps may begin: where the whole tree is known, as in `replay`."""
+        """The positions before which steps may begin: the whole tree is known there, as in `replay`."""
         limits = np.minimum(self._limits, self._ends - np.maximum(depths[:, None] - 1, 0))
         if (limits <= self._starts).any():
             raise InvalidTrace(
@@ -123,55 +123,55 @@ class TextTotals:
             )
         ranks = np.minimum(self.trace.ranks, union.table.shape[1] - 1)
         last = np.zeros(len(ranks), dtype=np.int64)
-        at, node = np.arange(len(ranks)), last.copy()
+        start, node = np.arange(len(ranks)), last.copy()
         for level in range(union.depth):
-            inside = at + level < len(ranks)
-            at, node = at[inside], node[inside]
-            node = union.table[node, ranks[at + level]]
+            inside = start + level < len(ranks)
+            start, node = start[inside], node[inside]
+            node = union.table[node, ranks[start + level]]
             alive = node >= 0
-            at, node = at[alive], node[alive]
-            last[at] = node
+            start, node = start[alive], node[alive]
+            last[start] = node
         return last
 
 
 class _Union:
-    """Several trees laid over each other.
+    """The union of several trees.
 
     Attributes:
-        size: nodes.
-        depth: edges of the deepest.
-        table: the child of each node by rank, -1 where there is none, with a column of -1 behind.
-        accepted: `[trees, size]`, how much of the way to each node a tree has.
-        nodes_of: for each tree, its own node there; -1 where it has none.
+        size: number of nodes.
+        depth: edges of the deepest tree.
+        table: the child of each node by rank, -1 where there is none, with a last column of -1.
+        accepted: `[trees, size]`, how many edges of the path to each node a tree contains.
+        nodes_of: `[trees, size]`, each tree's own index of a node; -1 where it lacks the node.
     """
 
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
         children: list[dict[int, int]] = [{}]
         parents, depths, places = [0], [0], []
         for shape in shapes:
-            mine = [0] * shape.size
+            in_union = [0] * shape.size  # the union's index of each node of the shape
             for node in range(1, shape.size):
-                above, rank = mine[shape.parents[node]], shape.ranks[node]
-                there = children[above].get(rank)
-                if there is None:
-                    there = children[above][rank] = len(children)
+                parent, rank = in_union[shape.parents[node]], shape.ranks[node]
+                child = children[parent].get(rank)
+                if child is None:
+                    child = children[parent][rank] = len(children)
                     children.append({})
-                    parents.append(above)
-                    depths.append(depths[above] + 1)
-                mine[node] = there
-            places.append(mine)
+                    parents.append(parent)
+                    depths.append(depths[parent] + 1)
+                in_union[node] = child
+            places.append(in_union)
         self.size, self.depth = len(children), max(depths)
-        widest = max((max(below) + 1 for below in children if below), default=0)
+        widest = max((max(by_rank) + 1 for by_rank in children if by_rank), default=0)
         self.table = np.full((self.size, widest + 1), -1, dtype=np.int64)
-        for node, below in enumerate(children):
-            for rank, child in below.items():
+        for node, by_rank in enumerate(children):
+            for rank, child in by_rank.items():
                 self.table[node, rank] = child
         nodes_of = np.full((len(shapes), self.size), -1, dtype=np.int64)
-        for row, mine in enumerate(places):
-            nodes_of[row, mine] = np.arange(len(mine))
-        above, levels = np.array(parents), np.array(depths)
+        for row, in_union in enumerate(places):
+            nodes_of[row, in_union] = np.arange(len(in_union))
+        parent_of, levels = np.array(parents), np.array(depths)
         self.nodes_of, self.accepted = nodes_of, np.where(nodes_of >= 0, levels, 0)
         for level in range(2, self.depth + 1):
             nodes = np.flatnonzero(levels == level)
-            reached = self.accepted[:, above[nodes]]
+            reached = self.accepted[:, parent_of[nodes]]
             self.accepted[:, nodes] = np.where(nodes_of[:, nodes] < 0, reached, level)

@@ -1,15 +1,15 @@
-"""What was accepted at every position of texts, recorded once, so that any static tree can be replayed.
+"""Traces: the accepted child at every position of texts, so that any static tree can be replayed.
 
-Its file is an .npz archive of plain arrays, with the metadata as JSON among them:
+A trace's file is an .npz archive of plain arrays, one of which holds the metadata as JSON:
 
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
-    files                                            as in `Trace`; only there if texts share files
-    draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only there if the
-                                                     trace has them
+    files                                            as in `Trace`; only if texts share files
+    draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only if the trace
+                                                     has them
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
                                                      forced, about
 
-Version 2 is that of traces with `text_drafts`; the others are version 1.
+Traces with `text_drafts` are version 2; all others are version 1.
 """
 
 import io
@@ -40,10 +40,10 @@ from treespec.whole_file import write_whole
 __all__ = ["Trace"]
 
 TOLERANCE = 1e-4
-"""How far above 1 probabilities of one position may sum: they may come from float32 or half precision."""
+"""How far above 1 the probabilities of a position may sum: they may come from float32 or half precision."""
 
 VERSION = 2
-"""Of the file."""
+"""Latest version of the file."""
 
 _ARRAYS = {
     "offsets": "<i8", "tokens": "<i4", "ranks": "<i4", "probs": "<f4", "accepted": "<f4",
@@ -53,69 +53,68 @@ _ROW_ARRAYS = {
     "draft_row_offsets": "<i8", "draft_row_parents": "<i4", "draft_row_ranks": "<i4",
     "draft_row_probs": "<f4", "draft_row_text_ranks": "<i4",
 }  # fmt: skip
-"""Of a trace with draft rows; older files, and those without, have none of them."""
+"""Arrays of a trace with draft rows; files without draft rows, such as older ones, have none of them."""
 
 _TEXT_ARRAYS = {
     "text_draft_drafts": "<i8", "text_draft_nodes": "<i8", "text_draft_seen": "<i8",
     "text_draft_most": "<i8", "text_draft_parents": "<i4", "text_draft_tokens": "<i4",
     "text_draft_counts": "<i4", "text_draft_limits": "<i8",
 }  # fmt: skip
-"""Of a trace of a text source."""
+"""Arrays of a trace of a text source."""
 
 _FILES = {"files": "<i8"}
-"""Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""
+"""Array of a trace of excerpts; older files, and those whose texts are not excerpts, lack it."""
 
 _PARTS: dict[str, tuple[dict[str, str], str, Callable[..., Any]]] = {
     "draft_rows": (_ROW_ARRAYS, "draft_row_", DraftRows),
     "text_drafts": (_TEXT_ARRAYS, "text_draft_", TextDrafts),
 }
-"""What a trace may have besides: its arrays, how their names begin, and what it is."""
+"""Optional parts of a trace, by field: their arrays, the prefix of the arrays' names, and their class."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The child that was accepted at every position of texts, for trees of up to `width` children a node.
 
-    Recorded while decoding plainly (ours; the idea of positional acceptance is Sequoia's,
-    arXiv:2402.12374): at each position `width` children are drawn from the draft's distribution there, and
-    the rule decides over them alone. What comes out goes into the text, and the child that it was into
-    `ranks`. This serves every static tree, for rules that try the children in order and whose acceptance of
-    one does not depend on how many come after it: with k < width children a rank below k is accepted as
-    before, and otherwise the token that came out has exactly the law of what is left of the target after k
-    rejections, which is how the bonus is drawn. So the text belongs to every tree. Under a rule that looks
-    at all siblings (`Scope.SIBLINGS`, such as kseq) it belongs to trees whose nodes with children have
-    `width` of them.
+    Traces are recorded during plain decoding (ours; the idea of positional acceptance is Sequoia's,
+    arXiv:2402.12374): at each position, `width` children are drawn from the draft's distribution, and the
+    rule decides over them alone. The emitted token is appended to the text, and its rank among the children
+    to `ranks`. This serves every static tree, for rules that try the children in order and whose acceptance
+    of one does not depend on how many follow it: with k < width children, a rank below k is accepted as
+    before, and otherwise the emitted token has exactly the law of the target's residual after k rejections,
+    from which the bonus is drawn. So the text is valid for every tree. Under a rule that depends on all
+    siblings (`Scope.SIBLINGS`, such as kseq) it is valid for trees whose nodes have `width` children or
+    none.
 
     Args:
         offsets: `[texts + 1]`; positions of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-        tokens: `[T]`, the token that the text has at each position.
-        ranks: `[T]`, which child it was, from 0; `width` if none of them.
-        probs: `[T, width]`, the draft's probability of each child given the text before it. Of children
-            that are chosen without chance at temperature 0, that at temperature 1.
-        accepted: `[T, width]`, the exact probability, given the children, that this one is accepted; where
-            the rule has no formula for it, 1 for the one that was.
+        tokens: `[T]`, the text's token at each position.
+        ranks: `[T]`, rank of the child that is this token, from 0; `width` if no child is.
+        probs: `[T, width]`, the draft's probability of each child given the text before it. For children
+            chosen deterministically at temperature 0, their probability at temperature 1.
+        accepted: `[T, width]`, the exact probability, given the children, that this one is accepted; if the
+            rule has no formula for it, 1 for the accepted child and 0 for the others.
         law: how children were drawn.
         rule: how they were accepted.
         sampling: the settings, as `dataclasses.asdict(Sampling(...))` gives them.
         width: children at each position.
-        forced: the texts were given, and are not what the target decodes: at each position it is known what
-            would have been accepted, but the text went on another way. No step can be replayed.
+        forced: whether the texts were given instead of decoded by the target: it is known what would have
+            been accepted at each position, but the text may continue differently. No step can be replayed.
         about: models, prompts, seeds, versions, hardware; plain data.
-        kept: `[texts]`, how many positions of each text decoding keeps (up to the budget and the stop
-            token). Those after them only serve steps that begin before the end and reach beyond it. All by
-            default.
+        kept: `[texts]`, the number of positions of each text that decoding keeps (up to the budget and the
+            stop token); all by default. Later positions only serve steps that begin before the end and
+            reach beyond it.
         files: `[texts]`, a number for the file that each text is an excerpt of. Excerpts of one file are
-            alike, and count as one text where texts are resampled or left out. By default each stands for
-            itself.
-        draft_rows: what the draft thinks off the texts' path too, for growths
-            (`treespec.search.rates.growth_replay`); None if that was not recorded.
-        text_drafts: the whole drafts at every position, of a text source; None of a draft
-            model. With them ranks, probs and accepted are those of the root's children within the limits
-            recorded, and no tree that is given can be replayed, but budgets
-            (`treespec.search.rates.budget_replay`).
+            alike, and count as one text where texts are resampled or left out. By default texts are not
+            excerpts.
+        draft_rows: the draft's probabilities off the texts' path, for growths
+            (`treespec.search.rates.growth_replay`); None if they were not recorded.
+        text_drafts: the complete drafts of a text source at every position; None for a draft model. With
+            them, ranks, probs and accepted are those of the root's children within the recorded limits, and
+            budgets can be replayed (`treespec.search.rates.budget_replay`), but no given tree.
 
     Raises:
-        InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
+        InvalidTrace: if the parts are inconsistent, or hold invalid probabilities or ranks.
     """
 
     offsets: Int[np.ndarray, "texts_1"]
@@ -164,15 +163,15 @@ class Trace:
         except InvalidTree as error:
             raise InvalidTrace(str(error)) from None
         count = len(self.tokens)
-        for name, right in (
+        for name, shape in (
             ("ranks", (count,)), ("probs", (count, self.width)), ("accepted", (count, self.width)),
             ("kept", (self.texts,)), ("files", (self.texts,)),
         ):  # fmt: skip
             array = getattr(self, name)
-            if array is not None and array.shape != right:
+            if array is not None and array.shape != shape:
                 raise InvalidTrace(
                     f"{name} has shape {list(array.shape)}, but {self.texts} texts with "
-                    f"{count} positions and {self.width} children each need {list(right)}"
+                    f"{count} positions and {self.width} children each need {list(shape)}"
                 )
         if count and not (self.ranks.min() >= 0 and self.ranks.max() <= self.width):
             raise InvalidTrace(
@@ -182,30 +181,30 @@ class Trace:
             raise InvalidTrace(f"tokens hold {self.tokens.min()}, but ids start at 0")
         for name in ("probs", "accepted"):
             array = getattr(self, name)
-            if not ((array >= 0) & (array <= 1 + TOLERANCE)).all():  # NaN is neither
-                raise InvalidTrace(f"{name} holds what is no probability in [0, 1]")
+            if not ((array >= 0) & (array <= 1 + TOLERANCE)).all():  # refuses NaN, too
+                raise InvalidTrace(f"{name} must hold probabilities in [0, 1]")
         if (self.accepted.sum(axis=1) > 1 + TOLERANCE).any():
             raise InvalidTrace(
                 "accepted sums to more than 1 at a position, but at most one child is accepted"
             )
         for name, kind in (("draft_rows", DraftRows), ("text_drafts", TextDrafts)):
-            more = getattr(self, name)
-            if more is not None and (not isinstance(more, kind) or more.positions != count):
-                there = f"{more.positions} positions" if isinstance(more, kind) else shown(more)
+            part = getattr(self, name)
+            if part is not None and (not isinstance(part, kind) or part.positions != count):
+                given = f"{part.positions} positions" if isinstance(part, kind) else shown(part)
                 raise InvalidTrace(
-                    f"{name} = {there}, but must be {kind.__name__} of {count} positions"
+                    f"{name} = {given}, but must be {kind.__name__} of {count} positions"
                 )
         if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
             raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
 
     @property
     def texts(self) -> int:
-        """How many texts there are."""
+        """Number of texts."""
         return len(self.offsets) - 1
 
     @property
     def text_kept(self) -> Int[np.ndarray, "texts"]:
-        """`kept`, which is never None once the trace is made."""
+        """`kept`, which is never None after construction."""
         assert self.kept is not None
         return self.kept
 
@@ -216,19 +215,19 @@ class Trace:
 
     @cached_property
     def file_of(self) -> Int[np.ndarray, "texts"]:
-        """The place of each text's file among all files, from 0; that of the text itself by default."""
+        """The index of each text's file, from 0; that of the text itself if texts are not excerpts."""
         if self.files is None:
             return np.arange(self.texts)
         return np.unique(self.files, return_inverse=True)[1]
 
     @cached_property
     def samples(self) -> int:
-        """How many texts count: files, where several texts are excerpts of one."""
+        """Number of texts that count as independent: of files, if several texts are excerpts of one."""
         return int(self.file_of.max()) + 1
 
     @cached_property
     def inside(self) -> Bool[np.ndarray, "T"]:
-        """Which positions are kept, not beyond the end of their text."""
+        """Whether each position is kept, that is, not beyond the end of its text."""
         starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
         ends = starts + np.repeat(self.text_kept, np.diff(self.offsets))
         return np.arange(len(self.tokens)) < ends
@@ -240,16 +239,16 @@ class Trace:
 
     def part(
         self,
-        texts: Int[np.ndarray, "some"],
+        texts: Int[np.ndarray, "selected"],
         most: int | None = None,
-        first: Int[np.ndarray, "some"] | int = 0,
+        first: Int[np.ndarray, "selected"] | int = 0,
     ) -> "Trace":
-        """These texts alone, in this order, without `draft_rows` and `text_drafts`.
+        """The trace of some texts, in the given order, without `draft_rows` and `text_drafts`.
 
         Args:
-            texts: places of texts.
-            most: positions of each that are taken; all by default.
-            first: the position of each from which on they are taken, one that is kept.
+            texts: indices of the texts.
+            most: maximum number of positions to take from each; all by default.
+            first: the first position to take from each, which must be a kept one.
         """
         texts = np.asarray(texts)
         starts, ends = self.offsets[texts] + first, self.offsets[texts + 1]
@@ -275,10 +274,10 @@ class Trace:
     def save(self, path: Path | str) -> Path:
         """Write an .npz file of arrays and JSON.
 
-        A file that is there is replaced once the new one is whole. Probabilities are rounded to float32.
+        An existing file is replaced once the new one is complete. Probabilities are rounded to float32.
 
         Raises:
-            InvalidTrace: if `about` or `sampling` is no plain data, or the path cannot be written.
+            InvalidTrace: if `about` or `sampling` is not plain data, or the path cannot be written.
         """
         content = self.to_bytes()
         try:
@@ -287,30 +286,30 @@ class Trace:
             raise InvalidTrace(f"{path} cannot be written: {error.strerror}") from None
 
     def to_bytes(self) -> bytes:
-        """What `save` writes."""
-        return _packed({one.name: getattr(self, one.name) for one in fields(self)})
+        """The content of the file that `save` writes."""
+        return _packed({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     @takes(InvalidTrace, path=PATH)
     def load(cls, path: Path | str) -> "Trace":
-        """Read what `save` wrote. Nothing in the file is ever executed.
+        """Read a file that `save` wrote. Nothing in the file is ever executed.
 
         Raises:
-            InvalidTrace: if it is anything else.
+            InvalidTrace: if the file is not a valid trace.
         """
-        given = _unpacked(Path(path))
+        arguments = _unpacked(Path(path))
         try:
-            return cls(**given)
+            return cls(**arguments)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
 
 
 def _array(name: str, values: Any, kind: type) -> np.ndarray:
-    """The values in an array of their own that nobody writes to."""
+    """A read-only copy of the values as an array."""
     try:
         given = np.asarray(values)
         if kind is np.int64 and given.size and given.dtype.kind not in "iu":
-            raise TypeError(f"{given.dtype} are no integers")
+            raise TypeError(f"{given.dtype} is not an integer type")
         array = np.array(given, dtype=kind)
     except (TypeError, ValueError, OverflowError) as error:
         what = "integers" if kind is np.int64 else "numbers, in rows of equal length"
@@ -338,7 +337,7 @@ def _readable(version: int) -> int:
 
 
 class _Meta(Strict):
-    """The metadata of a trace's file."""
+    """Metadata in a trace's file."""
 
     model_config = ConfigDict(strict=True)
 
@@ -355,10 +354,10 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
     """The content of a trace's file.
 
     Args:
-        fields: of the trace, by name; probabilities are rounded to float32.
+        fields: the trace's fields by name; probabilities are rounded to float32.
 
     Raises:
-        InvalidTrace: if `about` or `sampling` is no plain data.
+        InvalidTrace: if `about` or `sampling` is not plain data.
     """
     meta = {
         "version": 1 if fields["text_drafts"] is None else VERSION,
@@ -387,22 +386,22 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
 
 
 def _unpacked(path: Path) -> dict[str, Any]:
-    """The fields of the trace in a file, by name. What they hold is for `Trace` to check.
+    """The fields of the trace in a file, by name. `Trace` checks their values.
 
     Raises:
-        InvalidTrace: if the file is missing, no trace, damaged, or of a newer version.
+        InvalidTrace: if the file is missing, damaged, not a trace, or of a newer version.
     """
-    optional = ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
-    known = [_ARRAYS | files | more for files in ({}, _FILES) for more in optional]
+    parts = ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
+    known = [_ARRAYS | files | part for files in ({}, _FILES) for part in parts]
     arrays: dict[str, Any] = dict(read_arrays(path, known))
     meta = _meta(arrays.pop("meta").tobytes(), path)
-    for part, (arrays_of, prefix, made) in _PARTS.items():
+    for part, (arrays_of, prefix, part_class) in _PARTS.items():
         part_arrays = {
             name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays
         }
         try:
             if part_arrays:
-                meta[part] = made(**part_arrays)
+                meta[part] = part_class(**part_arrays)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
     return arrays | meta

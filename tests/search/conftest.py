@@ -1,4 +1,4 @@
-"""What the searches are compared with, and made-up traces, rates and times that tests share."""
+"""References for the searches, and synthetic traces, rates and times that tests share."""
 
 import json
 from collections import deque
@@ -87,7 +87,7 @@ def plain_loops(table, by_depth, size, depth, number=float):
 
 
 def random_table(rng, *, by_depth, monotone, levels=8, zeros=False, ties=False):
-    """Rates of siblings that sum to at most 1; every kind of table that the searches tell apart."""
+    """Rates of siblings that sum to at most 1, in every kind of table that the searches distinguish."""
     ranks = int(rng.integers(1, 7))
     table = rng.dirichlet(np.full(ranks + 1, 0.7), levels if by_depth else 1)[:, :-1]
     if ties:
@@ -112,7 +112,7 @@ def oracle():
 def synthetic_trace(
     seed=0, *, texts=3, positions=40, beyond=8, rates=(0.5, 0.2, 0.1), spread=0.4, **more
 ):
-    """A trace that was never recorded: texts of up to `positions`, acceptance independent of everything."""
+    """A synthetic trace: texts of up to `positions`, with independent acceptance."""
     rng = np.random.default_rng(seed)
     kept = rng.integers(1, positions + 1, texts)
     kept[0] = positions
@@ -135,7 +135,7 @@ def make_trace():
 
 
 class Measured:
-    """An estimate as `best_tree` takes it: counts out of some trials."""
+    """An estimate as `best_tree` takes it: binomial counts."""
 
     def __init__(self, rates, trials=400, law="any", warnings=()):
         self.rates, self.trials, self.law, self.warnings = np.array(rates), trials, law, warnings
@@ -156,12 +156,12 @@ def measured():
 
 @pytest.fixture(scope="session")
 def flat():
-    """Where trees pay: a pass over 64 nodes takes a third longer than one over one."""
+    """Times with which trees pay: a pass over 64 nodes takes a third longer than one over one."""
     return LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.0005)
 
 
 def times_of_two_laws(sampling="T=1"):
-    """Independent draws that are cheap and drawn children that are dear, in one file."""
+    """Cheap independent draws and expensive draws without replacement, in one file."""
     own = {"level_ms": 0.5, "accept_ms": 0.1, "sampling": "T=1"}
     laws = {"iid": own, "without_replacement": own | {"draw_ms": 0.2, "sampling": sampling}}
     batch = {"verify_ms": {"1": 20, "32": 26}, "laws": laws}
@@ -174,7 +174,7 @@ def two_laws():
 
 
 def rates_of_two_rows(counts=((60, 20), (50, 25)), **more):
-    """An estimate of two ranks from two texts of 100 positions, with what it says of itself."""
+    """An estimate of two ranks from two texts of 100 positions, with its settings."""
     data = {
         "kind": "acceptance", "version": 1, "by": "rank", "law": "iid", "rule": "rrs",
         "source": "on-policy", "interval": "wilson", "level": 0.95, "monotone": False, "shrinkage": 0.0,

@@ -1,4 +1,4 @@
-"""The library of `search` called with values of the wrong type: an error of ours, never one from inside."""
+"""Functions of `search` called with values of the wrong type raise our errors, never internal ones."""
 
 import re
 import warnings
@@ -106,7 +106,7 @@ CALLS |= {
     Trace: {name: getattr(TRACE, name) for name in ("offsets", "tokens", "ranks", "probs", "accepted")}
     | {"law": "deterministic", "rule": "greedy", "sampling": {}, "width": 4},
 }  # fmt: skip
-"""Each with what is given where the wrong value is not."""
+"""Each function with the valid arguments beside the wrong one."""
 
 CASES = [(call, name) for call, arguments in CALLS.items() for name in arguments]
 

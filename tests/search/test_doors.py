@@ -1,4 +1,4 @@
-"""What `import search` gives, and what it leaves alone until it is used."""
+"""What `import search` provides, and what it imports only when needed."""
 
 import subprocess
 import sys

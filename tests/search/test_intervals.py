@@ -1,4 +1,4 @@
-"""What an interval knows and how it is written; Wilson's against SciPy's."""
+"""Properties and text of intervals; Wilson's interval, compared with SciPy's."""
 
 from math import inf, nan
 

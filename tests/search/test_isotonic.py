@@ -1,4 +1,4 @@
-"""Isotonic regression against SciPy's."""
+"""Isotonic regression, compared with SciPy's."""
 
 import numpy as np
 from hypothesis import given

@@ -214,7 +214,7 @@ def test_what_cannot_be_replayed_is_refused(without_shape_checks):
             Eagle2(4, 3, 6),
             "asks for 4 children of a node, but the trace's draft rows hold 3",
         ),
-        (trace, Eagle2(2, 5, 6), "up to 5 deep, but the trace has draft rows for 4 levels"),
+        (trace, Eagle2(2, 5, 6), "grows to depth 5, but the trace has draft rows for 4 levels"),
         (short, growth, "text 0 of the trace has 2 positions"),
         (changed(trace, forced=True), growth, "of given texts"),
         (changed(trace, law="iid", rule="rrs"), growth, "of law 'iid' and rule 'rrs'"),
@@ -238,7 +238,7 @@ def test_what_cannot_be_recorded_is_refused():
 def test_rows_that_do_not_fit_are_refused():
     rows = recorded(tables(6, 2), [(0,)], 3).draft_rows
     for name, value, words in (
-        ("probs", np.where(rows.probs > 0, 0.6, 0), "no probabilities"),
+        ("probs", np.where(rows.probs > 0, 0.6, 0), "sum to at most 1 among siblings"),
         ("parents", np.zeros_like(rows.parents), "parents must be -1"),
         ("ranks", rows.ranks + 3, "ranks must be in 0..2"),
         ("text_ranks", rows.text_ranks + 9, "text_ranks must be in 0..3"),

@@ -131,7 +131,7 @@ def test_steps_of_a_tree_alone(trace, tmp_path):
     folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])
     code, text = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--starts", "chain:2")
     assert code == 2
-    assert "starts belongs to traces" in text
+    assert "starts applies to traces only" in text
 
 
 def test_the_calibration_of_deterministic_children_is_said(trace, tmp_path):

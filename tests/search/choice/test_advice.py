@@ -1,4 +1,4 @@
-"""What is advised, what is not decided, and what would decide it."""
+"""The advised shape, undecided comparisons, and what would decide them."""
 
 from dataclasses import replace
 from math import ceil
@@ -188,7 +188,7 @@ def test_of_few_texts_as_many_are_asked_for_as_their_wider_bounds_need():
 
 @pytest.mark.parametrize("texts", [2, 3, 5, 7])
 def test_few_texts_that_agree_decide_nothing(texts):
-    """The bounds lie beyond all resamples, which agree by chance."""
+    """The bounds lie beyond all resamples, and the two texts agree by chance."""
 
     def held(number):
         errors = {"texts": number, "of_texts": 0.01, "draws": 1000}
@@ -215,7 +215,7 @@ def test_more_resamples_are_asked_for_where_texts_do_not_help():
 
 
 def test_no_more_texts_are_asked_for_where_those_there_are_suffice():
-    """At a speed one and a half times as high 24 texts decide, and times have to be steadier."""
+    """At 1.5 times the speed 24 texts decide, but the times have to be steadier."""
     found = advised(
         tree=speed(1.5, of_texts=0.09, of_times=0.25), chain=speed(1.0, seed=1), plain=speed(0.2)
     )
@@ -227,7 +227,7 @@ def test_no_more_texts_are_asked_for_where_those_there_are_suffice():
 @pytest.mark.parametrize("texts", [2, 3, 6, 24])
 @pytest.mark.parametrize("error", [0.01, 0.1, 0.3])
 def test_what_is_asked_for_is_the_least_that_suffices(texts, level, error):
-    """By the bounds of the number asked for, not of the number there is."""
+    """By the bounds for the requested number of texts, not for the recorded one."""
     first, second = (speed(v, texts, error, seed=i) for i, v in enumerate((1.5, 1.2)))
     found = advised(level=level, tree=first, chain=second)
     if found.use is not None:
@@ -308,7 +308,7 @@ def test_disturbed_times_are_told(flat):
 
 
 def test_what_would_not_decide_is_not_said_to():
-    """More texts tell the tree from plain decoding, and never from a chain that is as fast."""
+    """More texts distinguish the tree from plain decoding, but never from an equally fast chain."""
     error = {"of_texts": 0.03}
     tree, chain = speed(1.5, **error), speed(1.497, seed=1, **error)
     found = advised(tree=tree, chain=chain, plain=speed(1.47, seed=2))
@@ -328,7 +328,7 @@ def test_what_would_not_decide_is_not_said_to():
 
 
 def test_what_is_asked_for_changes_little_with_what_was_measured():
-    """No step where times, or texts, begin to matter."""
+    """The request does not jump where times, or texts, begin to matter."""
     allowed = np.log(1.5 / 1.4) / NormalDist().inv_cdf(1 - 0.05 / 4)
 
     def asked(of_texts, of_times):

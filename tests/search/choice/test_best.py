@@ -1,4 +1,4 @@
-"""The ranking against every tree there is; its rows, prefixes and batches; refusals."""
+"""The ranking compared with all trees; its rows, prefixes and batches; refusals."""
 
 import json
 from functools import cache
@@ -21,7 +21,7 @@ from treespec.testing import plane_trees
 
 LARGEST = 7
 GAP = 0.025
-"""What wide levels that cost more than narrow ones may cost the frontier, at seven nodes."""
+"""Loss of the frontier at seven nodes if wide levels cost more than narrow ones."""
 
 
 def random_case(rng, spread):
@@ -50,7 +50,7 @@ def all_trees():
 
 
 def fastest_of_all(rates, latency):
-    """Tokens per second of the fastest of all trees, chains and plain decoding among them."""
+    """Tokens per second of the fastest of all trees, including chains and plain decoding."""
     trees = [shape for shape in all_trees() if rates.ndim == 1 or shape.depth <= len(rates)]
     seconds = seconds_of(latency.at().tree(trees))
     tokens = [expected_tokens(shape, rates) for shape in trees]

@@ -1,4 +1,4 @@
-"""Which trees are looked at: sizes, depths and widths, and what is said of those passed over."""
+"""The trees that are considered: sizes, depths and widths, and notes on those that are skipped."""
 
 import json
 
@@ -48,14 +48,14 @@ def test_a_law_with_times_of_one_node_is_said_beside_another():
     ranking = best_tree({"iid": [0.6, 0.2], "without_replacement": [0.6, 0.2]}, times)
     assert {row.law for row in ranking.rows if row.kind != "plain"} == {"iid"}
     assert (
-        sum("without_replacement: no tree or chain was looked at" in n for n in ranking.notes) == 1
+        sum("without_replacement: no tree or chain was considered" in n for n in ranking.notes) == 1
     )
 
 
 def test_what_is_not_measured_is_passed_over_and_said(flat, measured):
     narrow = LatencyModel.from_tables(verify={1: 0.020, 32: 0.022}, draft={1: 0.0005, 2: 0.0006})
     ranking = best_tree([0.4, 0.3, 0.2], narrow, max_size=16)
-    assert any("passed over" in note and "width 3" in note for note in ranking.notes)
+    assert any("skipped" in note and "width 3" in note for note in ranking.notes)
     chains = LatencyModel.from_tables(verify={1: 0.020, 32: 0.022}, draft={1: 0.0005})
     assert best_tree([0.5, 0.3], chains).tree is None
     short = LatencyModel.from_tables(verify={1: 0.02, 32: 0.021}, draft=0.0001, accept={1: 0, 4: 0})
@@ -75,7 +75,7 @@ def test_sizes_that_no_tree_has_are_refused_with_the_largest_one(flat):
     with pytest.raises(InfeasibleTree, match="no wider level of the draft was measured"):
         best_tree([0.6, 0.2], chains, sizes=[9], depth=7)
     assert best_tree([0.6, 0.2], chains, sizes=[9], depth=8).chain.depth == 8
-    # Deeper than what is looked at when nobody asks for it.
+    # Deeper than the default limit of the depth.
     for rates, times in (([0.9, 0.05], chains), ([0.9], flat)):
         largest = times.max_size
         assert best_tree(rates, times, sizes=[largest]).chain.size == largest

@@ -1,4 +1,4 @@
-"""Chains that are ranked by rates of their own."""
+"""Chains ranked by their own rates."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_chains_are_ranked_by_their_own_rates(flat):
 
 
 def test_no_chain_takes_the_place_of_a_tree():
-    """Of those that are kept: by the rates of trees chains may look faster than all of them."""
+    """By the rates of trees, chains may look faster than all trees; they must not displace any."""
     frontier = optimal_frontier([0.9, 0.05], 6)
     cost = lambda sizes, depth: 1.0 + 0.1 * sizes  # noqa: E731
     kept = {

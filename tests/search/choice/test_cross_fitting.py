@@ -1,4 +1,4 @@
-"""The speed of choosing: on texts left out of the choice, less what the choice flatters its times."""
+"""The speed of the choice, on texts left out of it, corrected for the bias of noisy times."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
 
 
 def test_trees_are_proposed_anew_for_where_the_steps_of_the_best_begin(monkeypatch):
-    """Steps jump over easy stretches, so that they begin where it is hard, and other trees are best."""
+    """Steps skip easy stretches and begin at hard positions, for which other trees are best."""
     monkeypatch.setattr(cross_fitting, "climb", lambda *_: None)  # local moves may find them, too
     side, texts = side_of(stretches(np.random.default_rng(0), 12, 60)), np.ones(12, dtype=bool)
     bounds = Bounds(24, 15, 3, frozenset({24}))

@@ -1,4 +1,4 @@
-"""Trees that grow among the rows of a ranking: their own replay, the time of each step, cross-fitted."""
+"""Trees that grow in a ranking: replayed, timed step by step, and cross-fitted."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ TIMES = LatencyModel.from_tables(
 
 @pytest.fixture(scope="module")
 def trace():
-    """Of a draft that is sure of itself in one half of the texts and knows nothing in the other."""
+    """A trace of a draft that is certain in half of the texts and uniform in the other half."""
     target, other = random_table(8, 0, 3.0), random_table(8, 1, 3.0)
     draft = TabularModel(lambda context: target(context) + 0.6 * other(context), 8)
     pair = SimpleNamespace(target=TabularModel(target, 8), draft=draft)
@@ -76,7 +76,7 @@ def test_each_growth_has_its_own_replay(trace, ranking):
 
 
 def test_a_step_takes_what_it_drafts_and_verifies(trace, ranking):
-    """By hand: a pass for each level by its nodes, and one of the target over those that are kept."""
+    """By hand: a draft pass over the nodes of each level, and a target pass over the kept nodes."""
     growth = EqualGrowth(4, 5, 16)
     found = replay_growth(trace, growth)
     assert set(found.levels) == {((4,), *((4, 4, 4, 4),) * 4)}
@@ -95,7 +95,7 @@ def test_passes_are_those_of_the_growth(trace):
 
 
 def test_deciding_takes_time_too(trace):
-    """Once before each level, by the nodes so far, and once for what is kept."""
+    """Once before each level, by the nodes so far, and once for the nodes to keep."""
     data = json.loads(TIMES.to_json())
     law = next(iter(data["batches"]["1"]["laws"].values()))
     law["decide_ms"] = {"1": 0.0, "1001": 10.0}
@@ -129,7 +129,7 @@ def test_a_static_tree_takes_as_long_by_its_levels():
 
 
 def test_the_first_is_cross_fitted(trace):
-    """By hand: on each part of the texts that which was the fastest on the others."""
+    """By hand: on each fold of the texts, the growth that is fastest on the others."""
     side, limits = side_of(trace), Limits(max_size=16)
     entries, _ = grown(side, limits, room_for(side, limits))
     parts, tokens, seconds = side.parts(5), {}, {}
@@ -193,7 +193,7 @@ def test_what_rows_or_times_do_not_cover_is_passed_over_by_name(trace):
     ranking = best_tree(trace, narrow, draws=40)
     rows = [row for row in ranking.rows if row.kind == "growth"]
     assert {row.growth.config["k"] for row in rows if "k" in row.growth.config} <= {1, 2}
-    assert any("SpecExec" in note and "was passed over" in note for note in ranking.notes)
+    assert any("SpecExec" in note and "was skipped" in note for note in ranking.notes)
     assert not any(row.kind == "growth" for row in best_tree(trace, TIMES, sizes=[4]).rows)
 
 

@@ -1,4 +1,4 @@
-"""Several traces ranked together: a winner is named where there is one, and none is flattered."""
+"""Several traces ranked together: a winner is named if there is one, and its speed is not biased."""
 
 from dataclasses import replace
 
@@ -110,7 +110,7 @@ def test_chains_that_are_the_same_under_two_laws_are_one(two_laws):
 
 
 def test_chains_of_two_laws_do_not_hold_each_other_up():
-    """Each has its own coins, so that no more texts would tell them apart."""
+    """Each source has its own randomness, so more texts would not tell them apart."""
     rng, times = np.random.default_rng(0), LatencyModel.from_tables(verify=0.020, draft=0.001)
     traces = {
         law: replace(independent(rng, (0.8,), 24, 60, 10), law=law, rule=rule)

@@ -1,4 +1,4 @@
-"""Names that tell the trees of a ranking apart."""
+"""Names that distinguish the trees of a ranking."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Rates and times of several laws: which belong together, and laws ranked side by side."""
+"""Rates and times of several laws: valid combinations, and joint rankings."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_acceptance_and_times_of_different_settings_are_not_mixed(flat, two_laws
     with pytest.raises(InvalidLimit, match=r"acceptance of iid \(T=0\.5\), times of iid \(T=1\)"):
         best_tree(cold, two_laws(), max_size=4)
     assert best_tree(cold, two_laws(), max_size=4, laws=["iid"]).best.law == "iid"
-    # Times of settings that are not known go with all.
+    # Times of unknown settings may be combined with any acceptance.
     assert best_tree(cold, flat, max_size=4).best.law == "iid"
     warm = two_rows(sampling={"temperature": 1.0})
     assert best_tree(warm, two_laws(), max_size=4).best.law == "iid"

@@ -1,4 +1,4 @@
-"""Which laws may be asked for, and what is said of anything else."""
+"""Valid requests for laws, and the messages for all others."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from treespec.search import InvalidAcceptance, InvalidLimit, best_tree
 
 @pytest.mark.parametrize("laws", ["iid", ""])
 def test_a_text_is_no_list_of_laws(flat, laws):
-    """Its letters would be ranked as laws, with the times that hold for any."""
+    """Its letters would be ranked as laws, with times that hold for any law."""
     with pytest.raises(InvalidLimit, match=r"laws = '.*give laws=\["):
         best_tree([0.6], flat, max_size=4, laws=laws)
 

@@ -1,4 +1,4 @@
-"""Moves from tree to tree, and where they end."""
+"""Local moves between trees, and the trees at which they end."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -58,7 +58,7 @@ def test_a_node_is_added_removed_and_moved():
 
 
 def test_two_nodes_are_traded_for_one_and_one_for_two():
-    """Where neither half of the move leads to a better tree."""
+    """Neither half of the move leads to a better tree by itself."""
     shape = TreeShape((-1, 0, 0, 0, 1, 1, 2, 3))
     paths, bounds = set(paths_of(shape)), Bounds(size=9, depth=4, branching=3)
     near = neighbours(shape, no_ends(shape), bounds)
@@ -78,7 +78,7 @@ def test_two_nodes_are_traded_for_one_and_one_for_two():
     st.sampled_from(EVERY),
 )
 def test_moves_lead_to_the_best_of_all_trees(weights, total, per_node, per_level, start):
-    """Under rates, where value is concave in the nodes: wherever they begin."""
+    """Under rates, the best tree is reached from any start."""
     rates = -np.sort(-np.array(weights)) * total / sum(weights)
 
     def speeds(shapes):
@@ -90,7 +90,7 @@ def test_moves_lead_to_the_best_of_all_trees(weights, total, per_node, per_level
         )
 
     def ends(shape):
-        """How often steps would end there, if the child behind were the next one."""
+        """How often steps would end there, by the rank of the next child."""
         gain = np.zeros((shape.size, 4))
         for node, path in enumerate(paths_of(shape)):
             gain[node, :3] = np.prod(rates[list(path)]) * rates

@@ -1,4 +1,4 @@
-"""Search on a trace: the numbers are those of its replay, of texts that the choice has not seen."""
+"""Search on a trace: results come from replay on texts that the choice has not seen."""
 
 import json
 import warnings
@@ -188,7 +188,7 @@ def test_of_long_texts_stretches_are_chosen_on_that_begin_anywhere(stretchy, mon
 
 
 def test_all_shapes_are_valued_on_the_same_positions(stretchy):
-    """A deep tree is not known at the end of a text, where the others are not to be valued either."""
+    """A deep tree is not known at the end of a text, so the others must not be valued there either."""
     short = trace_speed.replace(stretchy, kept=np.full(24, 130))  # six positions beyond the end
     side = side_of(short)
     assert side.deepest == trace_speed.NEARLY_KNOWN_LEVELS
@@ -217,13 +217,13 @@ def test_nothing_is_left_out_where_enough_was_recorded_beyond_the_ends(stretchy)
 
 
 def excerpts_of(trace, times):
-    """Each text several times, as if it had so many excerpts that are alike."""
+    """Each text several times, as if it had several identical excerpts."""
     places = np.repeat(np.arange(trace.texts), times)
     return trace_speed.replace(trace.part(places), files=places)
 
 
 def test_excerpts_of_a_file_count_as_one_text(stretchy):
-    """Copies of texts say nothing new: not in intervals, in parts, or in how much is believed."""
+    """Copies of texts add no information: not to intervals, folds or smoothing."""
     few = stretchy.part(np.arange(8))
     many, shape = excerpts_of(few, 3), TreeShape.chain(3)
     one, three = side_of(few, draws=2000), side_of(many, draws=2000)
@@ -243,7 +243,7 @@ def test_excerpts_of_a_file_count_as_one_text(stretchy):
 
 
 def test_parts_are_dealt_by_lot(stretchy):
-    """Files that stand together are of one kind."""
+    """Adjacent files are of one kind."""
     side = side_of(stretchy)
     parts = side.parts(5)
     assert sorted(np.bincount(parts)) == [4, 5, 5, 5, 5]

@@ -1,4 +1,4 @@
-"""Search on a trace of which something is missing, and on traces and times of several laws."""
+"""Search on incomplete traces, and on traces and times of several laws."""
 
 import json
 
@@ -30,7 +30,7 @@ def side_of(trace, latency=CHEAP, draws=100):
     "rule", ["kseq", "canonical", "optimal_transport", "spechub", "greedy_multidraft"]
 )
 def test_rules_that_look_at_all_siblings_are_refused_unless_there_is_one(make_trace, rule):
-    """What replay refuses has no value here either."""
+    """Trees that replay refuses are not ranked."""
     wide = make_trace(texts=8, positions=80, rates=(0.5, 0.2), rule=rule)
     with pytest.raises(InvalidTrace, match=rf"rule '{rule}'.* 2 .*--width 1.*rrs"):
         best_tree(wide, CHEAP, draws=40)
@@ -48,8 +48,8 @@ def test_trees_whose_levels_were_not_measured_are_passed_over_and_named(stretchy
         verify={1: 0.02, 32: 0.026}, draft={1: 0.001, 2: 0.0011}, accept=0.0
     )
     ranking = best_tree(stretchy, short, max_size=16, draws=40)
-    assert any("passed over for a time that was not measured" in note for note in ranking.notes)
-    assert not any("passed over" in n for n in best_tree(stretchy, CHEAP, max_size=8).notes)
+    assert any("skipped because a time was not measured" in note for note in ranking.notes)
+    assert not any("skipped" in n for n in best_tree(stretchy, CHEAP, max_size=8).notes)
 
 
 def test_where_no_time_of_any_proposal_was_measured_there_is_no_choice(stretchy, monkeypatch):
@@ -74,7 +74,7 @@ def test_what_a_trace_has_too_little_of_is_not_used_and_named(make_trace):
 
 
 def test_of_few_texts_half_are_enough_for_a_child():
-    """Second children are accepted in two of four texts, which say enough to try trees."""
+    """Second children are accepted in two of four texts, which suffices to try trees."""
     ranks = np.concatenate([np.tile([0, 1, 2], 20)] * 2 + [np.tile([0, 0, 2], 20)] * 2)
     accepted = (ranks[:, None] == np.arange(2)) * 1.0
     trace = Trace(
@@ -144,7 +144,7 @@ def test_chains_of_another_law_are_ranked_by_themselves(make_trace, two_laws):
 
 
 def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
-    """Independently, if that was timed under the same settings; the trace holds for them, too."""
+    """Chains are drawn independently if that was timed under the same settings; the trace serves both."""
     options = {"max_size": 8, "draws": 40}
     drawn = make_trace(texts=8, positions=80, law="without_replacement", rule="rrsw")
     usual, named = (

@@ -1,4 +1,4 @@
-"""What a choice flatters, against many repetitions of measuring."""
+"""The bias of a choice, compared with many repetitions of the measurement."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_tokens_count():
     ("shapes", "apart"), [(2, 0.0), (12, 0.0), (12, 0.02), (12, 0.05), (12, 0.2)]
 )
 def test_most_of_what_a_choice_flatters_is_found(shapes, apart):
-    """`apart`: how much slower each shape is than the one before."""
+    """Bias found and true bias; each shape is slower than the one before by the share `apart`."""
     rng, noise, truth = np.random.default_rng(1), 0.03, 1 + apart * np.arange(shapes)
     flattered, found = [], []
     for _ in range(400):
@@ -51,7 +51,7 @@ def test_most_of_what_a_choice_flatters_is_found(shapes, apart):
     [((0, 0), 0.5, 0.9), ((0, 0, 0, 0), 0.6, 0.9), ((0, 0, 0, 9), 0.6, 0.9), ((0, 9), 0.0, 0.0)],
 )
 def test_most_of_what_a_choice_among_sources_flatters_is_found(behind, least, most):
-    """`behind`: how much slower each is, in units of the noise, half of which is in the tokens."""
+    """Each entry is `behind` the one before, in units of the noise, half of which is in the tokens."""
     rng, noise, draws = np.random.default_rng(3), 0.03, 300
     flattered, found = np.zeros(2), np.zeros(2)
     for _ in range(300):

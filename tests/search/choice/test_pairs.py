@@ -1,4 +1,4 @@
-"""Which measurements belong to the same pair, and to passes that are run alike."""
+"""Measurements of the same pair of models, and of the same kind of passes."""
 
 from types import SimpleNamespace
 
@@ -19,18 +19,18 @@ def of(models, **more):
 
 
 def config(passes=None, draft_passes=None, **more):
-    """What a trace says: the models' config."""
+    """A trace, with the models' config."""
     return of({**ASKED, "passes": passes, "draft_passes": draft_passes, **more})
 
 
 def times(target, draft="eager", **asked):
-    """What a profile says: the config, and what was found."""
+    """A profile, with the config and the kinds of passes that were found."""
     about = config(**asked).about
     return of(about["models"], target={"passes": target}, draft={"passes": draft})
 
 
 def run(target, draft="eager"):
-    """What an estimate says of the run that it is from."""
+    """An estimate, with the models of its run."""
     kinds = zip(ASKED, (target, draft), strict=False)
     return of({role: {"name": ASKED[role], "passes": {"kind": kind}} for role, kind in kinds})
 
@@ -75,13 +75,13 @@ def test_other_passes_are_named_with_the_way_out():
 def test_times_whose_passes_auto_chose():
     said = passes_left_to_auto("the times", times("compiled", "compiled", passes="auto"))
     assert "the times are of compiled passes of the target, as `auto` chose" in str(said)
-    assert str(said).endswith("run with models.passes=compiled to have the same")
+    assert str(said).endswith("run with models.passes=compiled to get the same passes")
     assert passes_left_to_auto("the times", times("eager", passes="auto")) is None
     assert passes_left_to_auto("the times", times("compiled", passes="compiled")) is None
 
 
 def test_a_run_and_times_of_its_pair_are_of_one_pair():
-    """A run names its models with more than a name; a draft that the target brings has the target's."""
+    """A run describes its models by mappings; a draft that comes with the target has the target's name."""
     assert different_pairs(run("eager"), times("eager")) is None
     brings = {"target": {"name": "embedded"}, "draft": {"name": "embedded"}}
     assert different_pairs(of(brings), of({"target": "embedded", "draft": None})) is None

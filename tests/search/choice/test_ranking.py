@@ -1,4 +1,4 @@
-"""Bounds of what a ranking predicts, regret, and the probability that the tree beats the chain."""
+"""Bounds of a ranking's predictions, regret, and the probability that the tree beats the chain."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Replayed tokens less chance: all of it with many texts, little of it with few."""
+"""Smoothed replay: it counts fully with many texts, and little with few."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ BOUNDS = Bounds(16, 6, 3)
 
 
 def side_of(texts, seed=0, stay=0.9):
-    """As at temperature 0, where no other draw tells more."""
+    """As at temperature 0, where there is nothing to draw again."""
     trace = stretches(np.random.default_rng(seed), texts, 100, stay)
     trace = replace(trace, accepted=(trace.ranks[:, None] == np.arange(3)) * 1.0)
     return of_trace(trace)
@@ -45,7 +45,7 @@ def test_with_many_texts_it_is_the_replay():
 
 
 def test_with_few_texts_the_best_by_it_is_better_than_the_best_by_replay(make_trace):
-    """Acceptance is independent here, so that rates by rank are what trees are worth."""
+    """Acceptance is independent here, so rates by rank give the values of trees."""
     rates = (0.4, 0.15, 0.1, 0.08)
     trees = [tree for size in range(8, 9) for tree in plane_trees(size) if fits(tree)]
     truth = np.array([expected_tokens(tree, rates) for tree in trees])
@@ -79,16 +79,16 @@ def test_of_few_trees_the_regression_explains_all_so_replay_is_believed(number):
 
 
 def test_what_a_regression_leaves_is_counted_over_its_degrees_of_freedom():
-    """Of twelve trees four numbers explain a third of what is chance."""
+    """With twelve trees, four features explain a third of the noise."""
     side = side_of(40, seed=3)
     every = np.ones(40, dtype=bool)
     rates = rates_at(side.sample, np.flatnonzero(side.sample.inside), every, BOUNDS)
     trees = proposed(rates, BOUNDS)[:12]
     found = Smoothed(side, every, rates, trees)
     logs, shifts = found._replayed(trees)
-    beyond, chance = found._beyond(found._features(trees), logs, shifts)
-    wanted = max(0.0, (beyond**2).sum() / 8 - chance.mean())
-    assert found._true == pytest.approx(wanted)
+    residuals, noise = found._residuals(found._features(trees), logs, shifts)
+    wanted = max(0.0, (residuals**2).sum() / 8 - noise.mean())
+    assert found._signal == pytest.approx(wanted)
 
 
 def test_a_single_text_shows_no_chance_so_nothing_of_it_is_believed():
@@ -135,7 +135,7 @@ def test_levels_that_no_step_reaches_have_the_rates_of_all():
 
 
 def test_excerpts_of_a_file_are_believed_as_one_text():
-    """Copies of texts say nothing new."""
+    """Copies of texts add no information."""
     trace, places = side_of(8).trace, np.tile(np.arange(8), 3)
     once, copied = (of_trace(one) for one in (trace, replace(trace.part(places), files=places)))
     starts = np.flatnonzero(trace.inside)

@@ -1,4 +1,4 @@
-"""SGLang, TensorRT-LLM, llama.cpp and networkx: the facts, and malformed input."""
+"""SGLang, TensorRT-LLM, llama.cpp and networkx: documented facts, and malformed input."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ def small_shapes(most=7, least=2):
 
 
 def grown(shape, k):
-    """What EAGLE-2 keeps with top-k `k` if the draft model prefers the shape: rank paths of its nodes."""
+    """Rank paths of the nodes that EAGLE-2 keeps with top-k `k` if the draft model prefers the shape."""
     wanted = {shape.rank_path(i): bool(shape.children[i]) for i in range(shape.size)}
 
     def score(path):  # never better than the parent's
@@ -62,7 +62,9 @@ def test_flags_of_a_launch_command():
         "speculative_eagle_topk": 8,
         "speculative_num_draft_tokens": 64,
     }
-    with pytest.raises(NoShape, match="top-k 8, depth 5 and 63 draft tokens name no shape"):
+    with pytest.raises(
+        NoShape, match="top-k 8, depth 5 and 63 draft tokens do not determine a shape"
+    ):
         load(published)
 
 
@@ -134,11 +136,11 @@ def test_verify_tensors_are_those_of_sglangs_kernel():
         ({"retrive_next_token": [3, -1, -1]}, r"retrive_next_token\[0\] = 3, but must be in 1..2"),
         ({"retrive_next_token": [0, -1, -1]}, r"retrive_next_token\[0\] = 0, but must be in 1..2"),
         ({"retrive_next_token": [-2, -1, -1]}, r"retrive_next_token\[0\] = -2"),
-        ({"retrive_next_token": [-1, -1, -1]}, "node 1 is no earlier node's child"),
+        ({"retrive_next_token": [-1, -1, -1]}, "node 1 is not the child of any earlier node"),
         ({"retrive_next_token": [1, 2, -1]}, r"next_token\[1\] = 2, but node 2 is node 0's child"),
         ({"retrive_next_sibling": [-1, 1, -1]}, r"next_sibling\[1\] = 1, but must be in 2..2"),
         ({"retrive_next_sibling": [1, 2, -1]}, r"next_sibling\[0\] = 1, but the root"),
-        ({"retrive_next_sibling": [-1, -1, -1]}, "node 2 is no earlier node's child"),
+        ({"retrive_next_sibling": [-1, -1, -1]}, "node 2 is not the child of any earlier node"),
         ({"retrive_index": [0, 2, 1]}, "count up by one"),
         ({"positions": [4, 5, 6]}, r"plus the depths \[0, 1, 1\], not \[4, 5, 6\]"),
         ({"mask": [1]}, "the key 'mask'"),
@@ -192,7 +194,7 @@ def test_tensorrt_llm_reads_its_settings():
         ("max_draft_len: true", "max_draft_len = True"),
         (
             "max_draft_len: 2\nmax_total_draft_tokens: 5",
-            "5, but without a tree it is max_draft_len = 2",
+            "5, but without a tree it must be max_draft_len = 2",
         ),
         ("max_draft_len: 2\nuse_dynamic_tree: true", "dynamic_tree_max_topK is missing"),
         ("max_draft_len: 2\nuse_dynamic_tree: 1", "use_dynamic_tree = 1"),
@@ -201,13 +203,13 @@ def test_tensorrt_llm_reads_its_settings():
         ("medusa_choices: [[0]]\neagle_choices: [[0]]", "exclude each other"),
         (
             "eagle_choices: [[0], [1]]\nmax_draft_len: 2",
-            "max_draft_len = 2, but eagle_choices make it 1",
+            "max_draft_len = 2, but by eagle_choices it must be 1",
         ),
-        ("medusa_choices: [[0]]\nmax_total_draft_tokens: 2", "but medusa_choices make it 1"),
+        ("medusa_choices: [[0]]\nmax_total_draft_tokens: 2", "but by medusa_choices it must be 1"),
         ("eagle_choices: [[1]]", "no elder sibling"),
         ("eagle_choices: 3", "a list of rank paths"),
-        ("eagle_choices: [[0]", "line 1, column 20: no YAML"),
-        ("- max_draft_len: 2", "settings are an object"),
+        ("eagle_choices: [[0]", "line 1, column 20: not YAML"),
+        ("- max_draft_len: 2", "settings must be an object"),
         ("max_draft_len: 2 #" + " " * 2**18, "characters of YAML"),
     ],
 )

@@ -49,10 +49,10 @@ def test_no_paths_are_a_root_alone():
         ("[[0], 1]", "character 6: a path"),
         ("[[0], [-1]]", "character 6: a path"),
         ("[[0], [1.0]]", "character 6: a path"),
-        ("[[0], [0 1]]", "character 6: '0 1' is no rank"),
-        ("[[0], [,0]]", "character 6: '' is no rank"),
-        ("[[0], [0,,0]]", "character 6: '' is no rank"),
-        ("[[0], [1234567890]]", "no rank"),
+        ("[[0], [0 1]]", "character 6: '0 1' is not a rank"),
+        ("[[0], [,0]]", "character 6: '' is not a rank"),
+        ("[[0], [0,,0]]", "character 6: '' is not a rank"),
+        ("[[0], [1234567890]]", "is not a rank"),
         ("[(0)]", r"character 1: \(0\) is a number in Python, not a path: \(0,\)"),
         ("[[[0]]]", "character 1: a path"),
         ("x.y = [[0]]", "must start with"),
@@ -110,7 +110,7 @@ def test_vllm_reads_its_configs():
 
 
 def drawn_by_vllm(shape):
-    """The shape whose children are drafted: equally many at each node, this level's over the last's."""
+    """The drafted shape: at each node, this level's number of nodes over the previous level's."""
     sizes = shape.level_sizes
     counts = [here // above for above, here in pairwise(sizes)]
     return TreeShape.expansion(counts) if all(counts) else None
@@ -128,7 +128,7 @@ def test_vllm_says_when_it_drafts_another_shape():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ("[]", "is an object"),
+        ("[]", "must be an object"),
         ({}, "num_speculative_tokens = None"),
         ({"num_speculative_tokens": 0}, "in 1..4095"),
         ({"num_speculative_tokens": 2, "speculative_token_tree": "[(0,)]"}, "the format 'vllm'"),

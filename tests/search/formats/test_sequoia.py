@@ -21,7 +21,7 @@ def saved(growmap, **options):
 
 
 def grown_as_sequoia_does(children):
-    """A growmap made the way that `tree_search.py` describes: expand all new nodes, level by level."""
+    """A growmap built as in `tree_search.py`: expand all new nodes, level by level."""
     parents, depth, successors, roots, branches, new = [-1], [0], [[]], [], [], [0]
     while new:
         expanded, counts, following = list(new), [], []
@@ -90,7 +90,7 @@ def test_nothing_in_a_file_is_executed(tmp_path, place, monkeypatch):
 
 
 def broken(key):
-    """Fields that are wrong, each with what the message must name."""
+    """Invalid fields, each with what the message must name."""
     mask, depth = dump(SHAPE, "sequoia").value["mask"], torch.tensor(SHAPE.depths)
     wrong_mask, wrong_depth = mask.clone(), depth.clone()
     wrong_mask[5, 1], wrong_depth[6] = 1, 2

@@ -1,4 +1,4 @@
-"""A draft that is a table, trees drafted from it, and every node that it has with its value."""
+"""A tabular draft, trees drafted from it, and all of its nodes with their values."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ class Draft:
         return drafter.propose(TorchCoins(coins))
 
     def paths(self, growth, **settings):
-        """The drafted nodes as token paths, in their order; the root left out."""
+        """The drafted nodes as token paths, in order, without the root."""
         tree = self.tree(growth, **settings)
         return [
             tuple(tree.token_ids[n] for n in tree.shape.path(node)[1:])
@@ -70,7 +70,7 @@ class Draft:
 
 
 class Times:
-    """Verifying takes `fixed + slope` times the nodes, a draft pass `draft + wide` times its nodes."""
+    """Times linear in the nodes: `fixed` plus `slope` each to verify, `draft` plus `wide` each to draft."""
 
     def __init__(self, fixed=1.0, slope=0.0, draft=0.0, wide=0.0):
         self.fixed, self.slope, self.draft, self.wide = fixed, slope, draft, wide

@@ -1,4 +1,4 @@
-"""OPT-Tree and SpecExec: the best nodes of all that the draft has, found without drafting them all."""
+"""OPT-Tree and SpecExec find the best of all nodes of the draft without drafting them all."""
 
 import heapq
 from itertools import combinations, count
@@ -89,7 +89,7 @@ def test_opt_tree_drafts_no_level_for_less_than_delta(growing):
 
 
 def test_opt_tree_weighs_delta_against_what_the_kept_nodes_gain(growing):
-    """The gain of the second level by the size - 1 best nodes, hardly above and hardly below delta."""
+    """The second level's gain to the size - 1 best nodes is slightly above and slightly below delta."""
     tried = 0
     for seed in range(20):
         draft = growing.Draft(seed, vocab=4)
@@ -153,7 +153,7 @@ def test_a_draft_without_doubt_is_a_chain(growing):
     ("make", "message"),
     [
         (lambda: OptTree(5, -0.1, 3), r"delta = -0\.1 of OptTree, but must be at least 0"),
-        (lambda: OptTree(5, float("nan"), 3), "delta = nan of OptTree is no finite number"),
+        (lambda: OptTree(5, float("nan"), 3), "delta = nan of OptTree is not a finite number"),
         (lambda: OptTree(5, "0", 3), "delta = '0' of OptTree"),
         (lambda: OptTree(5, 0.0, 3, branching=0), "branching = 0 of OptTree"),
         (lambda: SpecExec(5, 0, 3), "branching = 0 of SpecExec"),

@@ -26,7 +26,7 @@ def test_where_verification_and_drafting_are_free_nothing_is_cut(growing):
 
 
 def test_where_verification_is_very_dear_the_root_stands_alone(growing):
-    """Two nodes take twice the time of one: even a sure child gains nothing."""
+    """Two nodes take twice the time of one, so even a certain child gains nothing."""
     for times in (growing.Times(0.0, 1.0, draft=0.001), growing.Times(1.0, 0.0, draft=10.0)):
         policy = CostAware(times, 16, 4, 3)
         draft = growing.Draft(0)
@@ -35,7 +35,7 @@ def test_where_verification_is_very_dear_the_root_stands_alone(growing):
 
 
 def test_where_one_more_node_is_dear_it_is_a_chain(growing):
-    """A sure draft, or one that is as good as sure now and then."""
+    """A certain draft gives a chain to the full depth, a likely one a short chain."""
     sure = growing.Draft(0, row=lambda context: torch.tensor([0, 4.0, 0, 1, 0]).double())
     chain = sure.tree(CostAware(growing.Times(1.0, 0.2, draft=0.01), 16, 4, 3)).shape
     assert chain == TreeShape.chain(4)
@@ -54,7 +54,7 @@ def test_dearer_draft_passes_make_shallower_trees(growing):
 
 
 def test_runs_no_more_nodes_than_pay(growing):
-    """Passes that cost by the node run fewer of them; so does a limit."""
+    """If passes cost time per node, fewer nodes are run; a limit has the same effect."""
     narrow = growing.Draft(1)
     narrow.tree(CostAware(growing.Times(1.0, 0.0, draft=0.01, wide=0.05), 40, 3, 3))
     wide = growing.Draft(1)
@@ -69,7 +69,7 @@ def test_runs_no_more_nodes_than_pay(growing):
 
 
 def test_looks_past_a_step_of_the_times(growing):
-    """The first node more costs as much as thirty: one level does not pay that, four do."""
+    """The first additional node costs as much as thirty: one level is not worth it, four are."""
 
     class Step:
         def verify_s(self, size, prefix=None):
@@ -159,7 +159,7 @@ def test_a_poor_prior_does_not_draft_at_all(growing):
 
 
 def test_times_of_a_latency_model(growing):
-    """Accepting, committing, the loop, the first pass and further draws count too."""
+    """Accepting, committing, the loop, the first pass and further draws are counted, too."""
     free = {"verify": 0.02, "draft": {1: 0.001, 8: 0.001}}
     policy = CostAware(LatencyModel.from_tables(**free), 16, 3, 3)
     assert policy._width == 8

@@ -79,7 +79,7 @@ def test_at_temperature_0_it_is_the_greedy_chain(growing):
 
 
 def test_a_node_never_gets_more_children_than_tokens(growing):
-    """Three tokens, and rows in float32, whose sums are 1 up to rounding only."""
+    """Three tokens, with rows in float32 that sum to 1 only up to rounding."""
     for seed in range(10):
         draft = growing.Draft(seed, vocab=3)
         single = draft.row

@@ -46,7 +46,7 @@ def test_the_pool_is_that_of_the_paper(growing):
 
 
 def test_ties_go_to_the_shallower_then_the_first(growing):
-    """A draft that is always sure: all values on the path are 1, as the root's is."""
+    """A draft that is always certain: all values on its path are 1, like the root's."""
     sure = growing.Draft(0, row=lambda c: torch.tensor([0, 900.0, 0, 0, 0]).double())
     assert sure.paths(Eagle2(2, 4, 4)) == [(1,), (1, 1), (1, 1, 1)]
     flat = growing.Draft(0, row=lambda c: torch.zeros(5).double())
@@ -65,7 +65,7 @@ def test_no_node_is_orphaned_by_saturated_probabilities(growing):
 
 @pytest.mark.parametrize("power", [0.3, 1.0, 2.5])
 def test_a_calibration_that_keeps_the_order_of_paths_changes_nothing(growing, power):
-    """Of powers of the factors the product is the power: monotone in the value of a path."""
+    """The product of powers is the power of the product, so it is monotone in a path's value."""
     for seed in range(10):
         draft = growing.Draft(seed)
         plain = draft.paths(Eagle2(3, 3, 9))
@@ -98,8 +98,8 @@ def test_settings_and_calibrations_out_of_range_are_named(growing):
         ((0, 2, 4), "k = 0 of Eagle2, but must be at least 1"),
         ((2, 0, 4), "depth = 0 of Eagle2"),
         ((2, 2, 0), "size = 0 of Eagle2"),
-        ((2, 2.5, 4), r"depth = 2\.5 of Eagle2 is no integer"),
-        ((True, 2, 4), "k = True of Eagle2 is no integer"),
+        ((2, 2.5, 4), r"depth = 2\.5 of Eagle2 is not an integer"),
+        ((True, 2, 4), "k = True of Eagle2 is not an integer"),
         ((2, 2, 4, "isotonic"), "calibration = 'isotonic' of Eagle2"),
     ]:
         with pytest.raises(InvalidGrowth, match=message):
@@ -114,7 +114,7 @@ def test_settings_and_calibrations_out_of_range_are_named(growing):
 
 
 def test_has_no_memory(growing):
-    """One policy for two drafters at once, and again."""
+    """Two drafters share one policy, repeatedly."""
     policy = Eagle2(3, 3, 8)
     one, two = growing.Draft(1), growing.Draft(2)
     first = one.paths(policy), two.paths(policy)

@@ -76,7 +76,7 @@ def test_larger_trees():
 
 
 class Resorted(ModelDrafter):
-    """Puts siblings in the order of their probability, as if that did not matter."""
+    """Sorts siblings by their probability, as if the order did not matter."""
 
     def propose(self, coins):
         tree = super().propose(coins)
@@ -132,7 +132,7 @@ def test_a_sampled_tree_pruned_by_token_is_caught(law, rule):
 
 
 def test_naive_sampling_does_not_mind_how_children_were_chosen():
-    """It asks nothing of the draft, so what is refused for the other rules' sake it would survive."""
+    """`naive` requires nothing of the draft, so it would tolerate what other rules forbid."""
     proof = assert_lossless(
         verify.naive, laws=[Law.IID], growths=[KeepsTheLikelier()], tables=1, draft_with=Unrefused
     )
@@ -151,7 +151,7 @@ def test_draws_that_forget_elder_siblings_are_caught(monkeypatch, wrong):
 
 
 def test_where_to_draw_next_may_depend_on_any_token(growing):
-    """Which children are kept may not. A policy may rank by all that was drawn so far."""
+    """Where children are drawn may depend on earlier draws; which of them are kept may not."""
 
     class ByToken:
         laws, max_depth = frozenset({Law.WITHOUT_REPLACEMENT}), 2

@@ -1,4 +1,4 @@
-"""Times typed in, written and read; monotone fits; the sum over the parts of a step; refusals."""
+"""Times entered, written and read; monotone fits; sums over the parts of a step; refusals."""
 
 import json
 from itertools import pairwise
@@ -62,7 +62,7 @@ def test_between_prefixes():
 
 
 def test_no_prefix_means_the_same_one_for_all_tables():
-    """The tables were measured behind different prefixes: the middle one of each is another one."""
+    """The tables were measured for different prefixes, whose middle ones differ."""
     verify = {16: {1: 0.01, 8: 0.02}, 64: {1: 0.02, 8: 0.03}, 256: {1: 0.05, 8: 0.06}}
     draft = {64: {1: 0.001, 8: 0.002}, 256: {1: 0.003, 8: 0.004}, 512: {1: 0.1, 8: 0.1}}
     model = LatencyModel.from_tables(
@@ -173,7 +173,7 @@ def test_curves_are_monotone_and_stay_within_the_medians(samples):
 
 
 def noisy(rng, medians, repeats=27):
-    """Samples around these times, an eighth to each side."""
+    """Samples around the given times, up to an eighth to each side."""
     return {
         size: tuple(time * np.exp(0.12 * rng.standard_normal(repeats)))
         for size, time in medians.items()
@@ -270,7 +270,7 @@ def test_rounds_that_are_none(times, words):
 
 
 def test_rounds_are_resampled_together():
-    """A slow round is slow for all; what two sizes have in common drops out of their ratio."""
+    """A slow round is slow for all sizes; common factors cancel in the ratio of two sizes."""
     rng, rounds = np.random.default_rng(0), 9
     slow = np.exp(0.2 * rng.standard_normal(rounds))
     model = of_rounds(*([24.0 * one] for one in slow))
@@ -332,7 +332,7 @@ def test_typed_by_hand():
 
 
 def place(path, value):
-    """The JSON of a model in which one place is changed; a value of `...` deletes it."""
+    """The JSON of a model with one changed entry; a value of `...` deletes it."""
     data = json.loads(full(law="iid").to_json())
     *keys, last = path.split("/")
     inner = data

@@ -1,4 +1,4 @@
-"""What further children of a level cost, and the floor that no step goes below."""
+"""The cost of a level's further children, and the lower bound of a step's time."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from treespec.search.latency.tables import further_draws, levels_of
 from treespec.testing import plane_trees
 
 MIXED = TreeShape((-1, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 4))
-"""The root gets four children, and these 1, 1, 2 and 3."""
+"""The root has four children, which have 1, 1, 2 and 3."""
 
 
 def test_drawn_children_of_one_number_are_drawn_together():
     drawn = further_draws(levels_of(MIXED))
-    # The root 3; one node 1 more, one 2 more, and two groups beside that of the two nodes with one.
+    # The root 3 more; one node 1 more, one 2 more; 2 for the groups after the first.
     assert drawn == {1: 3 + 1 + 2 + 2}
     assert further_draws(levels_of(TreeShape.kary(3, 3))) == {1: 2, 3: 2, 9: 2}
     assert further_draws(levels_of(TreeShape.chain(4))) == {}
@@ -24,7 +24,7 @@ def test_drawn_children_of_one_number_are_drawn_together():
 
 def test_deterministic_children_are_chosen_for_the_whole_level():
     chosen = further_draws(levels_of(MIXED), together=True)
-    # The root 3; the second children of two nodes, the third of one.
+    # The root 3 more; the second children of two nodes, the third of one.
     assert chosen == {1: 3 + 1, 2: 1}
     assert further_draws(levels_of(TreeShape.kary(3, 3)), together=True) == {1: 2, 3: 2, 9: 2}
 
@@ -53,7 +53,7 @@ tables = st.lists(st.floats(0, 1), min_size=12, max_size=12).map(
     st.sampled_from(["deterministic", "iid", "without_replacement"]),
 )
 def test_no_step_is_below_its_floor(numbers, draw, draft, first, law):
-    """Whatever the times are, as long as they do not fall: drawing for all may cost more than in parts."""
+    """For any non-decreasing times: drawing for all nodes may cost more than drawing in groups."""
     shape = TreeShape((-1, *(number % (node + 1) for node, number in enumerate(numbers))))
     model = LatencyModel.from_tables(
         verify={1: 0.02, 16: 0.03}, draft=draft, draw=draw, first=0.1 if first else None, law=law
@@ -63,7 +63,7 @@ def test_no_step_is_below_its_floor(numbers, draw, draft, first, law):
 
 
 def test_drawing_for_four_may_be_dear():
-    """By hand: two groups of two are drawn in no time, all four together in a second."""
+    """By hand: two groups of two take no time to draw, all four together take a second."""
     shape = TreeShape((-1, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4))
     draw = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}
     model = LatencyModel.from_tables(verify=0.02, draft=0.001, draw=draw, law="iid")
@@ -80,7 +80,7 @@ def test_no_more_nodes_draw_than_have_two_children():
 
 
 def test_what_is_not_known_of_draws_says_what_to_profile():
-    """As profiles without a tree of 5 to 8 nodes have it: nothing of one node alone."""
+    """As in profiles without a tree of 5 to 8 nodes: nothing is known for a single node."""
     model = LatencyModel.from_tables(verify={1: 0.02, 16: 0.03}, draft=0.001, draw={3: 0.001})
     with pytest.raises(NotMeasured, match=r"draw: number of nodes 1, .* profile again") as caught:
         model.step_s(TreeShape.kary(2, 1))

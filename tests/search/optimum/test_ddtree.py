@@ -1,4 +1,4 @@
-"""DDTree as a growth: the draft's rows along its best chain, and what the model keeps of them."""
+"""DDTree as a growth: the draft's rows along its best chain, and those that the model keeps."""
 
 import pytest
 import torch
@@ -101,7 +101,7 @@ def test_drawn_children_and_wrong_settings_are_refused():
 
 
 class OfMarginals:
-    """One that does not state its laws."""
+    """A growth that does not state its laws."""
 
     max_depth = 2
 
@@ -114,7 +114,7 @@ class OfMarginals:
 
 
 def test_trees_of_marginals_are_of_best_tokens_whatever_a_growth_states():
-    """Their children are not drawn from the rows of their parents: no other law would be true of them."""
+    """Children are not drawn from their parents' rows, so no other law would describe them."""
     for law in (Law.IID, Law.WITHOUT_REPLACEMENT):
         with pytest.raises(
             InvalidTree, match=r"'OfMarginals' is not made for .* deterministic only"
@@ -128,7 +128,7 @@ def test_trees_of_marginals_are_of_best_tokens_whatever_a_growth_states():
 
 
 def test_nothing_improbable_is_drafted():
-    """What top-k leaves out has no probability, so trees end early."""
+    """Tokens outside of top-k have no probability, so trees end early."""
     drafter = ModelDrafter(table(4), DDTree(64, 2), SURE, Sampling(top_k=2))
     drafter.prefill(torch.tensor(PROMPT))
     assert drafter.propose(TorchCoins(0)).shape == TreeShape.expansion([2, 2])

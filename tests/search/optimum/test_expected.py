@@ -8,7 +8,7 @@ from treespec.search.optimum.expected import tokens_of
 
 
 def one_by_one(shape, rates):
-    """The definition: over all nodes, the product of the rates on the path."""
+    """By definition: the sum over all nodes of the product of the rates on the path."""
     total = 0.0
     for node in range(shape.size):
         product = 1.0

@@ -91,11 +91,11 @@ def test_an_expansion_of_single_children_first_is_delayed_expansion():
 def test_what_is_no_distribution_is_refused():
     good = torch.full((2, 4), 0.25)
     for said, wrong in {
-        r"shape \[4\]": good[0], r"shape \[0, 4\]": good[:0], "no distribution": 2 * good,
+        r"shape \[4\]": good[0], r"shape \[0, 4\]": good[:0], "must be a distribution": 2 * good,
     }.items():  # fmt: skip
         with pytest.raises(InvalidLimit, match=said):
             marginal_tree(wrong, 0, 4)
-    with pytest.raises(InvalidLimit, match="no distribution"):
+    with pytest.raises(InvalidLimit, match="each row of marginals must be a distribution"):
         marginal_tree(good * torch.nan, 0, 4)
     with pytest.raises(InvalidArgument, match="size = 0"):
         marginal_tree(good, 0, 0)

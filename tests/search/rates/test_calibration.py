@@ -13,18 +13,18 @@ from treespec.search.rates.calibration import calibration_data, fit_calibration,
 UNIT = st.floats(0, 1)
 
 CHOSEN = {"law": "deterministic", "rule": "onehot"}
-"""Of traces whose children were not drawn."""
+"""Laws of traces whose children were not drawn."""
 
 
 def sample(bend, count=20_000, seed=0):
-    """Predictions, and outcomes that happen with `bend` of them."""
+    """Predictions, and outcomes that occur with probability `bend(prediction)`."""
     rng = np.random.default_rng(seed)
     x = rng.beta(0.6, 0.8, count)
     return x, rng.random(count) < bend(x)
 
 
 def by_hand(x, y, edges):
-    """Expected calibration error over bins, by the definition."""
+    """Expected calibration error over bins, by definition."""
     total = 0.0
     for low, high in pairwise(edges):
         last = high == edges[-1]
@@ -174,9 +174,9 @@ def test_what_is_no_json_is_refused():
     [
         ([], [], "at least one number"),
         ([0.5], [1, 0], "1 predictions, but 2 outcomes"),
-        ([1.5], [1], "predicted holds what is no probability"),
-        ([float("nan")], [1], "predicted holds what is no probability"),
-        ([0.5], [2], "accepted holds what is no probability"),
+        ([1.5], [1], r"predicted must hold probabilities in \[0, 1\]"),
+        ([float("nan")], [1], "predicted must hold probabilities, but contains NaN"),
+        ([0.5], [2], r"accepted must hold probabilities in \[0, 1\]"),
         (["x"], [1], "must hold numbers"),
         ([[0.5]], [[1]], "must be a vector"),
     ],
@@ -295,7 +295,7 @@ def test_paths_of_a_perfectly_calibrated_draft_are_calibrated():
         assert curve.expected_error < 1e-9
     whole = reliability(data.path, data.path_exact, weights=data.weight, by=data.depth)
     assert sorted(whole.by) == [0, 1, 2]
-    # Beside acceptance given the parent, paths look wrong although nothing is.
+    # Compared with acceptance given the parent, paths look miscalibrated although they are not.
     deep = data.depth == 2
     assert reliability(data.path[deep], data.exact[deep]).expected_error > 0.1
 
@@ -331,7 +331,7 @@ def test_at_temperature_0_paths_are_not_known_below_the_first_level(make_trace):
     data = calibration_data(greedy, depth=2)
     assert np.isnan(data.path_exact[data.depth == 1]).all()
     np.testing.assert_array_equal(data.path_exact[data.depth == 0], data.exact[data.depth == 0])
-    with pytest.raises(InvalidCalibration, match="NaN, for what is not known"):
+    with pytest.raises(InvalidCalibration, match="NaN, which marks unknown values"):
         reliability(data.path, data.path_exact, weights=data.weight)
 
 

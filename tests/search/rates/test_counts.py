@@ -1,4 +1,4 @@
-"""Hits and trials: of a trace by the definition, of recorded steps, and what cannot be counted."""
+"""Hits and trials of traces, by definition, and of recorded steps; inputs that cannot be counted."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,7 +14,7 @@ CHAIN = TreeShape.chain(1)
 
 
 def by_hand(trace, levels, ranks):
-    """Hits, trials and mass by the definition: every start, walked down."""
+    """Hits, trials and mass by definition: a walk from every start."""
     cells = [Counter(), Counter(), Counter()]
     for text in range(trace.texts):
         first = trace.offsets[text]
@@ -91,11 +91,11 @@ def test_steps_of_known_rates_give_them_back():
         ([], "nothing to count"),
         ([[]], "nothing to count"),
         ([[(TreeShape.chain(0), (0,))]], "nothing to count"),
-        ([[(CHAIN, (0, 2))]], r"texts\[0\]\[0\]: \[0, 2\] is no path"),
-        ([[(CHAIN, (0,)), (CHAIN, (1,))]], r"texts\[0\]\[1\]: \[1\] is no path"),
+        ([[(CHAIN, (0, 2))]], r"texts\[0\]\[0\]: \[0, 2\] is not a path"),
+        ([[(CHAIN, (0,)), (CHAIN, (1,))]], r"texts\[0\]\[1\]: \[1\] is not a path"),
         ([[(CHAIN, ())]], "the path is empty"),
-        ([[CHAIN]], r"texts\[0\] is no list of steps"),
-        ([7], r"texts\[0\] is no list of steps"),
+        ([[CHAIN]], r"texts\[0\] is not a list of steps"),
+        ([7], r"texts\[0\] is not a list of steps"),
         (7, "int is neither a Trace nor Records"),
         (Path("t.npz"), r"t.npz' is a path.*Trace.load"),
         ("t.npz", r"t.npz' is a path.*Trace.load"),

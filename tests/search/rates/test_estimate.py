@@ -1,4 +1,4 @@
-"""An estimate of acceptance as a whole: taken for its rates, its source, its settings."""
+"""The estimate of acceptance as an object: its rates, source and settings."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_one_rank_more_than_was_recorded_is_refused(make_trace):
 
 
 def test_two_texts_are_drawn_as_texts():
-    """One text of hits and one of misses: drawn with replacement they give 0, a half or 1, nothing else."""
+    """One text of hits and one of misses: resamples with replacement give 0, a half or 1."""
     chain = TreeShape.chain(1)
     found = estimate_acceptance([[(chain, (0, 1))] * 40, [(chain, (0,))] * 40])
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The bounds of rates: what they cover, and what they are around."""
+"""The bounds of rates: their coverage, and their centres."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_intervals_cover_the_rates(make_trace):
 
 
 def test_only_the_bootstrap_sees_that_texts_differ(make_trace):
-    """Ten easy and ten hard texts: the rate of others like them is much less certain than of one text."""
+    """Ten easy and ten hard texts: the rate over similar texts is much less certain than within a text."""
     easy, hard = ([make_trace(s, texts=1, rates=(r,)) for s in range(10)] for r in (0.9, 0.1))
     chain = TreeShape.chain(1)
     texts = [[(chain, (0, 1)[: 2 - r]) for r in t.ranks] for t in (*easy, *hard)]
@@ -55,7 +55,7 @@ def test_bounds_cover_rates_that_almost_sum_to_one(pairs_of):
 
 
 def test_bounds_are_around_the_rate_and_not_around_the_hits():
-    """The coins fell to 20 hits where 30 were to be expected."""
+    """By chance there were 20 hits where 30 were expected."""
     data = json.loads(estimate_acceptance([[(TreeShape.chain(1), (0, 1))] * 40]).to_json())
     data["texts"] = {"hits": [[[20]]], "trials": [[[100]]], "mass": [[[30.0]]]}
     found = AcceptanceEstimate.from_json(json.dumps(data))

@@ -1,4 +1,4 @@
-"""From counts to rates: monotone, shrunk, scaled to sum to one, and drawn again."""
+"""Rates from counts: monotone, shrunk, scaled to sum to one, and resampled."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_rates_that_sum_to_more_than_one_are_scaled_and_said_so():
 
 
 def test_children_of_one_position_are_resampled_together(pairs_of):
-    """At most one of them is accepted, so that with rates that sum to nearly 1 the sum hardly moves."""
+    """At most one of them is accepted, so a sum of rates near 1 hardly varies."""
     found = estimate_acceptance(pairs_of((0.6, 0.38), 1, 400, 0))
     drawn = np.stack([found.resample(np.random.default_rng(i)) for i in range(400)])
     assert (drawn.sum(axis=1) <= 1).all()
@@ -88,7 +88,7 @@ def test_children_of_one_position_are_resampled_together(pairs_of):
 
 
 def lopsided(**settings):
-    """Three texts, of which the first alone gets below the root."""
+    """Three texts, of which only the first reaches below the root."""
     chain = TreeShape.chain(2)
     deep = [(chain, (0, 1, 2))] * 20 + [(chain, (0, 1))] * 20
     flat = [(chain, (0,))] * 20

@@ -1,4 +1,4 @@
-"""What numpy makes rates of, and is none: truth values, complex numbers, text, tensors without numbers."""
+"""Values that numpy would convert, but are not rates: booleans, complex numbers, text, empty tensors."""
 
 import numpy as np
 import pytest

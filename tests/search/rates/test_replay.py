@@ -11,7 +11,7 @@ from treespec.search.rates.replay import replay, replay_many, step_starts
 
 
 def walked(trace, shape, text):
-    """The definition: begin, walk down the ranks, go on after what was emitted."""
+    """Replay by definition: walk down the ranks, then begin again after the emitted tokens."""
     start, end = trace.offsets[text : text + 2].tolist()
     limit = min(start + int(trace.kept[text]), end - max(shape.depth - 1, 0))
     accepted, kept = [], []
@@ -119,7 +119,7 @@ def test_many_are_the_same_as_one_by_one(make_trace):
 
 
 def test_the_mean_is_the_expected_value_and_the_interval_holds_it(make_trace):
-    """Acceptance does not depend on the past here, so rates by rank give the value of every tree."""
+    """Acceptance is independent of the past here, so rates by rank give the value of every tree."""
     rates = (0.5, 0.2, 0.1)
     shape, inside = TreeShape.expansion([3, 2, 1]), 0
     expected = expected_tokens(shape, rates)

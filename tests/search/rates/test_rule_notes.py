@@ -1,4 +1,4 @@
-"""Rules whose rates depend on the number of children or on the whole tree say so."""
+"""Notes on rules whose rates depend on the number of children or on the whole tree."""
 
 from itertools import combinations
 
@@ -35,7 +35,7 @@ def test_rules_that_look_at_the_whole_tree_say_so(rule):
 
 @pytest.mark.parametrize("rule", ["kseq", "canonical", "optimal_transport", "traversal", "gbv"])
 def test_nodes_of_different_width_are_not_pooled_where_rates_depend_on_it(rule):
-    """A root of 3 children above nodes of 1: by rank these are one count, by depth they are not."""
+    """A root with 3 children, whose nodes have 1 each: pooled by rank, separate by depth."""
     shape = TreeShape.expansion([3, 1])
     texts = [[(shape, (0, 1, 4))] * 40] * 2
     with pytest.raises(InvalidTrace, match=rf"'{rule}'.* nodes with 1, 3 of them.*by='depth'"):
@@ -58,7 +58,7 @@ def accepted_by(rule, shape, law, sampling=None):
 @pytest.mark.parametrize("law", [Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
 @pytest.mark.parametrize("shape", [TreeShape.chain(2), TreeShape.expansion([2, 1])])
 def test_rules_that_are_said_to_accept_alike_do(shape, law):
-    """By enumeration, for all rules of a law. Those that judge from the end accept otherwise, mostly."""
+    """By enumeration, for all rules of a law. Rules that judge from the end mostly accept differently."""
     names = [n for n, one in RULES.items() if not one.one_hot and one.covers(shape, law) is None]
     found = {name: accepted_by(name, shape, law) for name in names}
     alike = 0
@@ -87,7 +87,7 @@ def test_at_temperature_0_lossless_rules_accept_alike():
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_rules_that_follow_the_text_say_so(name):
-    """On deterministic children: a node is accepted as often as the target's own text goes through it."""
+    """A deterministic node is accepted as often as the target's own text passes through it."""
     shape, law = TreeShape.expansion([2, 1]), Law.DETERMINISTIC
     if RULES[name].covers(shape, law) is not None:
         return

@@ -1,4 +1,4 @@
-"""Rates counted only where steps of a tree begin are those that its steps have."""
+"""Rates counted where a tree's steps begin are the rates of these steps."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSam
 
 def test_starts_belong_to_traces(make_trace):
     chain = TreeShape.chain(1)
-    with pytest.raises(InvalidLimit, match="starts belongs to traces"):
+    with pytest.raises(InvalidLimit, match="starts applies to traces only"):
         estimate_acceptance([[(chain, (0, 1))] * 40], starts=chain)
     with pytest.raises(InvalidTrace, match="given texts"):
         estimate_acceptance(make_trace(forced=True), starts=chain)
@@ -64,7 +64,7 @@ def test_rates_of_every_position_are_not_those_of_where_steps_begin(make_trace):
 
 
 def of_ranks(texts, width):
-    """A trace without coins: what is accepted is certain."""
+    """A trace without randomness: acceptance is certain."""
     ranks = np.concatenate(texts)
     accepted = (ranks[:, None] == np.arange(width)).astype(float)
     return Trace(
@@ -87,7 +87,7 @@ def random_ranks(rng, width):
 
 
 def test_a_step_ends_where_its_tree_does():
-    """By hand: 0, 0, 1 accepted, over and over; the walk must not go on along the second child."""
+    """By hand: 0, 0, 1 accepted, over and over; the walk must not continue along the second child."""
     trace, chain = of_ranks([np.array([1, 1, 0, 1] * 30)], 2), TreeShape.chain(2)
     found = estimate_acceptance(trace, by="depth", depth=2, starts=chain)
     np.testing.assert_allclose(found.rates, [[1 / 3], [0]])

@@ -1,4 +1,4 @@
-"""Whether a sample carries what is asked of it: warnings of small samples, refused settings."""
+"""Whether a sample supports the requested rates: warnings about small samples, refused settings."""
 
 import warnings
 
@@ -56,8 +56,8 @@ def test_rare_children_that_the_tree_has_are_warned_of(make_trace):
         ({"starts": TreeShape.expansion([4])}, "a node with 4 children"),
         ({"ranks": 4}, "the trace holds 3 children"),
         ({"tree": TreeShape.expansion([4])}, "ranks = 4, but the trace holds 3"),
-        ({"by": "depth", "depth": 99}, "nothing was recorded of child 1 at depth"),
-        ({"by": "depth", "tree": TreeShape.chain(99)}, "nothing was recorded of child 1 at depth"),
+        ({"by": "depth", "depth": 99}, "nothing was recorded for child 1 at depth"),
+        ({"by": "depth", "tree": TreeShape.chain(99)}, "nothing was recorded for child 1 at depth"),
         ({"by": "depth", "depth": 1, "tree": TreeShape.chain(2)}, "the tree needs 2"),
         ({"ranks": 1, "tree": TreeShape.kary(2, 2)}, "the tree needs 2"),
         ({"level": 1.0}, "level = 1.0"),

@@ -1,4 +1,4 @@
-"""Drafts at every position: what they hold, what fits together, and files that do not."""
+"""Drafts at every position: their contents, their consistency checks, and invalid files."""
 
 import io
 import zipfile
@@ -30,7 +30,7 @@ def trace_of(drafts):
 
 def test_of_several_drafts_the_more_probable_one_within_the_limits_is_chosen():
     drafts = TextDrafts(**PARTS)
-    # Whole: 6/4 against 3/3. Of one node: 3/4 against 3/3. Without a second child: 5/4.
+    # Whole drafts: 6/4 against 3/3. One node: 3/4 against 3/3. Without a second child: 5/4.
     for budget, chosen in (
         (Budget(4, 2, 2), [1, 1, 1, 0, 1]),
         (Budget(2, 2, 2), [0, 0, 0, 1, 1]),

@@ -1,4 +1,4 @@
-"""Totals of many trees against the replay of each of them."""
+"""Totals of many trees, compared with the replay of each."""
 
 import numpy as np
 import pytest

@@ -90,9 +90,9 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"ranks": [4] * 48}, "ranks must be in 0..3"),
         ({"ranks": [-1] * 48}, "ranks must be in 0..3"),
         ({"ranks": [0]}, r"ranks has shape \[1\]"),
-        ({"probs": np.full((48, 3), np.nan)}, "probs holds what is no probability"),
+        ({"probs": np.full((48, 3), np.nan)}, r"probs must hold probabilities in \[0, 1\]"),
         ({"probs": np.full((48, 2), 0.1)}, r"need \[48, 3\]"),
-        ({"accepted": np.full((48, 3), -0.1)}, "accepted holds what is no probability"),
+        ({"accepted": np.full((48, 3), -0.1)}, r"accepted must hold probabilities in \[0, 1\]"),
         ({"accepted": np.full((48, 3), 0.4)}, "accepted sums to more than 1"),
         ({"kept": [0]}, "kept must be at least 1"),
         ({"kept": [49]}, "kept must be at least 1"),
@@ -120,7 +120,7 @@ def archive(path, members):
 
 @pytest.fixture
 def members(make_trace, tmp_path):
-    """The members of a good file, to be made bad ones."""
+    """The members of a valid file, which tests then damage."""
     path = make_trace().save(tmp_path / "good.npz")
     with zipfile.ZipFile(path) as file:
         return {name: file.read(name) for name in file.namelist()}
@@ -139,7 +139,7 @@ def with_meta(members, **change):
 
 
 class Bomb:
-    """What a pickle would run."""
+    """Code that a pickle would run."""
 
     def __reduce__(self):
         return (exec, ("raise AssertionError('a pickle ran')",))
@@ -216,7 +216,7 @@ def test_what_is_no_plain_data_is_not_written(make_trace, tmp_path):
 
 
 def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
-    """Archives may be compressed in any way that zip files know; each has errors of its own."""
+    """Archives may use any compression of zip files, each of which raises its own errors."""
     path = tmp_path / "spoilt.npz"
     with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_LZMA) as file:
         for name, data in members.items():
