@@ -415,7 +415,7 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
 
 
 def search_prompts(config: Config) -> Prompts:
-    """The prompts that the search measures on: its own, or the run's texts after the part that the run uses.
+    """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
 
     Raises:
         ConfigError: if the run uses whole texts, so that nothing is left to measure on.

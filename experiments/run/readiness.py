@@ -63,8 +63,8 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
     if paused_by_greenlet and find_spec("greenlet") is None:
         raise ConfigError(
-            "methods: to take turns with other methods, `generate` and `assisted` need the package greenlet, "
-            "which is not installed: pip install greenlet"
+            "methods: to take turns with other methods, `generate` and `assisted` need the package "
+            "greenlet, which is not installed: pip install greenlet"
         )
     require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
