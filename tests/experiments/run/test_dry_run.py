@@ -76,7 +76,7 @@ def test_what_compiling_took_is_said(settings, loaded_pair, monkeypatch, tmp_pat
     console = Console(record=True, width=300)
     print_plan(plan, console)
     assert (
-        " and up to 42 s of compiling, which is what it took now; from 6 tokens"
+        " and up to 42 s of compiling, the time it took just now; from 6 tokens"
         in console.export_text()
     )
 
