@@ -173,7 +173,7 @@ def test_a_mark_that_is_cut_short_is_not_ours(tmp_path, cut):
     other.mkdir()
     (other / MARK).write_bytes(head[:cut])
     before = tree(other)
-    with pytest.raises(ForeignFolder, match="no mark of treespec"):
+    with pytest.raises(ForeignFolder, match="not a mark of treespec"):
         RunFolder(other).__enter__()
     assert tree(other) == before
 

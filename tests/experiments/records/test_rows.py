@@ -77,7 +77,7 @@ def test_a_full_disk_names_the_folder_and_loses_no_finished_unit(tmp_path):
             return [{row.unit for row in table} for table in rows]
 
         for room in range(1, max(sizes) + 9, 97):
-            with room_for(room), pytest.raises(RunFolderError, match="goes on") as caught:
+            with room_for(room), pytest.raises(RunFolderError, match="resume with the same command") as caught:
                 folder.append(*more)
             assert str(folder.path) in str(caught.value)
             assert folder.recover(["tree"]) == one
