@@ -82,7 +82,7 @@ def test_a_corrupt_line_names_file_and_number(tmp_path, bad, part):
         file.write(bad + b"\n")
     append_lines(path, [prompt_row(1)])
     before = path.read_bytes()
-    with pytest.raises(RunFolderError, match=r"p\.jsonl, line 2: no valid row") as caught:
+    with pytest.raises(RunFolderError, match=r"p\.jsonl, line 2: not a valid row") as caught:
         read_lines(path, PromptRow)
     assert part in str(caught.value)
     assert path.read_bytes() == before

@@ -77,7 +77,7 @@ def test_a_full_disk_names_the_folder_and_loses_no_finished_unit(tmp_path):
             return [{row.unit for row in table} for table in rows]
 
         for room in range(1, max(sizes) + 9, 97):
-            with room_for(room), pytest.raises(RunFolderError, match="resume with the same command") as caught:
+            with room_for(room), pytest.raises(RunFolderError, match="resume with") as caught:
                 folder.append(*more)
             assert str(folder.path) in str(caught.value)
             assert folder.recover(["tree"]) == one
@@ -114,7 +114,7 @@ def test_a_last_line_of_another_kind_is_an_error_not_damage(tmp_path):
     append_lines(path, [prompt_row(0)])
     with path.open("ab") as file:
         file.write(b'{"prompt": 1}\n')
-    with pytest.raises(RunFolderError, match="line 2: no valid row"):
+    with pytest.raises(RunFolderError, match="line 2: not a valid row"):
         read_lines(path, PromptRow)
 
 
