@@ -45,7 +45,7 @@ SOURCES_JOINED = " + "
 """Separates the names of sources that drafted the same node."""
 
 Metrics = dict[str, float | None]
-"""Metrics of plug-ins, by name; a list of names and values in tables, so that their columns are the same."""
+"""Metrics of plug-ins by name; in tables a list of names and values, so that their columns are the same."""
 
 
 class Row(BaseModel):
