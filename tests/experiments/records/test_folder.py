@@ -227,7 +227,7 @@ def test_a_damaged_manifest_is_told(tmp_path):
     with RunFolder(path) as folder, pytest.raises(RunFolderError, match=r"manifest\.json"):
         folder.require_same(config())
     (path / "manifest.json").write_text(json.dumps([1]))
-    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="no manifest"):
+    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="not the manifest"):
         folder.manifest()
 
 
