@@ -1,4 +1,4 @@
-"""Damaged manifests, rows and options: exit code 2, one sentence of ours, the file and the key in it."""
+"""Damaged manifests, rows and options: exit code 2, and one message that names the file and the key."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ METHODS = [
     SyntheticMethod("kary", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (3.0, 23.0, 1.5, 1.0)),
 ]
 NEVER = [-1, [], 1e308, [None], {"a": 1}, True]
-"""What a value is replaced by; each key takes at most some of them."""
+"""Replacements for a value; each key accepts some of them at most."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def changed(data, path, value):
 
 
 def refused(call, *names):
-    """The sentence; None where the input is taken."""
+    """The message; None if the input is accepted."""
     try:
         call()
     except TreespecError as error:
@@ -253,7 +253,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_nonsense_for_every_option(tmp_path, monkeypatch, line):
-    """Nothing here is a right call, whatever the word; no call reaches a model."""
+    """None of these calls is valid, whatever the word, and none reaches a model."""
     monkeypatch.chdir(tmp_path)
     for word in WORDS:
         arguments = [part.replace("{}", word) for part in line.split(" ")]

@@ -232,7 +232,7 @@ def test_a_damaged_manifest_is_told(tmp_path):
 
 
 def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
-    """A run that an older version started goes on: keys that it did not know have their defaults."""
+    """A run that an older version started can be resumed: keys that it did not know have their defaults."""
     path = started(tmp_path / "run", config())
     manifest = json.loads((path / "manifest.json").read_text())
     for key in ("trees", "repeats", "meters", "tracker"):
@@ -248,7 +248,7 @@ def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
 
 
 def test_a_run_of_before_models_were_enlarged_goes_on(tmp_path):
-    """Its config says `models.grow`, and its hash is of that."""
+    """Its config has the old key `models.grow`, and its hash is computed with it."""
     path = started(tmp_path / "run", config(models={"enlarge": "50M"}))
     manifest = json.loads((path / "manifest.json").read_text())
     models = manifest["config"]["models"]

@@ -33,7 +33,7 @@ def tree_row(prompt=0, method="tree", step=0, **changes):
 
 @contextmanager
 def room_for(size):
-    """No file may grow beyond so many bytes, as on a disk that is full there."""
+    """Limit files to this many bytes, as if the disk were full then."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

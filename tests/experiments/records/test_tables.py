@@ -1,4 +1,4 @@
-"""Tables of a run, read by us and by others."""
+"""Tables of a run, read by us and by other tools."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ KINDS = {"prompts": PromptRow, "steps": StepRow, "trees": TreeRow}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small run that was finished by the folder itself, trees and all."""
+    """A small run with trees, finished by `RunFolder.finish`."""
     path = write_run(
         tmp_path_factory.mktemp("run") / "run", prompts=3, new_tokens=8, finished=False
     )
@@ -120,7 +120,7 @@ def test_a_finished_run_with_a_table_of_another_version_is_refused(folder, tmp_p
 
 
 def test_tables_of_version_2_are_read(folder, tmp_path):
-    """Version 2 had no times of steps or of a method alone, and steps of our loop only."""
+    """Version 2 had no times of steps or of methods alone, and only steps of our own loop."""
     new = {"prompts": ["alone_s", "state"], "steps": ["at_s", "step_s"]}
     for name, kind in (("prompts", PromptRow), ("steps", StepRow)):
         frame = pl.read_parquet(folder / f"{name}.parquet").drop(new[name])

@@ -1,4 +1,4 @@
-"""`treespec run --dry-run`: what would run, nothing written, and the errors of the run itself."""
+"""`treespec run --dry-run`: shows what would run, writes nothing, raises the errors of the run."""
 
 import json
 from operator import mul
@@ -61,7 +61,7 @@ def test_as_data(call, tmp_path):
     assert (tree["method"], tree["sampling"], tree["nodes"]) == ("expansion 2x2", "T=1", 7)
     assert (tree["law"], tree["rule"]) == ("without_replacement", "rrsw")
     assert all(row["seconds_per_text"] > 0 for row in data["methods"])
-    # 6 units of each setting, 2 prompts by themselves, the twin of `generate`; no warm-up, no tuning.
+    # 6 units in each setting, 2 prompts decoded alone, the twin of `generate`; no warm-up, no tuning.
     times = [6 + 2 + 6 * (row["method"] == "generate") for row in data["methods"]]
     texts = [row["seconds_per_text"] for row in data["methods"]]
     assert data["seconds"] == pytest.approx(sum(map(mul, times, texts)))

@@ -1,4 +1,4 @@
-"""How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
+"""How a run's passes are chosen, recorded and reported: `models.passes` and `models.draft_passes`."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def experiment(settings):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """A pair whose eager passes take 10 and 2 ms, and whose code is on disk where the model says so."""
+    """A pair whose eager passes take 10 and 2 ms; each model says whether its machine code is on disk."""
     monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
     monkeypatch.setattr(code_on_disk, "is_on_disk", lambda model: getattr(model, "on_disk", False))
     models = [
@@ -60,7 +60,7 @@ def pair(monkeypatch):
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """What is asked of the library."""
+    """The calls of `choose_passes`."""
     found = []
 
     def choose(model, asked, *, draft=False):
@@ -72,13 +72,13 @@ def chosen(monkeypatch):
 
 
 def test_passes_that_are_ahead(experiment):
-    # Two samplings; plain: 100 tokens a text; each of two trees: 40 steps, of 3 and of 2 levels.
+    # Two settings; plain: 100 tokens per text; two trees: 40 steps each, of 3 and of 2 levels.
     assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), {None: 2 * 40 * (3 + 2)})
     assert ahead(experiment, texts=10) == (3600, {None: 4000})
 
 
 def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
-    """So many that compiling pays for both together, and for one of them only."""
+    """Compiling pays off for one of two drafts, although it would for both if their passes were pooled."""
     draft = {"source": "model", "model": "other"}
     methods = [*settings["methods"], settings["methods"][-1] | {"name": "own", "draft": draft}]
     changed = {"max_new_tokens": 100, "methods": methods}
@@ -120,7 +120,7 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
 
 @pytest.mark.parametrize("asked", ["auto", "compiled"])
 def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
-    """Trace, profile and the check of a pair load as their config asks: `auto` compiles at once."""
+    """Trace, profile and the check of a pair load as their config asks; `auto` compiles at once."""
     pair.draft.on_disk = True
     loaded, console = [], Console(record=True, width=300)
 
@@ -129,7 +129,7 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
         return pair
 
     config = ModelsConfig(passes=asked, draft_passes=asked)
-    for _ in range(2):  # a pair that is as asked already stays so
+    for _ in range(2):  # a pair that already is as asked is not changed
         assert load_with_passes(config, [], loading, Reporter(console)) is pair
     assert loaded == [ModelsConfig()] * 2
     assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
@@ -153,7 +153,7 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
-    """A run whose gain lies between what loading and what compiling take."""
+    """A run that gains more than loading takes, but less than compiling takes."""
     pair.target.on_disk = on_disk
     count = ahead(experiment, texts=1)[0]
     loading, compiling = passes.LOADING_S["target"], passes.COMPILING_S["target"]
@@ -168,7 +168,7 @@ def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, 
 
 
 def test_what_compiling_saves_is_what_was_measured():
-    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on any machine."""
+    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on every machine."""
     for role, name in (("target", "50M"), ("draft", "draft")):
         saved = [
             1 - row["compiled_ms"] / row["eager_ms"]
@@ -188,7 +188,7 @@ NAMES = ("the first 2 of 3 layers", "the target without attention.0, mlp.1")
 
 @pytest.fixture
 def with_parts(settings, pair):
-    """Both kinds of parts; one of them within a merge too. Passes of the parts take 8 ms."""
+    """Both kinds of parts, one of them also within a merge. Their passes take 8 ms."""
     parts = {}
 
     def without(skip):
@@ -218,7 +218,7 @@ def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
     parts = parts_of(with_parts.methods, pair.target)
     assert tuple(parts) == NAMES
     settings = len(with_parts.samplings)
-    # Chains of three levels and a merge of four: 40 steps a text.
+    # Chains of three levels and a merge of four: 40 steps per text.
     counts = [40 * settings * (3 + 4), 40 * settings * 3]
     few = passes.COMPILING_S["target"] / (passes.SAVED_SHARE["target"] * 0.008)
     texts = round(few / ((counts[0] + counts[1]) / 2))
@@ -363,7 +363,7 @@ def test_a_run_does_not_go_on_with_other_passes(then, said, pair):
 
 
 def test_passes_are_compared_when_a_run_goes_on(settings, tmp_path, monkeypatch):
-    """A run that was compiled does not go on eager where the compiler is gone."""
+    """A compiled run is not resumed with eager passes if the compiler is gone."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     config = Config(**settings | {"models": ModelsConfig(passes="auto")})
     session = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Plug-ins in runs: proved first, kept with the run, the same ones when it goes on."""
+"""Plug-ins in runs: proved first, kept with the run, and required to be the same when it is resumed."""
 
 import hashlib
 import importlib
@@ -106,7 +106,7 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
     }
     assert values["repeat n=2 chain 4 (mine)", "distinct"] == 1.0
 
-    # The report needs no plug-in, and its page has the metric.
+    # The report needs no plug-in, and shows the metric.
     plugin_files.load()
     told = json.loads(treespec("report", folder, "--json").stdout)
     (sampling,) = told["samplings"]
@@ -115,7 +115,7 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
     assert [m["group"] for m in sampling["methods"]] == ["plain", "chain", "tree"]
     assert "distinct" in (folder / "report.html").read_text()
 
-    # It goes on with its own copy; proofs are kept.
+    # It resumes with its own copy; proofs are remembered.
     lines = (folder / "prompts.jsonl").read_text().splitlines(keepends=True)
     (folder / "prompts.jsonl").write_text("".join(lines[:3]))
     manifest["finished"] = None
@@ -141,7 +141,7 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
         p: t for p, t in before.items() if p != lock
     }
 
-    # So is a copy that was changed.
+    # A modified copy is refused too.
     (folder / "plugins" / "four_parts.py").write_text(other.read_text())
     refused = treespec("run", config)
     assert refused.exit_code == 2
@@ -198,7 +198,7 @@ class Crossed:
 
 
 def test_a_growth_that_makes_trees_of_marginals(tmp_path):
-    """It states no law, and none but one is true of it; its own code is proved, not a chain instead."""
+    """It states no law, and only one is true of it; the proof runs its own code, not a chain instead."""
     plugin = tmp_path / "crossed.py"
     data = {"name": "x", "prompts": {"kind": "embedded", "count": 1}, "max_new_tokens": 4}
     data |= {
@@ -280,7 +280,7 @@ def test_parts_lists_what_is_ours_and_what_is_plugged_in():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Makes the four parts an installed package of a version, as a process that starts anew finds it."""
+    """Install the four parts as a package of some version, as a new process would find it."""
     folder = tmp_path / "site"
     info = folder / "mine.dist-info"
     info.mkdir(parents=True)
@@ -329,7 +329,7 @@ def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
     refused = treespec("run", config)
     assert refused.exit_code == 2
     assert f"now there is mine 1.0 (SHA-256 {other[:16]}...)" in refused.stderr
-    # Manifests of before do not say what was installed.
+    # Older manifests do not record what was installed.
     del manifest["installed_plugins"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert treespec("run", config).exit_code == 0

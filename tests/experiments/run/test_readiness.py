@@ -1,4 +1,4 @@
-"""What is told of an experiment before a model is loaded."""
+"""What is checked of an experiment before a model is loaded."""
 
 import pytest
 

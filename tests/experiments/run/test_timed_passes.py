@@ -1,4 +1,4 @@
-"""A run tells when the times that its trees were searched with are of other passes than its own."""
+"""A run says so if its trees were searched with times of other kinds of passes than its own."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TIMES = LatencyModel.from_tables(verify={1: 0.02, 64: 0.03}, draft=0.001)
 
 @pytest.fixture
 def compiled(tmp_path):
-    """A file of times of compiled passes of both models."""
+    """A file with pass times of both models, compiled."""
     found = {role: {"passes": "compiled"} for role in ("target", "draft")}
     models = {"target": "big", "draft": "small", "passes": "auto", "draft_passes": "auto"}
     times = replace(TIMES, about={"models": models, **found})

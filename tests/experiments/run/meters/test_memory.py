@@ -41,7 +41,7 @@ def test_the_peak_is_read_in_kilobytes(tmp_path):
     meter.start()
     assert (tmp_path / "clear_refs").read_text() == "5"
     assert meter.stop()["peak_rss_bytes"] == 900_000_000 * 1024
-    (tmp_path / "status").write_text("VmHWM:\t  8 kB\n")  # lags behind what is resident
+    (tmp_path / "status").write_text("VmHWM:\t  8 kB\n")  # lags behind the resident memory
     values = meter.stop()
     assert values["peak_rss_bytes"] == values["rss_bytes"]
 
