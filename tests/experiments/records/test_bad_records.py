@@ -85,15 +85,15 @@ def test_every_key_of_a_manifest(bad):
     manifest = json.loads(path.read_text())
     count = 0
     for place in places(manifest):
-        told = 0
+        refusals = 0
         for value in NEVER:
             path.write_text(json.dumps(changed(manifest, place, value)))
-            told += refused(lambda: read_manifest(bad), str(path)) is not None
+            refusals += refused(lambda: read_manifest(bad), str(path)) is not None
             count += 1
         if place[0] not in ("config", "tuning", "sessions") and place[-1] not in (
             "triton", "context", "top_k", "top_p", "min_p", "prompts_hash", "name",
         ):  # fmt: skip
-            assert told >= 3, place
+            assert refusals >= 3, place
     assert count > 500
 
 
@@ -173,13 +173,13 @@ def test_lines_of_an_unfinished_run(tmp_path, table):
     path = folder / f"{table}.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     row = json.loads(lines[1])
-    told = 0
+    refusals = 0
     for key in row:
         for value in (*NEVER, None):
             new = json.dumps(row | {key: value}).encode() + b"\n"
             path.write_bytes(b"".join([lines[0], new, *lines[2:]]))
-            told += refused(lambda: load_run(folder), str(folder / table)) is not None
-    assert told > 5 * len(row)
+            refusals += refused(lambda: load_run(folder), str(folder / table)) is not None
+    assert refusals > 5 * len(row)
 
 
 SWEEP = {

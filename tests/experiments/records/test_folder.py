@@ -58,11 +58,11 @@ def test_rows_come_back_as_they_were(tmp_path):
 def test_a_torn_last_line_is_dropped_at_any_byte(tmp_path):
     path = tmp_path / "p.jsonl"
     append_lines(path, [prompt_row(0)])
-    whole = path.read_bytes()
-    for cut in range(0, len(whole), 7):
-        path.write_bytes(whole + whole[:cut])
+    content = path.read_bytes()
+    for cut in range(0, len(content), 7):
+        path.write_bytes(content + content[:cut])
         assert len(read_lines(path, PromptRow)) == 1
-    path.write_bytes(whole + whole[:-1])
+    path.write_bytes(content + content[:-1])
     assert len(read_lines(path, PromptRow)) == 1
 
 

@@ -69,22 +69,22 @@ def snapshot(folder):
 
 def commands(folder):
     """Every command that writes, pointed at a folder, or at the files in it."""
-    out, one = ("--out", folder), "sweep.seed=[0]"
+    out, grid = ("--out", folder), "sweep.seed=[0]"
     yield from (
         ("run", "exp.yaml", *out),
         ("run", "exp.yaml", *out, "--fresh"),
         ("run", "exp.yaml", *out, "--retry"),
         ("run", "searched.yaml", *out, "--fresh"),
-        ("sweep", "exp.yaml", one, *out),
-        ("sweep", "exp.yaml", one, *out, "--fresh"),
-        ("sweep", "exp.yaml", one, *out, "--executor", "local", "--fresh"),
+        ("sweep", "exp.yaml", grid, *out),
+        ("sweep", "exp.yaml", grid, *out, "--fresh"),
+        ("sweep", "exp.yaml", grid, *out, "--executor", "local", "--fresh"),
         ("report", folder),
         ("report", folder, "--json"),
     )
     if (folder / "prompts.jsonl").exists():
-        own = f"prompts={{kind: jsonl, path: {folder / 'prompts.jsonl'}}}"
-        yield ("run", "exp.yaml", own, *out, "--fresh")
-        yield ("sweep", "exp.yaml", own, one, *out, "--fresh")
+        prompts = f"prompts={{kind: jsonl, path: {folder / 'prompts.jsonl'}}}"
+        yield ("run", "exp.yaml", prompts, *out, "--fresh")
+        yield ("sweep", "exp.yaml", prompts, grid, *out, "--fresh")
     if (folder / "check.json").exists():
         yield ("check-lossless", "exp.yaml", *out)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -95,7 +95,7 @@ def commands(folder):
         yield ("export", "[[0]]", "--from", "medusa", "--to", "eagle", *file)
         yield ("estimate", "trace.npz", *file)
         yield ("run", "exp.yaml", *file, "--fresh")
-        yield ("sweep", "exp.yaml", one, *file, "--fresh")
+        yield ("sweep", "exp.yaml", grid, *file, "--fresh")
         yield ("check-lossless", "exp.yaml", *file)
 
 
@@ -135,11 +135,11 @@ def test_nothing_of_others_is_changed(call, tmp_path, most):
         for line in lines if most is None else chance.sample(lines, min(most, len(lines))):
             before = snapshot(folder), sorted(os.listdir(tmp_path))
             done = call(line)
-            said = f"{line}: {done.output}"
-            assert done.exit_code == 2, said
-            assert "error: " in done.stderr, said
-            assert "Traceback" not in done.output, said
-            assert (snapshot(folder), sorted(os.listdir(tmp_path))) == before, said
+            message = f"{line}: {done.output}"
+            assert done.exit_code == 2, message
+            assert "error: " in done.stderr, message
+            assert "Traceback" not in done.output, message
+            assert (snapshot(folder), sorted(os.listdir(tmp_path))) == before, message
             count += 1
     assert count >= (200 if most else 2000), count
 

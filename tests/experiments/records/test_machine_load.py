@@ -99,8 +99,8 @@ def test_counters_of_this_machine():
 @LINUX
 def test_a_busy_neighbour_is_seen(tmp_path):
     """On one core, beside a process that never pauses and is not ours."""
-    mine = psutil.Process().cpu_affinity()
-    core = mine[-1:]
+    cores = psutil.Process().cpu_affinity()
+    core = cores[-1:]
     psutil.Process().cpu_affinity(core)  # children inherit it
     pid = tmp_path / "pid"
     away = f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))\n" + BURN.format(30)
@@ -117,7 +117,7 @@ def test_a_busy_neighbour_is_seen(tmp_path):
     finally:
         if pid.exists() and pid.read_text():
             psutil.Process(int(pid.read_text())).kill()
-        psutil.Process().cpu_affinity(mine)
+        psutil.Process().cpu_affinity(cores)
 
 
 def beside(monkeypatch, *shares):
@@ -155,12 +155,12 @@ def test_a_run_records_it_and_says_it_once(start, monkeypatch, share, percent):
     folder = start(PLAIN, console=Console(file=shown, width=300)).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [session["busy_percent"] for session in manifest["sessions"]] == [percent]
-    said = "other processes used 25 % of the CPU during the run"
+    caution = "other processes used 25 % of the CPU during the run"
     wanted = 1 if percent == 25 else 0
     assert shown.getvalue().count("other processes used") == wanted
-    assert shown.getvalue().count(said) == wanted
-    assert " ".join(load_run(folder).verdicts["T=0"]).count(said) == wanted
-    assert printed(folder).count(said) == wanted
+    assert shown.getvalue().count(caution) == wanted
+    assert " ".join(load_run(folder).verdicts["T=0"]).count(caution) == wanted
+    assert printed(folder).count(caution) == wanted
 
 
 def test_an_interrupted_session_keeps_its_load(start, monkeypatch):

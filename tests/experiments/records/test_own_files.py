@@ -146,17 +146,17 @@ def test_a_mark_that_is_cut_short_at_any_byte_names_nothing_wrong(tmp_path, monk
     folder = tmp_path / "run"
     with RunFolder(folder) as records:
         records.keep(records.search / "config.json", "{}")
-    whole = (folder / MARK).read_bytes()
+    content = (folder / MARK).read_bytes()
     add(
         folder, {"search/con": b"mine", "s": b"mine"}
     )  # names with the same beginning as listed names
-    head = whole.index(b"\n") + 1
+    head = content.index(b"\n") + 1
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    for cut in range(head, len(whole)):
+    for cut in range(head, len(content)):
         copy = tmp_path / f"cut-{cut}"
         shutil.copytree(folder, copy)
         (copy / "search" / "config.json").unlink()  # it is made only after its line is complete
-        (copy / MARK).write_bytes(whole[:cut])
+        (copy / MARK).write_bytes(content[:cut])
         with RunFolder(copy) as records:
             records.keep(records.search / "config.json", "{}")
             records.clear()

@@ -132,14 +132,14 @@ def test_a_unit_whose_last_line_is_garbage_runs_again(tmp_path):
 
 def test_repeats_are_units_of_their_own(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
-        both = "tree", "plain"
+        methods = "tree", "plain"
         folder.append(
-            [prompt_row(0, method=m) for m in both], [step_row(0, method=m) for m in both]
+            [prompt_row(0, method=m) for m in methods], [step_row(0, method=m) for m in methods]
         )
         folder.append([prompt_row(0, repeat=1)], [step_row(0, repeat=1)])
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0)}
-        again = [step_row(0, method=m, repeat=1) for m in both]
-        folder.append([prompt_row(0, method=m, repeat=1) for m in both], again)
+        again = [step_row(0, method=m, repeat=1) for m in methods]
+        folder.append([prompt_row(0, method=m, repeat=1) for m in methods], again)
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0), (0, "T=0", 1)}
 
 

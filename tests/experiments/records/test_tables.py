@@ -62,15 +62,17 @@ def test_pandas_reads_every_table(folder, name):
 def test_duckdb_reads_every_table(folder, name):
     duckdb = pytest.importorskip("duckdb")
     path, ours = folder / f"{name}.parquet", pl.read_parquet(folder / f"{name}.parquet")
-    found = duckdb.sql(f"SELECT * FROM '{path}'")
-    assert found.columns == ours.columns
-    assert len(found.fetchall()) == len(ours)
+    relation = duckdb.sql(f"SELECT * FROM '{path}'")
+    assert relation.columns == ours.columns
+    assert len(relation.fetchall()) == len(ours)
     if name == "prompts":
         rate = "sum(new_tokens) / sum(decode_s)"
         query = f"SELECT method, {rate} FROM '{path}' WHERE error IS NULL GROUP BY method"
         rates = dict(duckdb.sql(query).fetchall())
-        mine = ours.filter(pl.col("method") == "plain")
-        assert rates["plain"] == pytest.approx(mine["new_tokens"].sum() / mine["decode_s"].sum())
+        plain_rows = ours.filter(pl.col("method") == "plain")
+        assert rates["plain"] == pytest.approx(
+            plain_rows["new_tokens"].sum() / plain_rows["decode_s"].sum()
+        )
 
 
 def test_a_table_of_another_version_is_refused(folder, tmp_path):
@@ -104,8 +106,8 @@ def test_damaged_tables_are_told(folder, tmp_path):
 def test_a_folder_of_another_version_is_not_gone_on_with(folder, tmp_path, version):
     path = write_run(tmp_path / "run", prompts=2, finished=False, schema_version=version)
     manifest = json.loads((path / "manifest.json").read_text())
-    both = f"version {version}, but .*{SCHEMA_VERSION}"
-    with RunFolder(path) as run, pytest.raises(RunFolderError, match=both):
+    versions = f"version {version}, but .*{SCHEMA_VERSION}"
+    with RunFolder(path) as run, pytest.raises(RunFolderError, match=versions):
         run.manifest()
     assert json.loads((path / "manifest.json").read_text()) == manifest
 

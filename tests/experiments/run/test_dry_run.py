@@ -139,9 +139,9 @@ def test_a_method_that_fails_is_named(call, monkeypatch):
 
 
 def test_a_draft_model_of_a_methods_own_is_timed(call, tiny_pair):
-    own = {"source": "model", "model": str(tiny_pair / "draft")}
+    draft = {"source": "model", "model": str(tiny_pair / "draft")}
     shape = {"kind": "chain", "depth": 2}
-    method = {"kind": "tree", "name": "own", "shape": shape, "draft": own}
+    method = {"kind": "tree", "name": "own", "shape": shape, "draft": draft}
     done = call("exp.yaml", "--dry-run", "--json", f"methods={json.dumps([method])}")
     assert done.exit_code == 0, done.output
     assert all(row["seconds_per_text"] > 0 for row in json.loads(done.stdout)["methods"])

@@ -61,14 +61,14 @@ def pair(monkeypatch):
 @pytest.fixture
 def chosen(monkeypatch):
     """The calls of `choose_passes`."""
-    found = []
+    calls = []
 
     def choose(model, asked, *, draft=False):
-        found.append((model, asked, draft))
+        calls.append((model, asked, draft))
         model.passes = Passes("compiled", asked, None, 12.0, 2**20, frozen=True)
 
     monkeypatch.setattr(library, "choose_passes", choose)
-    return found
+    return calls
 
 
 def test_passes_that_are_ahead(experiment):
@@ -113,9 +113,9 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     for model in (pair.target, pair.draft):
         assert model.passes.asked == "auto"
         assert "passes of" in model.passes.why
-    said = console.export_text()
-    assert "passes of the draft stay eager: about" in said
-    assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
+    output = console.export_text()
+    assert "passes of the draft stay eager: about" in output
+    assert ("passes of the target are compiled (12 s)" in output) == (texts == 40)
 
 
 @pytest.mark.parametrize("asked", ["auto", "compiled"])
@@ -133,8 +133,8 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
         assert load_with_passes(config, [], loading, Reporter(console)) is pair
     assert loaded == [ModelsConfig()] * 2
     assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
-    said = console.export_text().splitlines()
-    assert said == [
+    lines = console.export_text().splitlines()
+    assert lines == [
         "loading the models ...",
         f"compiling passes of the target (about {passes.COMPILING_S['target']:.0f} s) ...",
         f"compiling passes of the draft (about {passes.LOADING_S['draft']:.0f} s) ...",
@@ -161,10 +161,10 @@ def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, 
     texts = round(between / (passes.SAVED_SHARE["target"] * pair.target.seconds * count))
     console = Console(record=True, width=300)
     choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
-    said = console.export_text()
+    output = console.export_text()
     assert pair.target.passes.kind == ("compiled" if on_disk else "eager")
-    assert (f"take about {loading:.0f} s, since its machine code is on disk" in said) == on_disk
-    assert (f"take about {compiling:.0f} s" in said) != on_disk
+    assert (f"take about {loading:.0f} s, since its machine code is on disk" in output) == on_disk
+    assert (f"take about {compiling:.0f} s" in output) != on_disk
 
 
 def test_what_compiling_saves_is_what_was_measured():
@@ -226,9 +226,9 @@ def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
     choose_by_length(pair, config, with_parts, texts, Reporter(console), None)
     assert [part.passes.kind for part in parts.values()] == ["compiled", "eager"]
     assert (parts[NAMES[0]], "auto", True) in chosen
-    said = console.export_text()
-    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in said
-    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in said
+    output = console.export_text()
+    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in output
+    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in output
     data = model_data_of(pair, parts)
     assert [data["parts"][name]["passes"]["kind"] for name in NAMES] == ["compiled", "eager"]
 
@@ -257,8 +257,8 @@ def test_parts_keep_the_passes_that_a_run_began_with(with_parts, pair, chosen):
 def test_parts_are_told_in_the_report(with_parts, pair):
     parts = parts_of(with_parts.methods, pair.target)
     parts[NAMES[0]].passes = Passes("compiled", "compiled", None, 12.0, 0, frozen=True)
-    told = details._drafting(model_data_of(pair, parts))
-    assert told == {
+    drafting = details._drafting(model_data_of(pair, parts))
+    assert drafting == {
         "part of the target 1": f"{NAMES[0]}, compiled passes (compiled in 12 s, not measured; no "
         "copies of weights besides)",
         "part of the target 2": f"{NAMES[1]}, eager passes",
@@ -332,9 +332,9 @@ def test_a_draft_that_there_is_not_has_no_passes():
         return SimpleNamespace(passes=passes, max_length=8, model=torch.nn.Linear(2, 2))
 
     pair = SimpleNamespace(target=model(Passes("compiled", "auto", "long")), others={})
-    told = model_data(ModelsConfig(draft="none"), pair)
-    assert told["target"]["passes"]["kind"] == "compiled"
-    assert told["draft"]["passes"] is None
+    data = model_data(ModelsConfig(draft="none"), pair)
+    assert data["target"]["passes"]["kind"] == "compiled"
+    assert data["draft"]["passes"] is None
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
 
     # The report needs no plug-in, and shows the metric.
     plugin_files.load()
-    told = json.loads(treespec("report", folder, "--json").stdout)
-    (sampling,) = told["samplings"]
+    report = json.loads(treespec("report", folder, "--json").stdout)
+    (sampling,) = report["samplings"]
     metrics = {m["method"]: m["metrics"] for m in sampling["methods"]}
     assert metrics["repeat n=2 chain 4 (mine)"]["distinct"]["estimate"] == 1.0
     assert [m["group"] for m in sampling["methods"]] == ["plain", "chain", "tree"]
@@ -211,13 +211,13 @@ def test_a_growth_that_makes_trees_of_marginals(tmp_path):
         plugin_files.load(plugin_files.read([plugin]))
         return build(validated(tmp_path / "x.yaml", data))
 
-    fine, said = built("self.max_depth"), []
+    fine, messages = built("self.max_depth"), []
     (choice,) = fine.methods[0].choices.values()
     assert (choice.law, str(choice.rule)) == (Law.DETERMINISTIC, "onehot")
-    require_proved(fine, said.append)
-    assert said == ["proving that the growth 'crossed' is lossless, on small trees"]
+    require_proved(fine, messages.append)
+    assert messages == ["proving that the growth 'crossed' is lossless, on small trees"]
     with pytest.raises(ConfigError, match=r"'crossed' of .* fails on small trees .*no_such_name"):
-        require_proved(built("no_such_name"), said.append)
+        require_proved(built("no_such_name"), messages.append)
 
 
 REFUSED = {
@@ -268,11 +268,13 @@ def test_workers_of_a_sweep_load_the_copy(write, tmp_path):
 
 
 def test_parts_lists_what_is_ours_and_what_is_plugged_in():
-    told = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
-    del told["version"]
-    assert set(told) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
-    assert all(row["about"] for rows in told.values() for row in rows)
-    plugged = {row["name"] for rows in told.values() for row in rows if row["origin"] != "treespec"}
+    listed = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
+    del listed["version"]
+    assert set(listed) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
+    assert all(row["about"] for rows in listed.values() for row in rows)
+    plugged = {
+        row["name"] for rows in listed.values() for row in rows if row["origin"] != "treespec"
+    }
     assert plugged == {"mine", "repeat", "twins", "distinct"}
     text = treespec("parts").stdout
     assert all(name in text for name in ("rrsw", "eagle2", "lookup", "kary", "deterministic"))
@@ -323,8 +325,10 @@ def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
     install("1.1")
     refused = treespec("run", config)
     assert refused.exit_code == 2
-    said = f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
-    assert f"{said} is mine 1.1" in refused.stderr
+    message = (
+        f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
+    )
+    assert f"{message} is mine 1.1" in refused.stderr
     other = install("1.0", FOUR.read_text() + "\n# changed\n")
     refused = treespec("run", config)
     assert refused.exit_code == 2

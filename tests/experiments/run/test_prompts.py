@@ -44,8 +44,8 @@ def test_the_embedded_prompts():
 def test_a_text_file_is_one_prompt_or_several(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("first\n\nstill\n---\nsecond\n")
-    (whole,) = read_prompts(source(kind="text", path=str(path)))
-    assert whole.text == path.read_text()
+    (prompt,) = read_prompts(source(kind="text", path=str(path)))
+    assert prompt.text == path.read_text()
     parts = read_prompts(source(kind="text", path=str(path), separator="---"))
     assert [part.text for part in parts] == ["first\n\nstill\n", "second\n"]
     assert [part.id for part in parts] == ["a.txt:1", "a.txt:2"]
@@ -136,11 +136,11 @@ def test_excerpts_of_embedded_files_are_categories():
     assert len({prompt.id for prompt in prompts}) == len(prompts)
     encoded = encode(prompts[:8], config, Letters())
     for category, start in (("beginning", 0), ("middle", 50)):
-        own = [p for p in encoded if p.category == category]
-        assert ["".join(map(chr, p.ids)) for p in own] == [
+        excerpts = [p for p in encoded if p.category == category]
+        assert ["".join(map(chr, p.ids)) for p in excerpts] == [
             f.text[start : start + 5] for f in files[:4]
         ]
-        assert [p.index % 2 for p in own].count(
+        assert [p.index % 2 for p in excerpts].count(
             0
         ) == 2  # each half of the prompts has both categories equally often
     long = read_prompts(

@@ -54,7 +54,7 @@ def test_records_follow_the_schema(whole):
     assert greedy["equal_to_plain"].to_list() == [True] * 12
     assert prompts.filter(pl.col("sampling") == "T=1")["equal_to_plain"].null_count() == 12
     for row in prompts.iter_rows(named=True):
-        mine = steps.filter(
+        method_steps = steps.filter(
             (pl.col("prompt") == row["prompt"])
             & (pl.col("sampling") == row["sampling"])
             & (pl.col("method") == row["method"])
@@ -63,15 +63,15 @@ def test_records_follow_the_schema(whole):
         assert row["emitted"] == row["accepted"] + row["steps"]
         assert 0 < row["prefill_s"] < row["total_s"]
         assert row["decode_s"] == pytest.approx(row["total_s"] - row["prefill_s"])
-        assert mine["step"].to_list() == list(range(row["steps"]))
-        assert mine["step_s"].sum() == pytest.approx(row["decode_s"])
-        assert mine["kept"].sum() == row["new_tokens"]
-        assert mine["accepted"].sum() == row["accepted"]
-        assert mine["path_ranks"].list.len().to_list() == mine["accepted"].to_list()
-        assert (mine["size"] - 1).sum() == row["drafted"]
+        assert method_steps["step"].to_list() == list(range(row["steps"]))
+        assert method_steps["step_s"].sum() == pytest.approx(row["decode_s"])
+        assert method_steps["kept"].sum() == row["new_tokens"]
+        assert method_steps["accepted"].sum() == row["accepted"]
+        assert method_steps["path_ranks"].list.len().to_list() == method_steps["accepted"].to_list()
+        assert (method_steps["size"] - 1).sum() == row["drafted"]
         if row["verify_s"] is None:
             assert row["method"].startswith(("generate", "assisted"))
-            assert mine["draft_s"].null_count() == len(mine)
+            assert method_steps["draft_s"].null_count() == len(method_steps)
             continue
         stages = sum(row[f"{stage}_s"] for stage in ("draft", "verify", "accept", "commit"))
         assert stages < row["decode_s"]

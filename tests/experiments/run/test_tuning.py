@@ -65,10 +65,10 @@ def race(turns):
 
 @pytest.mark.parametrize("burst", [1.0, 3.0])
 def test_a_burst_that_meets_one_candidate_more_chooses_none(assisted, monkeypatch, burst):
-    both = [(SHORT, 1.0), (LONG, 1.0)]
+    settings = [(SHORT, 1.0), (LONG, 1.0)]
     met = [(SHORT, burst)] * 3 + [(LONG, burst)]
     after = [(LONG, 1.0)] * 2
-    turns = both * 40 + met * 5 + after * 5 + both * 40
+    turns = settings * 40 + met * 5 + after * 5 + settings * 40
     outcomes = race(turns)
     assert len(outcomes[SHORT].steps) == len(outcomes[LONG].steps)
     measured = [outcomes[s].total_s for s in (SHORT, LONG)]
