@@ -130,8 +130,8 @@ NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
 """What a busy machine means for times that are used as measured."""
 
 IN_TURNS = (
-    "tokens per second are those beside them. Methods took turns, so ratios between methods allow for it "
-    "as far as their intervals say."
+    "tokens per second were measured under this load. Methods took turns, so ratios between methods allow "
+    "for it as far as their intervals say."
 )
 """What it means for methods that took turns step by step."""
 

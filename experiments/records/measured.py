@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 STAMP = "config.json"
-"""File that records the config and the prefix that the files beside it belong to."""
+"""File that records which config and which prefix the other files of the folder belong to."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""

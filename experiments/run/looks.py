@@ -1,4 +1,4 @@
-"""Runs with `until`, which end when their result is clear enough: when they look, and what they saw.
+"""Runs with `until`, which end when their result is clear enough: take looks, and record what they saw.
 
 Looks come after 8, 12, 18, 27, 40, ... prompts (`report.sequential.looks`), or files where prompts are
 excerpts. Nothing is judged between two looks, and what a look saw is written to the manifest, so that a

@@ -194,9 +194,8 @@ def _compiling(role: str, model: "TransformersModel") -> tuple[float, bool]:
     from treespec.models.code_on_disk import is_on_disk
 
     on_disk = is_on_disk(model)
-    return (LOADING_S if on_disk else COMPILING_S)[
-        "draft" if role == "draft" else "target"
-    ], on_disk
+    seconds = LOADING_S if on_disk else COMPILING_S
+    return seconds["draft" if role == "draft" else "target"], on_disk
 
 
 def _choose(

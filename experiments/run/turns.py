@@ -2,8 +2,8 @@
 
 A temporary slowdown of the machine then affects all methods alike, and each step has neighbours in time by
 the other methods. The text with the fewest tokens steps next, so that all texts have about the same length
-at any time and end together; if each took one step a round, plain decoding would run behind a shorter
-prefix than the others, which would bias the comparison.
+at any time and end together; if each took one step per round, plain decoding would have a shorter prefix
+than the others, which would bias the comparison.
 """
 
 import random

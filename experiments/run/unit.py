@@ -237,7 +237,7 @@ def _piece_of(bench: Bench) -> Callable[[int], str]:
 def _reference(
     bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
 ) -> tuple[int, ...] | None:
-    """Under greedy decoding, the ids of `generate`, or those of our own plain loop if it is not there."""
+    """Under greedy decoding, the ids of `generate`, or those of our own plain loop if there are none."""
     if not bench.experiment.samplings[sampling].greedy:
         return None
     for kind in PLAIN_KINDS:
