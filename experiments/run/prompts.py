@@ -294,7 +294,7 @@ def _prompt_in_row(
         raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
     if _SURROGATE.search(text):
         raise PromptError(
-            f"{where}: field {brief(field)} holds half a character (a lone surrogate): mend the text"
+            f"{where}: field {brief(field)} holds half a character (a lone surrogate): repair the text"
         )
     if not text.strip():
         raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
