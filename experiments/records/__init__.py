@@ -1,1 +1,1 @@
-"""What a run leaves behind: rows, manifest, and the folder that holds them; read back for everybody."""
+"""The records of a run: its rows, its manifest, and the folder that holds them; written and read here."""

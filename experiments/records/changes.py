@@ -1,4 +1,4 @@
-"""What differs between two configs, two machines, and the methods of two runs."""
+"""Differences between two configs, two machines, or the methods of two runs."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ __all__ = ["changes_of_machine", "differences", "drafted", "require_same_methods
 
 
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """The places in which two configs differ, as `path: before -> after`, but for where rows go."""
+    """List where two configs differ, as `path: before -> after`, ignoring keys that say where rows go."""
     if isinstance(before, dict) and isinstance(after, dict):
         changed = []
         for key in dict.fromkeys([*before, *after]):
@@ -32,46 +32,51 @@ def differences(before: Any, after: Any, path: str = "") -> list[str]:
 
 
 def changes_of_machine(manifest: Mapping[str, Any], session: Mapping[str, Any]) -> list[str]:
-    """Packages and hardware of a session that are not those of the run's start; none if it kept none."""
+    """List where a session's packages and hardware differ from the run's start; empty if not recorded."""
     keys = [key for key in ("versions", "hardware") if key in session]
-    before, after = ({key: side.get(key) for key in keys} for side in (manifest, session))
+    before = {key: manifest.get(key) for key in keys}
+    after = {key: session.get(key) for key in keys}
     return differences(before, after)
 
 
 def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with other methods than a run was started with, as another version may make them.
+    """Refuse to resume a run with other methods than it was started with.
+
+    Another version of the code may build other methods from the same config.
 
     Raises:
-        RunFolderError: with the first difference.
+        RunFolderError: if the methods differ; gives the first difference.
     """
-    known = list(manifest["methods"])
-    asked = json.loads(json.dumps([method_data(method) for method in experiment.methods]))
-    if len(known) == len(asked):
-        pairs = list(zip(known, asked, strict=True))
-        known = [{"name": a["name"], **drafted(a, b)} for a, b in pairs]
-        asked = [{"name": b["name"], **drafted(b, a)} for a, b in pairs]
-    changed = differences(known, asked, "methods")
+    before = list(manifest["methods"])
+    after = json.loads(json.dumps([method_data(method) for method in experiment.methods]))
+    if len(before) == len(after):
+        pairs = list(zip(before, after, strict=True))
+        before = [{"name": old["name"], **drafted(old, new)} for old, new in pairs]
+        after = [{"name": new["name"], **drafted(new, old)} for old, new in pairs]
+    changed = differences(before, after, "methods")
     if changed:
         raise RunFolderError(
-            f"{folder}: this code makes other methods of the config than the run was started with "
-            f"({changed[0]}): finish it with the code of then ({manifest.get('git_hash')}), give another "
+            f"{folder}: this code builds other methods from the config than the run was started with "
+            f"({changed[0]}): finish it with the earlier code ({manifest.get('git_hash')}), choose another "
             "folder with --out, or start over with --fresh"
         )
 
 
 def drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """How a method drafts and decides, as far as both manifests say it.
+    """How a method drafts and decides, limited to what both methods' manifests record.
 
-    Files count by what is in them, as each run has its own. Older manifests have only their paths.
+    Files are compared by content, as each run has its own copies. Older manifests have only their paths.
     """
     keys = ("draft", "parents", "growth", "law", "rule", "settings")
-    told = {key: method[key] for key in keys if key in method and key in other}
-    if told.get("growth") and other["growth"]:
-        told["growth"] = {k: v for k, v in told["growth"].items() if k in other["growth"]}
-    files = [side.get("files") or {} for side in (method, other)]
-    known = [key for key in files[0] if files[0][key] and files[1].get(key)]
-    if known:
-        told["files"] = {key: files[0][key] for key in known}
-        if told.get("growth"):
-            told["growth"] = {k: v for k, v in told["growth"].items() if k not in known}
-    return told
+    described = {key: method[key] for key in keys if key in method and key in other}
+    if described.get("growth") and other["growth"]:
+        growth = described["growth"]
+        described["growth"] = {k: v for k, v in growth.items() if k in other["growth"]}
+    files, other_files = method.get("files") or {}, other.get("files") or {}
+    hashed = [key for key in files if files[key] and other_files.get(key)]
+    if hashed:
+        described["files"] = {key: files[key] for key in hashed}
+        if described.get("growth"):
+            growth = described["growth"]
+            described["growth"] = {k: v for k, v in growth.items() if k not in hashed}
+    return described

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write it, what is finished in it, and how a killed run goes on."""
+"""The folder of a run: write its manifest and rows, find the finished units, recover a killed run."""
 
 import io
 import json
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["RUN", "RunFolder"]
 
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
-"""In the order in which they are written: the prompts last, which say that a unit is finished."""
+"""In the order in which they are written: prompts come last, because they mark a unit as finished."""
 
 FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
-"""Names of the figures of a report."""
+"""Names of a report's figures."""
 
 _FILES = (
     "manifest.json",
@@ -54,8 +54,7 @@ _PLACES = (
     r"plugins/[\w.+-]+\.py",
     r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
 )
-
-"""What a run writes, and `search/between-*.json`, which runs of schema 2 wrote."""
+"""Files that a run writes, and `search/between-*.json`, which runs of schema 2 wrote."""
 
 RUN = Kind(
     name="run",
@@ -69,13 +68,13 @@ RUN = Kind(
 
 
 class RunFolder(HeldFolder):
-    """A run folder, held by one process at a time (`with RunFolder(path) as folder:`).
+    """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`).
 
     Args:
-        path: made if it does not exist.
+        path: the folder; made if it does not exist.
 
     Raises:
-        ForeignFolder: on entering, if the path is not a run folder, before anything is written.
+        ForeignFolder: on entering, before anything is written, if the path is not a run folder.
         RunFolderError: on entering, if another process holds it; later, if it cannot be written.
     """
 
@@ -85,37 +84,37 @@ class RunFolder(HeldFolder):
     # -- manifest -------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest, None if nothing was started here.
+        """Read the manifest; None if no run was started here.
 
         Raises:
-            RunFolderError: if it is damaged, or has another schema.
+            RunFolderError: if it is damaged, or has another schema version.
         """
         if not self.manifest_path.exists():
             return None
-        other = "go on with the treespec that wrote it, or give another folder with --out"
+        way_out = "resume it with the treespec that wrote it, or choose another folder with --out"
         data = checked_manifest(
             self.manifest_path,
             "start over with --fresh",
-            other,
+            way_out,
             needed=("config", "config_hash", "finished"),
         )
         if data.get("schema_version") not in (None, SCHEMA_VERSION):
             raise RunFolderError(
-                f"{self.path} was written in schema version {data['schema_version']}, but runs go on in "
-                f"version {SCHEMA_VERSION} only; {other}"
+                f"{self.path} was written in schema version {data['schema_version']}, but only runs of "
+                f"version {SCHEMA_VERSION} can be resumed; {way_out}"
             )
         return data
 
     @property
     def search(self) -> Path:
-        """The folder of what is measured before the run."""
+        """The folder of the measurements before the run."""
         return self.path / "search"
 
     def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder so that it is there whole or not at all.
+        """Write a file of this folder atomically.
 
         Raises:
-            RunFolderError: if it cannot be written. What was finished before stays so.
+            RunFolderError: if it cannot be written. Finished units stay finished.
         """
         with self._writing():
             self.files.write(path.relative_to(self.path).as_posix(), content)
@@ -124,12 +123,12 @@ class RunFolder(HeldFolder):
         return any(re.match(r"search/(trace|latency)", name) for name in self.files.began)
 
     def forget_search(self) -> None:
-        """Remove what was measured for another config."""
+        """Remove measurements that were made for another config."""
         with self._writing():
             self.files.remove(n for n in self.files.mark.names if re.fullmatch("search/.+", n))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Replace the manifest, atomically. From now on nothing of this start is taken back."""
+        """Replace the manifest atomically. From now on, nothing that this start made is removed."""
         data = manifest | {"folder_id": self.files.id}
         self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False))
         self.settle()
@@ -137,10 +136,10 @@ class RunFolder(HeldFolder):
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
 
-        A key that the config did not have when the run was started has its default.
+        Keys that did not exist when the run was started count as having their defaults.
 
         Raises:
-            RunFolderError: naming the keys that differ, and the ways out.
+            RunFolderError: if the config differs; names the keys that differ, and the ways out.
         """
         manifest = self.manifest()
         if manifest is None or config_hash(config) in (
@@ -150,13 +149,13 @@ class RunFolder(HeldFolder):
             return
         changed = differences(manifest["config"], config_data(config))
         raise RunFolderError(
-            f"{self.path} belongs to another config; give another folder with --out, or start over with "
-            "--fresh, which deletes its results. What differs:\n"
+            f"{self.path} belongs to another config: choose another folder with --out, or start over with "
+            "--fresh, which deletes its results. Differences:\n"
             + "\n".join(f"  {line}" for line in changed or ["(a config of another version)"])
         )
 
     def clear(self) -> None:
-        """Delete what this folder's own list names, and nothing else. The manifest goes last."""
+        """Delete what the folder's mark lists, and nothing else; the manifest goes last."""
         with self._writing():
             self.files.clear()
 
@@ -168,10 +167,10 @@ class RunFolder(HeldFolder):
         steps: Sequence[StepRow],
         trees: Sequence[TreeRow] = (),
     ) -> None:
-        """Write a finished unit: its trees and steps, then its prompts, whose last line finishes it.
+        """Append the rows of a finished unit: trees, steps, then prompts, which mark it as finished.
 
         Raises:
-            RunFolderError: if they cannot be written. What was finished before stays so.
+            RunFolderError: if they cannot be written. Units finished before stay finished.
         """
         with self._writing():
             self._claim()
@@ -183,15 +182,18 @@ class RunFolder(HeldFolder):
     def recover(
         self, methods: Collection[str], drop_errors: bool = False, *, write: bool = True
     ) -> set[tuple[int, str, int]]:
-        """Keep the rows of finished units only, and say which these are.
+        """Find the finished units, and remove the rows of all others.
 
         Args:
             methods: the names of all methods; a unit is finished when it has a row for each.
             drop_errors: count units that hold an error as not finished.
-            write: without it, only say.
+            write: whether to remove rows; if False, the folder is not changed.
+
+        Returns:
+            The finished units: (prompt, sampling, repeat).
 
         Raises:
-            RunFolderError: if a line is no row, or a row appears twice.
+            RunFolderError: if a line is not a valid row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
         decoded: dict[tuple[int, str, int], set[str]] = {}
@@ -206,7 +208,7 @@ class RunFolder(HeldFolder):
             if row.error is not None and drop_errors:
                 failed.add(row.unit)
         rows: dict[str, Sequence[Row]] = {
-            "prompts": prompts,  # written first: nothing counts as finished that has lost its steps
+            "prompts": prompts,  # rewritten first, so that no unit without its steps counts as finished
             "steps": read_lines(self._log("steps"), StepRow),
             "trees": read_lines(self._log("trees"), TreeRow),
         }
@@ -216,8 +218,9 @@ class RunFolder(HeldFolder):
             return finished
         with self._writing():
             self._claim()
-            for name, kept in rows.items():
-                write_lines(self._log(name), [r for r in kept if r.unit in finished], self.keep)
+            for name, table in rows.items():
+                kept = [row for row in table if row.unit in finished]
+                write_lines(self._log(name), kept, self.keep)
         return finished
 
     def failures(self) -> list[PromptRow]:
@@ -226,24 +229,24 @@ class RunFolder(HeldFolder):
         return [row for row in rows if row.error is not None]
 
     def finish(self, manifest: dict[str, Any]) -> None:
-        """Write the tables, then say in the manifest that the run is finished."""
+        """Write the Parquet tables, then mark the run as finished in the manifest."""
         samplings = {s["name"]: i for i, s in enumerate(manifest["samplings"])}
         prompts = read_lines(self._log("prompts"), PromptRow)
         orders = {(*row.unit, row.method): row.order for row in prompts}
 
-        def place(row: Row) -> tuple[int, ...]:
+        def sort_key(row: Row) -> tuple[int, ...]:
             order = orders[*row.unit, row.method]
             step = getattr(row, "step", 0)
             return row.prompt, samplings[row.sampling], row.repeat, order, step
 
         for name, kind in _TABLES.items():
-            rows = sorted(read_lines(self._log(name), kind), key=place)
+            rows = sorted(read_lines(self._log(name), kind), key=sort_key)
             self.keep(self.path / f"{name}.parquet", _parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
 
     def _claim(self) -> None:
-        """Name all that rows are written to, once."""
+        """Claim all files that rows are written to."""
         self.files.claim(*_FILES)
 
     def _log(self, name: str) -> Path:
@@ -251,36 +254,38 @@ class RunFolder(HeldFolder):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say of a write that fails in which folder, and how to go on."""
+        """Turn errors of a write into a RunNotWritten that names the folder and the way out."""
         try:
             yield
         except OSError as error:
             if isinstance(error, RunFolderError):
                 raise
             full = error.errno in DISK_FULL or "No space left" in str(error)
-            mend = "free some space on its disk" if full else "make it writable"
+            remedy = "free some space on its disk" if full else "make it writable"
             raise RunNotWritten(
                 f"{self.path} cannot be written: {error.strerror or error}. Every finished prompt is kept: "
-                f"{mend}, and the same command goes on"
+                f"{remedy}, then resume with the same command"
             ) from None
 
 
 def _without_steps(
     prompts: Sequence[PromptRow], steps: Sequence[Row], trees: Sequence[Row]
 ) -> set[tuple[int, str, int]]:
-    """Units that have lost steps, or some of their trees: a kill cannot do that, a damaged line can."""
-    counts = [Counter((*row.unit, row.method) for row in rows) for rows in (steps, trees)]
-    traced, lost = {row.unit for row in trees}, set()
+    """Units that lack steps, or some of their trees: a kill does not cause that, but damaged lines do."""
+    step_counts = Counter((*row.unit, row.method) for row in steps)
+    tree_counts = Counter((*row.unit, row.method) for row in trees)
+    with_trees, incomplete = {row.unit for row in trees}, set()
     for row in prompts:
-        kept = row.unit in traced and row.verify_s is not None  # trees are those of our loop
-        counted = [count[*row.unit, row.method] for count in counts]
-        if row.error is None and counted != [row.steps, row.steps * kept]:
-            lost.add(row.unit)
-    return lost
+        has_trees = row.unit in with_trees and row.verify_s is not None  # only our loop keeps trees
+        key = (*row.unit, row.method)
+        complete = step_counts[key] == row.steps and tree_counts[key] == row.steps * has_trees
+        if row.error is None and not complete:
+            incomplete.add(row.unit)
+    return incomplete
 
 
 def _completed_hash(config: dict[str, Any]) -> str | None:
-    """The hash of a stored config, keys that were not known then filled in; None if it is invalid."""
+    """The hash of a stored config with defaults for keys added since then; None if it is invalid."""
     refresh()
     try:
         return config_hash(Config.model_validate(config))
@@ -289,9 +294,9 @@ def _completed_hash(config: dict[str, Any]) -> str | None:
 
 
 def _parquet(frame: "polars.DataFrame") -> bytes:
-    """A table as the bytes of its file.
+    """A table as the bytes of a Parquet file.
 
-    In memory, because polars has errors of its own for a disk that is full.
+    It is made in memory because polars raises errors of its own when a disk is full.
     """
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=METADATA)

@@ -1,7 +1,8 @@
-"""What a JSON file of ours must hold to be read, written down once, and the first place where it does not.
+"""Forms of JSON data: declare what a file must hold, and find the first place where it does not.
 
-A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be missing), `each(form)` of a
-list or `by_name(form)` of an object. Keys that no form names are left alone: newer versions may write more.
+A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be missing), `each(form)` for a
+list or `by_name(form)` for an object. Keys that a form does not name are ignored, because newer versions
+may write more.
 """
 
 import math
@@ -24,13 +25,13 @@ Form = Any
 
 @dataclass(frozen=True)
 class Kind:
-    """What one value may be.
+    """A kind of value.
 
     Args:
-        words: such as `a number`.
-        holds: whether a value is one.
+        words: what messages call it, such as `a number`.
+        holds: tells whether a value is of this kind.
         inner: the form of each entry of a list or an object; or, with `whole`, of the object itself.
-        whole: see `inner`.
+        whole: whether `inner` applies to the object itself.
     """
 
     words: str
@@ -55,17 +56,17 @@ DATA = Kind("an object", lambda value: isinstance(value, dict))
 
 
 def each(form: Form) -> Kind:
-    """A list of such."""
+    """A list whose entries have this form."""
     return Kind("a list", lambda value: isinstance(value, list), form)
 
 
 def by_name(form: Form) -> Kind:
-    """An object that holds such, under names of any kind."""
+    """An object whose values have this form, under arbitrary names."""
     return Kind("an object", lambda value: isinstance(value, dict), form)
 
 
 def or_null(form: Form) -> Kind:
-    """Such, or null."""
+    """Data of this form, or null."""
     if isinstance(form, Mapping):
         return Kind(
             "an object or null", lambda value: value is None or isinstance(value, dict), form, True
@@ -75,29 +76,29 @@ def or_null(form: Form) -> Kind:
 
 
 def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
-    """What a JSON file holds.
+    """Read a JSON file.
 
     Args:
-        path: of the file.
-        error: what is raised.
-        way_out: what the user can do, for the message; nothing where a caller adds it, or goes on without.
+        path: the file.
+        error: the class of the error to raise.
+        way_out: what the user can do, for the message; empty if the caller adds it or handles the error.
 
     Raises:
-        TreespecError: `error`, if it cannot be read or is not JSON.
+        TreespecError: `error`, if the file cannot be read or is not JSON.
     """
-    end = f"; {way_out}" if way_out else ""
+    advice = f"; {way_out}" if way_out else ""
     try:
         content = read_bytes(path)
     except Unreadable as problem:
-        raise error(f"{problem}{end}") from problem
+        raise error(f"{problem}{advice}") from problem
     try:
         return parse_json(content, constants=True)
     except Unreadable as problem:
-        raise error(f"{path} is damaged: no JSON: {problem}{end}") from problem
+        raise error(f"{path} is damaged: not JSON: {problem}{advice}") from problem
 
 
 def fits(data: Any, form: Form, path: str = "") -> str | None:
-    """Where data does not fit a form, as `key = value, but must be ...`; None if it does."""
+    """The first misfit of data with a form, such as `key = value, but must be ...`; None if it fits."""
     if isinstance(form, Mapping):
         if not isinstance(data, dict):
             return _wrong(path, data, "an object")
@@ -114,14 +115,17 @@ def fits(data: Any, form: Form, path: str = "") -> str | None:
         return _wrong(path, data, form.words)
     if form.inner is None or data is None:
         return None
-    places: Iterable[tuple[str, Any]]
+    entries: Iterable[tuple[str, Any]]
     if form.whole:
         return fits(data, form.inner, path)
     if isinstance(data, list):
-        places = ((f"{path}[{i}]", value) for i, value in enumerate(data))
+        entries = ((f"{path}[{i}]", value) for i, value in enumerate(data))
     else:
-        places = ((f"{path}.{key}", value) for key, value in data.items())
-    return next((misfit for at, value in places if (misfit := fits(value, form.inner, at))), None)
+        entries = ((f"{path}.{key}", value) for key, value in data.items())
+    for entry_path, value in entries:
+        if problem := fits(value, form.inner, entry_path):
+            return problem
+    return None
 
 
 def _wrong(path: str, value: Any, words: str) -> str:

@@ -1,4 +1,4 @@
-"""The growths of a run, made again from what its manifest says of them and the files that they read."""
+"""Rebuild the growths of a run from its manifest and the files that they read."""
 
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ __all__ = ["growth_of"]
 
 
 def growth_of(method: Method, searched: Path) -> Growth | None:
-    """How the trees of a method grew.
+    """Rebuild the growth that a method used.
 
     Args:
-        method: of the run.
-        searched: the run's folder `search`, where files are looked for first, because a run may have been
-            moved since it named them.
+        method: a method of the run.
+        searched: the run's folder `search`. Files are looked for there first, because the run may have been
+            moved since the manifest was written.
 
     Returns:
-        None if it is none of ours, or a file that it read is gone or has changed.
+        The growth; None if the method has none of ours, or if a file that it read is gone or has changed.
     """
     try:
         shape: Any = TypeAdapter(AnyShape).validate_python(method.growth)
@@ -33,8 +33,9 @@ def growth_of(method: Method, searched: Path) -> Growth | None:
         for key in GROWTH_FILES:
             named = getattr(shape, key, None)
             if named is not None:
-                places = (str(searched / Path(named).name), named)
-                file = next((one for one in places if _is(one, method.files.get(key))), None)
+                paths = (str(searched / Path(named).name), named)
+                digest = method.files.get(key)
+                file = next((path for path in paths if _has_digest(path, digest)), None)
                 if file is None:
                     return None
                 shape = shape.model_copy(update={key: file})
@@ -44,5 +45,5 @@ def growth_of(method: Method, searched: Path) -> Growth | None:
     return tree if isinstance(tree, Growth) else None
 
 
-def _is(path: str, digest: str | None) -> bool:
+def _has_digest(path: str, digest: str | None) -> bool:
     return digest is not None and sha256_of(path) == digest

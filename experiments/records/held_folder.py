@@ -1,4 +1,4 @@
-"""A folder that one process writes at a time: what runs and sweeps share."""
+"""A folder that one process at a time writes to; the base of run folders and sweep folders."""
 
 import os
 from abc import ABC
@@ -18,22 +18,22 @@ __all__ = ["HeldFolder"]
 
 
 class HeldFolder(ABC):
-    """A folder with a manifest, held while it is entered (`with ... as folder:`).
+    """A folder with a manifest, locked while it is entered (`with ... as folder:`).
 
-    It is ours by its mark (`own_files`). A start that is refused before `settle`, and before anything was
-    measured, takes back what it made: all of a new folder; in an older one what was not there before.
+    Its mark says that it is ours (`own_files`). A start that is refused before `settle`, and before it has
+    measured anything, removes what it made: a new folder entirely, in an existing one what it added.
 
     Args:
-        path: made if it does not exist.
+        path: the folder; made if it does not exist.
 
     Raises:
-        OSError: of the class `kind.error`, on entering: the path cannot be had, is not ours, or is held.
+        OSError: `kind.error`, on entering, if the folder cannot be made or read, is not ours, or is locked.
     """
 
     kind: ClassVar[Kind]
-    """What the folder is."""
+    """The kind of folder."""
     writer: ClassVar[str]
-    """Who else may hold it, in messages."""
+    """What messages call the other process that may hold the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,32 +42,32 @@ class HeldFolder(ABC):
 
     @property
     def manifest_path(self) -> Path:
-        """Of the file that says what was started here."""
+        """Path of the manifest."""
         return self.path / self.kind.manifest
 
     def _measured(self) -> bool:
-        """Whether this start has made something that took long, and serves the next."""
+        """Whether this start has made expensive measurements that the next start can use."""
         return False
 
     def settle(self) -> None:
-        """What was made from the beginning stays, whatever comes: there are results in it now."""
+        """Keep what this start has made, whatever happens: the folder holds results now."""
         self.files.settle()
 
     def withdraw(self) -> None:
-        """Take back what was made since the beginning: who only looked leaves nothing."""
+        """Remove what this start has made: one that only looks leaves nothing behind."""
         self.files.undo()
 
     def __enter__(self) -> Self:
         """Mark the folder if it is new, and take the lock."""
         self.files = OwnFiles.begin(self.path, self.kind)
-        held = (
-            f"{self.path} is being written by {self.writer}; wait for it, or give another folder with "
+        in_use = (
+            f"{self.path} is being written by {self.writer}: wait for it, or choose another folder with "
             "--out"
         )
         try:
             self._lock.acquire()
         except Timeout:
-            raise self.kind.error(held) from None
+            raise self.kind.error(in_use) from None
         except OSError as error:
             self.files.undo()
             raise self.kind.error(f"{self.path}: {error.strerror or error}") from None
@@ -75,11 +75,11 @@ class HeldFolder(ABC):
             before = self.files.id
             try:
                 self.files.load()
-            except self.kind.error:  # who held it until now has just taken it back
+            except self.kind.error:  # the process that held the lock has just removed the folder
                 self._leave_nothing()
-                raise self.kind.error(held) from None
+                raise self.kind.error(in_use) from None
             if self.files.id != before:
-                raise self.kind.error(held)
+                raise self.kind.error(in_use)
             self.files.clean()
         except OSError as error:
             self._lock.release()
@@ -89,7 +89,7 @@ class HeldFolder(ABC):
         return self
 
     def _leave_nothing(self) -> None:
-        """Remove the lock that was made in a folder which another process was just removing."""
+        """Remove the lock that was made in a folder while another process was removing the folder."""
         if not os.path.lexists(self.path / MARK):
             with suppress(OSError):
                 (self.path / LOCK).unlink()
@@ -101,7 +101,7 @@ class HeldFolder(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take back what a refused start made, and give the lock back."""
+        """Remove what a refused start made, and release the lock."""
         refused = isinstance(error, TreespecError) and not isinstance(error, NotWritten)
         try:
             if error is not None and (self.files.bare or (refused and not self._measured())):

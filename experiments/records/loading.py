@@ -1,4 +1,4 @@
-"""Reading the folder of a run (SCHEMA.md), finished or still running: its manifest and its rows."""
+"""Read the folder of a run (SCHEMA.md), finished or still running: its manifest and its rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
-"""Plain decoding; greedy texts are compared with those of the first that a run has."""
+"""Kinds of plain decoding; greedy texts are compared with those of the first kind that a run has."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Method:
     """A method, as the manifest describes it.
 
     Args:
-        name: of the method.
+        name: the method's name.
         kind: `generate`, `plain`, `assisted` or `tree`.
-        parents: of its tree, if it has one.
-        law, rule: by sampling setting.
+        parents: parent array of its tree, if the tree is fixed.
+        law: how children are drawn, by sampling setting.
+        rule: the acceptance rule, by sampling setting.
         lossless: whether the output keeps the target's law.
-        straight: whether its trees are chains, which a source brings within a budget.
+        searched: whether a search chose it. Plain decoding that a search chose is not a baseline: with a
+            third copy of the same loop, the fastest baseline would be faster by chance.
+        straight: whether its trees are chains that a source drafts within a budget.
         by_pair: whether the draft model of the run's `models` drafts.
-        searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
-            of one loop would make the fastest of the baselines faster by chance.
-        growth: how its trees grow, or within which budget, as configs write it; None of a tree that is the
-            same at every step.
-        files: the SHA-256 of the files that it reads, by the key that names them.
+        growth: how its trees grow, or their budget, as configs write it; None for a fixed tree.
+        files: SHA-256 of the files that it reads, by the key that names them.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Method:
 
     @property
     def group(self) -> str:
-        """`plain`, `undrafted` (the answer of a search), `assisted`, `chain` or `tree`."""
+        """`plain`, `undrafted` (plain decoding that a search chose), `assisted`, `chain` or `tree`."""
         if self.kind in PLAIN_KINDS:
             return "undrafted" if self.searched else "plain"
         if self.kind != "tree":
@@ -71,7 +71,7 @@ class Method:
 
     @property
     def draft_tokens(self) -> int | None:
-        """Nodes of the tree without its root; 0 for plain decoding, None if not fixed."""
+        """Nodes of the tree without its root; 0 for plain decoding, None if the tree is not fixed."""
         if self.kind in PLAIN_KINDS:
             return 0
         return None if self.parents is None else len(self.parents) - 1
@@ -79,13 +79,13 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class RunRecords:
-    """What a run left in its folder.
+    """The records of a run.
 
     Args:
-        folder: where it lies.
+        folder: the run's folder.
         manifest: the parsed `manifest.json`.
-        all_prompts: one row per prompt, sampling and method, and those of twins.
-        all_steps: one row per step.
+        all_prompts: one row per prompt, sampling setting, repeat and method, including twins.
+        all_steps: one row per step, including those of twins.
     """
 
     folder: Path
@@ -95,22 +95,22 @@ class RunRecords:
 
     @property
     def twins(self) -> Mapping[str, str]:
-        """Second copies of a method that ran beside the first: the method of each, by name."""
+        """Second copies of a method that ran beside the first: twin's name to method's name."""
         return self.manifest.get("twins") or {}
 
     def group_of(self, name: str) -> int:
-        """The number of the group of methods that this method or twin took turns with; 0 if unknown."""
+        """Index of the group that this method or twin took turns in; 0 if unknown."""
         groups = self.manifest.get("groups") or ()
         return next((number for number, names in enumerate(groups) if name in names), 0)
 
     @cached_property
     def prompts(self) -> "pl.DataFrame":
-        """One row per prompt, sampling and method."""
+        """One row per prompt, sampling setting, repeat and method; without twins."""
         return self._without_twins(self.all_prompts)
 
     @cached_property
     def steps(self) -> "pl.DataFrame":
-        """One row per step."""
+        """One row per step; without twins."""
         return self._without_twins(self.all_steps)
 
     def _without_twins(self, rows: "pl.DataFrame") -> "pl.DataFrame":
@@ -118,13 +118,13 @@ class RunRecords:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the manifest and all rows of a run that can be reported.
+        """Read the manifest and all rows of a run, ready to be reported.
 
-        A run that is not finished is read from its JSONL logs; a last line that was cut short is left out.
+        A run that is not finished is read from its JSONL logs; a truncated last line is ignored.
 
         Raises:
-            NoFinishedPrompt: if there is none.
-            RunFolderError: if the folder is no run, is damaged, or has another schema.
+            NoFinishedPrompt: if no prompt is finished without an error.
+            RunFolderError: if the folder is not a run folder, is damaged, or has another schema version.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -145,18 +145,18 @@ class RunRecords:
         return cls(folder, manifest, prompts, steps)
 
     def prompt_text(self, prompt: int) -> str:
-        """The text of a prompt, by its index; empty where the run did not keep it."""
+        """The text of a prompt, by its index; empty if the run did not keep it."""
         texts = self.manifest.get("prompt_texts") or ()
         return texts[prompt] if prompt < len(texts) else ""
 
     @cached_property
     def files(self) -> "Mapping[int, int] | None":
-        """The number of the file that each prompt is an excerpt of; None unless prompts are excerpts.
+        """For each prompt, the number of the file that it is an excerpt of; None unless they are excerpts.
 
-        Several excerpts of a file are alike: they are one sample, not several.
+        Excerpts of one file are alike: they are one sample, not several.
         """
-        asked = self.manifest["config"].get("prompts")
-        if not isinstance(asked, dict) or not asked.get("excerpts"):
+        config = self.manifest["config"].get("prompts")
+        if not isinstance(config, dict) or not config.get("excerpts"):
             return None
         rows = self.prompts.select("prompt", "prompt_id", "category").unique().sort("prompt")
         names = {
@@ -168,14 +168,14 @@ class RunRecords:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return self.manifest.get("finished") is not None
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The methods, in the order of the config."""
-        asked = self.manifest["config"].get("methods")
-        named = None if asked is None else {m.get("name") or m["kind"] for m in asked}
+        configs = self.manifest["config"].get("methods")
+        named = None if configs is None else {m.get("name") or m["kind"] for m in configs}
         return tuple(
             Method(
                 name=m["name"],
@@ -202,7 +202,7 @@ class RunRecords:
 
     @cached_property
     def trees(self) -> "pl.DataFrame":
-        """The drafted tree of each kept step, with its tokens; no rows in runs that kept none.
+        """The drafted trees that the run kept, with their tokens, one per step; may be empty.
 
         Raises:
             RunFolderError: if the file is damaged.
@@ -218,12 +218,12 @@ class RunRecords:
 
 
 def _straight(growth: Mapping[str, Any] | None) -> bool:
-    """Whether this is the budget of chains."""
+    """Whether this is a budget whose trees are chains."""
     return growth is not None and growth.get("kind") == "budget" and growth.get("branching") == 1
 
 
 def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:
-    """The prompt of each step of a method with a fixed tree, in order, and the last node that it accepted.
+    """For each step of a method with a fixed tree, in order: its prompt, and the last accepted node.
 
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
@@ -231,12 +231,12 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
     import polars as pl
 
     assert method.parents is not None
-    shape, ends = TreeShape(method.parents), dict[tuple[int, ...], int]()
+    shape, node_of = TreeShape(method.parents), dict[tuple[int, ...], int]()
     rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
     steps = []
     for prompt, ranks in rows.sort("prompt", "step").select("prompt", "path_ranks").iter_rows():
         path = tuple(ranks)
-        if path not in ends:
+        if path not in node_of:
             node = 0
             for rank in path:
                 if not 0 <= rank < len(shape.children[node]):
@@ -245,34 +245,36 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
                         "its tree does not have"
                     )
                 node = shape.children[node][rank]
-            ends[path] = node
-        steps.append((prompt, ends[path]))
+            node_of[path] = node
+        steps.append((prompt, node_of[path]))
     return steps
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a run says about itself.
+    """Read the manifest of a run.
 
     Raises:
-        RunFolderError: if the folder is no run, is damaged, or has another schema.
+        RunFolderError: if the folder is not a run folder, is damaged, or has another schema version.
     """
     path = folder / "manifest.json"
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run folder: it has no manifest.json")
     return checked_manifest(
         path,
-        "mend it, or run its config anew in another folder",
+        "repair it, or run its config again in another folder",
         "report it with the treespec that wrote it",
     )
 
 
 def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
-    """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
+    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if finished and parquet.is_file():
         try:
             return read_table(parquet, kind)
         except DamagedTable as error:
-            way = f"; remove it, and {log.name} is read, which has the same rows" * log.is_file()
-            raise RunFolderError(f"{error}{way}") from None
+            advice = ""
+            if log.is_file():
+                advice = f"; remove it to read the same rows from {log.name} instead"
+            raise RunFolderError(f"{error}{advice}") from None
     return to_frame(read_lines(log, kind), kind)

@@ -1,7 +1,7 @@
-"""What other processes take of the machine: times measured beside them are not reliable.
+"""Measure how much of the machine other processes use: times measured beside them are not reliable.
 
-`busy_percent` looks for a moment, before a run. `LoadWatch` tells afterwards what a whole run went through,
-from counters that the kernel keeps anyway: nothing waits, and reading them takes a few milliseconds.
+`busy_percent` watches for a moment before a run. `LoadWatch` reports on a whole run afterwards, from
+counters that the kernel keeps anyway; reading them takes a few milliseconds and delays nothing.
 """
 
 import os
@@ -25,29 +25,30 @@ __all__ = [
 ]
 
 BUSY_PERCENT = 15
-"""From when on it is worth a word before a run: a moment is noisy."""
+"""Above this use by other processes, a caution is shown before a run; a momentary reading is noisy."""
 
 BUSY_RUN_PERCENT = 10
-"""The same for the mean of a whole run."""
+"""The same for the mean over a whole run."""
 
 WATCH_S = 0.25
+"""Seconds that `busy_percent` watches for."""
 
 LEAST_S = 1.0
-"""Counters go in steps of a hundredth of a second: shorter stretches tell nothing."""
+"""Shortest time to report on: counters advance in steps of a hundredth of a second."""
 
 LARGEST_GAP_SHARE = 0.1
-"""By how much counters may miss the clock, as a share, before they are of another machine than ours."""
+"""Largest share by which counters may disagree with the clock; beyond it they describe another machine."""
 
 
 class Counters(NamedTuple):
-    """Seconds since some beginning.
+    """CPU times in seconds, counted from an arbitrary moment.
 
     Args:
-        clock: of the wall.
-        cores: cores that this process may use.
-        idle: of these cores, added up.
-        busy: likewise; what the host of a virtual machine took away is in it.
-        ours: of this process and of those that it started, on any core.
+        clock: wall time.
+        cores: number of cores that this process may use.
+        idle: idle time summed over these cores.
+        busy: busy time summed over these cores, including time that the host of a virtual machine stole.
+        ours: CPU time of this process and its descendants, on any core.
     """
 
     clock: float
@@ -58,19 +59,19 @@ class Counters(NamedTuple):
 
 
 def busy_percent() -> float:
-    """Use of all cores by other processes, watched for `WATCH_S`."""
+    """Use of all cores by other processes, in percent, over `WATCH_S` seconds."""
     import psutil
 
-    ours = psutil.Process()
-    ours.cpu_percent()
-    everyone = psutil.cpu_percent(interval=WATCH_S)
-    return round(max(0.0, everyone - ours.cpu_percent() / (psutil.cpu_count() or 1)), 1)
+    process = psutil.Process()
+    process.cpu_percent()
+    total = psutil.cpu_percent(interval=WATCH_S)
+    return round(max(0.0, total - process.cpu_percent() / (psutil.cpu_count() or 1)), 1)
 
 
 def read_counters() -> Counters | None:
-    """The counters now; None where the system has none for single cores (all but Linux).
+    """Read the counters; None where the system has none per core (all but Linux).
 
-    Processes under one torchrun are ours, all of them: they decode the same run.
+    All processes under the same torchrun count as ours, because they decode the same run.
     """
     import psutil
 
@@ -88,16 +89,18 @@ def read_counters() -> Counters | None:
     idle = sum(t.idle + t.iowait for t in times)
     # `user` and `nice` hold the time of guests too.
     busy = sum(t.user + t.nice + t.system + t.irq + t.softirq + t.steal for t in times)
-    if len(times) != len(cores):  # numbered otherwise than cores are: whose are they?
+    if len(times) != len(
+        cores
+    ):  # counters are not numbered like the cores, so they cannot be assigned
         return None
     return Counters(time.monotonic(), len(cores), idle, busy, ours)
 
 
 class LoadWatch:
-    """Watches, from when it is made, what other processes take of the cores that this one may use.
+    """Measures, from its creation on, how much other processes use the cores that this one may use.
 
     Args:
-        read: gives the counters; `read_counters` by default.
+        read: reads the counters; `read_counters` by default.
     """
 
     def __init__(self, read: Callable[[], Counters | None] | None = None) -> None:
@@ -105,43 +108,43 @@ class LoadWatch:
         self._first = self._read()
 
     def busy_percent(self) -> float | None:
-        """The mean since the beginning, in percent of these cores.
+        """Mean use by other processes since the watch was made, in percent of these cores.
 
         Returns:
-            None where it cannot be told: no counters, less than a second, or counters that contradict the
-            clock or this process's own time (of a container that sees another machine's, say).
+            None if unknown: no counters, less than a second, or counters that contradict the clock or this
+            process's own time (as in a container that sees another machine's counters).
         """
         first, now = self._first, self._read()
         if first is None or now is None or first.cores != now.cores:
             return None
         clock, _, idle, busy, ours = (b - a for a, b in zip(first, now, strict=True))
-        there = clock * now.cores
-        if clock < LEAST_S or abs(idle + busy - there) > LARGEST_GAP_SHARE * there:
+        available = clock * now.cores
+        if clock < LEAST_S or abs(idle + busy - available) > LARGEST_GAP_SHARE * available:
             return None
-        if busy - ours < -LARGEST_GAP_SHARE * there:
+        if busy - ours < -LARGEST_GAP_SHARE * available:
             return None
         return round(100 * max(0.0, busy - ours) / (idle + busy), 1)
 
 
 NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
-"""What a busy machine does to times that are taken as they were measured."""
+"""What a busy machine means for times that are used as measured."""
 
 IN_TURNS = (
-    "tokens per second are those beside them. Methods took turns, so ratios between methods allow for it "
-    "as far as their intervals say."
+    "tokens per second were measured under this load. Methods took turns, so ratios between methods allow "
+    "for it as far as their intervals say."
 )
-"""What it does to methods that took turns step by step."""
+"""What it means for methods that took turns step by step."""
 
 
 def busy_sentence(
     percent: float | None, during: str = "the run", means: str = NOT_RELIABLE
 ) -> str | None:
-    """What to say of a mean over a run; None if nothing need be said, or it is not known.
+    """A caution about a busy machine; None if it was quiet enough, or if its use is unknown.
 
     Args:
-        percent: as `LoadWatch` gives it.
+        percent: mean use by other processes, as from `LoadWatch`.
         during: what was measured meanwhile.
-        means: what follows from it.
+        means: what follows for the times.
     """
     if percent is None or percent <= BUSY_RUN_PERCENT:
         return None
@@ -149,11 +152,11 @@ def busy_sentence(
 
 
 def _used(process: "psutil.Process") -> float:
-    """CPU seconds of a process and of its children that have ended; 0 if it has just gone itself."""
+    """CPU seconds of a process and of its children that have ended; 0 if the process has just ended."""
     import psutil
 
     try:
-        t = process.cpu_times()
+        times = process.cpu_times()
     except psutil.Error:
         return 0.0
-    return t.user + t.system + t.children_user + t.children_system
+    return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""What a run says about itself: config, code, versions, hardware, models, methods."""
+"""The manifest of a run: config, code, versions, hardware, models, methods."""
 
 import hashlib
 import json
@@ -49,15 +49,15 @@ GROWTH_FILES = ("calibration", "latency")
 """Keys of a growth that name files."""
 
 _DRAFT_FILES = ("warm", "datastore", "file", "files")
-"""Keys of draft sources that name one, or several."""
+"""Keys of draft sources that name a file, or several."""
 
 LARGEST_FILE = 2**35
-"""Bytes of a file that is hashed: a datastore of four thousand million tokens."""
+"""Most bytes of a file that is hashed: a datastore of four billion tokens."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 NO_PART = ("output", "tracker")
-"""Keys of a config that decide where rows go, not what is in them."""
+"""Keys of a config that say where rows go, but do not affect the rows."""
 
 
 def new_manifest(
@@ -76,7 +76,7 @@ def new_manifest(
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
-    started = session_data(meters)
+    session = session_data(meters)
     return {
         "schema_version": SCHEMA_VERSION,
         "name": config.name,
@@ -87,9 +87,9 @@ def new_manifest(
         "prompts_hash": prompts_hash,
         "prompts_revision": prompts_revision,
         "prompt_texts": list(prompt_texts),
-        "created": started["started"],
+        "created": session["started"],
         "finished": None,
-        "sessions": [started],
+        "sessions": [session],
         **environment(),
         "seed": config.seed,
         "models": dict(models),
@@ -108,7 +108,7 @@ def new_manifest(
 
 
 def environment() -> dict[str, Any]:
-    """What a figure was measured with: code, versions of packages, hardware."""
+    """What a measurement was made with: code, versions of packages, hardware."""
     return {
         "treespec_version": _version("treespec-decoding"),
         "git_hash": git_hash(),
@@ -119,19 +119,19 @@ def environment() -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, ISO 8601 in UTC."""
+    """The current time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
-    """A start or resumption: when, by which code, on what, what an idle machine took, and its load."""
+    """An entry of `sessions`: time, code, versions, hardware, idle power, and the load, not yet known."""
     about = environment()
-    kept = {key: about[key] for key in ("git_hash", "versions", "hardware")}
-    return {"started": now(), **kept, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
+    recorded = {key: about[key] for key in ("git_hash", "versions", "hardware")}
+    return {"started": now(), **recorded, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
 
 
 def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
-    """The manifest with what other processes took of the CPU in the latest session."""
+    """The manifest with the use of the CPU by other processes in the latest session."""
     *earlier, latest = manifest["sessions"]
     return manifest | {"sessions": [*earlier, latest | {"busy_percent": busy_percent}]}
 
@@ -142,34 +142,34 @@ def config_data(config: Config) -> dict[str, Any]:
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 of the config, but for where its rows go."""
+    """SHA-256 of the config without the keys that say where rows go."""
     data = {key: value for key, value in config_data(config).items() if key not in NO_PART}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def method_data(method: BuiltMethod) -> dict[str, Any]:
-    """What a manifest says of a method: how it drafts and decides."""
+    """An entry of `methods` in the manifest: how a method drafts and decides."""
     drafts, choices = isinstance(method.config, TreeMethod), method.choices
     shape = method.shape if drafts else None
-    grown, size = None, getattr(method.tree, "size", None)
+    growth, size = None, getattr(method.tree, "size", None)
     files: dict[str, str | None] = {}
     if isinstance(method.config, TreeMethod) and shape is None:
-        grown = method.config.shape.model_dump(mode="json")
-        files = {key: sha256_of(grown[key]) for key in GROWTH_FILES if grown.get(key) is not None}
+        growth = method.config.shape.model_dump(mode="json")
+        files = {key: sha256_of(growth[key]) for key in GROWTH_FILES if growth.get(key) is not None}
     if isinstance(method.config, TreeMethod):
         draft = method.config.draft.model_dump(mode="json")
-        files |= {place: sha256_of(path) for place, path in _named_files(draft, "draft")}
+        files |= {key: sha256_of(path) for key, path in _named_files(draft, "draft")}
     return {
         "name": method.name,
         "kind": method.kind,
         "parents": None if shape is None else list(shape.parents),
-        # A growth of a plug-in need not say how large its trees become.
+        # A growth of a plug-in need not state the size of its trees.
         "size": size if drafts and isinstance(size, int) else None,
         "depth": method.max_depth if drafts else None,
         "draft": method.config.draft.model_dump()
         if isinstance(method.config, TreeMethod)
         else None,
-        "growth": grown,
+        "growth": growth,
         "files": files or None,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
@@ -178,20 +178,20 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     }
 
 
-def _named_files(draft: Any, place: str) -> Iterator[tuple[str, str]]:
-    """The files that a draft source reads, those of its parts too, and where the config names them."""
+def _named_files(draft: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The config key and the path of each file that a draft source, or a source within it, reads."""
     if isinstance(draft, dict):
         for key, value in draft.items():
-            inner = f"{place}.{key}"
+            inner = f"{path}.{key}"
             if key in _DRAFT_FILES and isinstance(value, str):
                 yield inner, value
             elif key in _DRAFT_FILES and isinstance(value, list):
-                yield from ((f"{inner}[{i}]", path) for i, path in enumerate(value))
+                yield from ((f"{inner}[{i}]", file) for i, file in enumerate(value))
             else:
                 yield from _named_files(value, inner)
     elif isinstance(draft, list):
-        for i, part in enumerate(draft):
-            yield from _named_files(part, f"{place}[{i}]")
+        for i, source in enumerate(draft):
+            yield from _named_files(source, f"{path}[{i}]")
 
 
 def sha256_of(path: str) -> str | None:
@@ -214,16 +214,16 @@ _RESULTS = ":(exclude)experiments/benchmarks/results"
 
 
 def git_hash(root: Path = _ROOT) -> str | None:
-    """The commit of a repository, `-dirty` if tracked files differ (as git describe has it).
+    """The commit of a repository, with `-dirty` if tracked files differ (as in `git describe`).
 
-    Files that git does not know, and results of benchmarks, do not count: they change no code, and a
-    benchmark that writes its results as it goes is not made dirty by them.
+    Untracked files and results of benchmarks do not count: they change no code, and a benchmark that writes
+    results while it runs should not make its own commit dirty.
 
     Args:
-        root: of the working tree; by default that of the project's own code.
+        root: root of the working tree; by default that of the project's own code.
 
     Returns:
-        None if it is no working tree, or git does not answer.
+        The commit; None if `root` is not a working tree, or git fails.
     """
     if not (root / ".git").exists():
         return None

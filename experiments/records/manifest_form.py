@@ -1,4 +1,4 @@
-"""What a manifest must hold to be reported, compared and continued (SCHEMA.md), whoever wrote it."""
+"""What a manifest must hold to be reported, compared and resumed, and the check of it (SCHEMA.md)."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -29,7 +29,7 @@ from treespec.tree import TreeShape
 __all__ = ["KINDS", "PLUGINS", "checked_manifest"]
 
 KINDS = ("generate", "plain", "assisted", "tree")
-"""Of methods."""
+"""The kinds of methods."""
 
 PLUGINS = {
     "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
@@ -37,7 +37,7 @@ PLUGINS = {
         "module": NAME, "sha256": or_null(TEXT), "distribution": or_null(TEXT), "version": or_null(TEXT),
     })),
 }  # fmt: skip
-"""Of the manifest of a run or sweep."""
+"""The form of the plug-in keys in the manifest of a run or sweep."""
 
 _PARENT = Kind("an integer of at least -1", lambda v: type(v) is int and -1 <= v < 2**31)
 _KIND = Kind(f"one of {', '.join(KINDS)}", lambda value: value in KINDS)
@@ -102,18 +102,19 @@ _MANIFEST = {
 def checked_manifest(
     path: Path, way_out: str, other: str, needed: Collection[str] = tuple(_MANIFEST)
 ) -> dict[str, Any]:
-    """The manifest in a file, if everything that is read from manifests is in it.
+    """Read a manifest, and check that it holds everything that is read from manifests.
 
-    Keys of its config that have another name now are named so.
+    Keys of its config that have been renamed get their new names.
 
     Args:
-        path: of the file.
-        way_out: what the user can do about a damaged one.
-        other: what can be done where a treespec of another schema wrote it.
-        needed: keys that may not be missing; all that reports read, by default.
+        path: the manifest's file.
+        way_out: what the user can do about a damaged manifest, for messages.
+        other: what the user can do about a manifest of another schema version.
+        needed: keys that must be present; by default all that reports read.
 
     Raises:
-        RunFolderError: naming the file, the key and its value, or the other schema.
+        RunFolderError: if the manifest is damaged or has another schema version; names the file, the key
+            and its value, or the versions.
     """
     data = parsed(path, RunFolderError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -125,19 +126,21 @@ def checked_manifest(
     }
     problem = fits(data, form) or _inconsistent(data)
     if problem:
-        raise RunFolderError(f"{path} is damaged, or no manifest of a run: {problem}; {way_out}")
+        raise RunFolderError(
+            f"{path} is damaged, or is not the manifest of a run: {problem}; {way_out}"
+        )
     return data | {"config": with_new_names(data["config"])} if "config" in data else data
 
 
 def _inconsistent(manifest: dict[str, Any]) -> str | None:
-    """What cannot be, though every value by itself could."""
+    """What is inconsistent in a manifest whose values are valid individually; None if nothing is."""
     for key in ("methods", "samplings"):
         names = [entry["name"] for entry in manifest.get(key, ())]
         if not names and key in manifest:
             return f"{key} = [], but must hold at least one"
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            return f"{key}: the name {in_json(twice)} appears twice"
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            return f"{key}: the name {in_json(duplicate)} appears twice"
     for i, method in enumerate(manifest.get("methods", ())):
         if method.get("parents") is not None:
             try:

@@ -1,15 +1,15 @@
-"""The mark of a folder: the file `.treespec`, which says that it is ours, and what we made in it.
+"""The mark of a folder: the file `.treespec`, which says that the folder is ours, and lists what we made.
 
-It is written before anything else. A line is a JSON object:
+It is written before anything else. Each line is a JSON object:
 
     {"treespec": "run", "id": "<32 hex digits>", "version": 1}    the first; the manifest repeats the id
     {"made": "search/"}                                           we are about to make this file or folder
-    {"made": "jobs/a/run/", "id": "<32 hex digits>"}              the same, of a folder with its own mark
+    {"made": "jobs/a/run/", "id": "<32 hex digits>"}              the same, for a folder with its own mark
     {"gone": "search/"}                                           we have removed it
 
-Lines are only ever appended, and synced before the file is made that they name. So a kill leaves nothing
-unnamed, at most a last line that is cut short and names nothing yet. What is not whole yet has a name that
-holds the id, which nobody else can have given.
+Lines are only ever appended, and are synced to disk before the file that they name is made. A kill
+therefore leaves no file unlisted, and at most a truncated last line, whose file does not exist yet. An
+incomplete file has a temporary name that contains the id, which nobody else uses.
 """
 
 import json
@@ -30,11 +30,13 @@ __all__ = ["LOCK", "MARK", "VERSION", "Mark", "new_id"]
 
 MARK, LOCK = ".treespec", ".lock"
 VERSION = 1
-"""Of the mark."""
+"""Version of the mark's format."""
 
 LONGEST_HEAD = 200
+"""Most bytes of the first line."""
+
 LARGEST_MARK = 1 << 28
-"""Bytes of a mark: a thousand times what the largest sweep needs."""
+"""Most bytes of a mark: a thousand times what the largest sweep needs."""
 
 
 class _Head(BaseModel):
@@ -55,14 +57,14 @@ class _Line(BaseModel):
 
 @dataclass
 class Mark:
-    """What a mark says.
+    """The content of a mark.
 
     Args:
-        folder: that it is in.
-        kind: of the folder, by its name.
-        id: of the folder.
-        names: what is made in the folder, relative to it, with `/` between the parts; those of folders end
-            with one. Folders that have a mark of their own have its id, all others None.
+        folder: the folder that it marks.
+        kind: name of the folder's kind.
+        id: the folder's id.
+        names: paths of what we made, relative to the folder and with `/` as separator; paths of folders end
+            with `/`. The value is the id of a folder that has a mark of its own, otherwise None.
     """
 
     folder: Path
@@ -72,11 +74,11 @@ class Mark:
 
     @classmethod
     def make(cls, folder: Path, kind: str, own_id: str) -> None:
-        """Write the mark of a folder, whole or not at all. It names the lock.
+        """Write the mark of a folder atomically. It lists the lock.
 
         Raises:
-            FileExistsError: if something has its name.
-            OSError: if it cannot be written; nothing is left of it.
+            FileExistsError: if something of this name exists.
+            OSError: if it cannot be written; then nothing is left of it.
         """
         head = {"treespec": kind, "id": own_id, "version": VERSION}
         lines = (json.dumps(line) + "\n" for line in (head, {"made": LOCK}))
@@ -90,58 +92,61 @@ class Mark:
             Unreadable: if it has none, or one of a newer version. The message begins with the path.
         """
         path = folder / MARK
-        none = f"{path} is no mark of treespec"
+        no_mark = f"{path} is not a mark of treespec"
         if path.is_symlink() or not path.is_file():
-            raise Unreadable(none)
+            raise Unreadable(no_mark)
         first, *lines = read_bytes(path, LARGEST_MARK).split(b"\n")
         try:
             head = _Head.model_validate_json(first[:LONGEST_HEAD])
         except ValidationError:
-            raise Unreadable(none) from None
+            raise Unreadable(no_mark) from None
         if not lines:
-            raise Unreadable(none)
+            raise Unreadable(no_mark)
         if head.version > VERSION:
             raise Unreadable(
                 f"{path} has version {head.version}, but this treespec knows versions up to {VERSION}"
             )
         mark = cls(folder, head.treespec, head.id)
-        for line in lines[:-1]:  # the last has no end: it was cut short
-            mark._take(line)
+        for line in lines[:-1]:  # the last one has no line end: it is empty or truncated
+            mark._apply(line)
         return mark
 
-    def _take(self, line: bytes) -> None:
+    def _apply(self, line: bytes) -> None:
+        """Update the names by a line of the file; truncated lines are ignored."""
         try:
-            said = _Line.model_validate_json(line)
-        except ValidationError:  # cut short by a kill, and closed by the next line
+            entry = _Line.model_validate_json(line)
+        except ValidationError:  # truncated by a kill; a later start ended the line
             return
-        if said.made is not None and _inside(said.made):
-            self.names[said.made] = said.id
-        if said.gone is not None:
-            self.names.pop(said.gone, None)
+        if entry.made is not None and _inside(entry.made):
+            self.names[entry.made] = entry.id
+        if entry.gone is not None:
+            self.names.pop(entry.gone, None)
 
     def say_made(self, names: Mapping[str, str | None]) -> None:
-        """Write down names that are about to be made, and the ids of those that get marks of their own."""
+        """List names that are about to be made, with the ids of folders that get marks of their own."""
         self._append(
             {"made": n} | ({} if own_id is None else {"id": own_id}) for n, own_id in names.items()
         )
         self.names |= names
 
     def say_gone(self, names: Iterable[str]) -> None:
-        """Write down names that have been removed."""
+        """Record that these names have been removed."""
         gone = list(names)
         self._append({"gone": name} for name in gone)
         for name in gone:
             self.names.pop(name, None)
 
-    def _append(self, said: Iterable[Mapping[str, str]]) -> None:
-        """Append lines and wait until the disk has them."""
-        text = "".join(json.dumps(line) + "\n" for line in said).encode()
+    def _append(self, entries: Iterable[Mapping[str, str]]) -> None:
+        """Append lines, and wait until they are on disk."""
+        text = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
         if not text:
             return
         flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         with open(os.open(self.folder / MARK, flags), "r+b", buffering=0) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-            if file.read(1) != b"\n":  # a line that was cut short must not become another name
+            if (
+                file.read(1) != b"\n"
+            ):  # end a truncated line, so that it does not merge with the next
                 text = b"\n" + text
             left = memoryview(text)
             while left:
@@ -149,11 +154,11 @@ class Mark:
             os.fsync(file.fileno())
 
     def temporary(self) -> Path:
-        """A name for a file that is not whole yet: ours without a line, and nobody else's."""
+        """A path for an incomplete file, recognisable as ours by the id although it is not listed."""
         return self.folder / f"{self._temporaries}{secrets.token_hex(8)}.tmp"
 
     def temporaries(self) -> list[Path]:
-        """The files that are not whole; none are being written if nobody else writes in the folder."""
+        """The incomplete files in the folder; leftovers, unless another process is writing them."""
         return list(self.folder.glob(f"{self._temporaries}*.tmp"))
 
     @property
@@ -162,11 +167,11 @@ class Mark:
 
 
 def new_id() -> str:
-    """An id that no folder has."""
+    """A new, random id."""
     return secrets.token_hex(16)
 
 
 def _inside(name: str) -> bool:
-    """Whether a name can only be that of something in the folder."""
+    """Whether a name lies within the folder, and is not the mark itself."""
     parts = name.removesuffix("/").split("/")
     return name != MARK and "\0" not in name and not {"", ".", ".."} & set(parts)

@@ -1,4 +1,4 @@
-"""What a run's folder `search/` holds: how often children are accepted, and times."""
+"""The measurements in a run's folder `search/`: how often children are accepted, and pass times."""
 
 import warnings
 from collections.abc import Mapping
@@ -30,21 +30,21 @@ __all__ = [
 ]
 
 STAMP = "config.json"
-"""Which config, and which prefix, the files beside it are of."""
+"""File that records which config and which prefix the other files of the folder belong to."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
-"""Laws whose first child is drawn and accepted as that of another law: for chains one trace serves both."""
+"""Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Traces and times.
+    """Traces and pass times.
 
     Args:
-        search: what was asked for.
-        traces: by sampling setting and law.
-        latency: the times.
-        prefix: committed tokens at which times are read: in the middle of a text of the run.
+        search: the config's `search`.
+        traces: the recorded traces, by sampling setting and law.
+        latency: the latency model.
+        prefix: number of committed tokens at which times are read: the middle of a text of the run.
     """
 
     search: SearchConfig
@@ -53,21 +53,21 @@ class Measured:
     prefix: int
 
     def trace(self, sampling: str, law: str, chain: bool = False) -> Trace | None:
-        """What was recorded for a law; for a chain, of a law with the same first child."""
+        """The trace of a law, or for a chain that of a law with the same first child; None without."""
         recorded = self.traces.get((sampling, law))
         return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
 
     def of_other_rule(self, rule: str, sampling: str, law: str, shape: TreeShape) -> str | None:
-        """The rule of what was recorded for a tree, where it says nothing of what another rule accepts.
+        """The rule that a tree's trace was recorded with, if its rates do not hold for another rule.
 
         Args:
-            rule: that is asked about.
-            sampling: name of the setting.
+            rule: the other rule.
+            sampling: name of the sampling setting.
             law: how children are drawn.
             shape: the tree.
 
         Returns:
-            None if both rules accept alike, or nothing was recorded.
+            The recorded rule; None if both rules accept alike, or nothing was recorded.
         """
         trace = self.trace(sampling, law, shape.is_chain)
         if trace is None or accepts_alike(rule, trace.rule, shape, trace.greedy):
@@ -75,23 +75,23 @@ class Measured:
         return trace.rule
 
     def recorded(self, sampling: str, law: str) -> Trace:
-        """What was recorded for a law.
+        """The trace of a law.
 
         Raises:
-            ConfigError: if nothing was.
+            ConfigError: if none was recorded.
         """
         trace = self.trace(sampling, law)
         if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
             raise ConfigError(
-                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
+                f"{sampling}: law '{law}' was not recorded, only {known}: leave the law out"
             )
         return trace
 
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
-        """Rates by depth and rank, deep levels drawn to those of all.
+        """Acceptance rates by depth and rank, with deep levels shrunk towards the rates over all levels.
 
-        What the sample cannot support is in its `warnings`; it shows in the intervals of what follows.
+        Limits of a small sample are in the estimate's `warnings`, and in the intervals derived from it.
 
         Raises:
             ConfigError: if the law was not recorded.
@@ -108,27 +108,27 @@ class Measured:
             )
 
     def default_law(self, sampling: str) -> str:
-        """The law of trees under a setting: drawn without replacement, or none at temperature 0."""
-        drawn = str(Law.WITHOUT_REPLACEMENT)
-        return drawn if (sampling, drawn) in self.traces else str(Law.DETERMINISTIC)
+        """The default law of trees in a setting: without replacement, or deterministic at temperature 0."""
+        sampled = str(Law.WITHOUT_REPLACEMENT)
+        return sampled if (sampling, sampled) in self.traces else str(Law.DETERMINISTIC)
 
 
 def load_measured(config: Config, folder: Path) -> Measured:
-    """What was measured before a run, as its folder `search/` keeps it.
+    """Read the measurements of a run from its folder `search/`.
 
     Raises:
-        RunFolderError: if a file is missing.
+        RunFolderError: if a file is missing or damaged.
     """
     assert config.search is not None
     stamp, times = folder / STAMP, folder / "latency.json"
     traces = {}
     for i, setting in enumerate(config.samplings):
-        usual = Law.DETERMINISTIC if setting.temperature == 0 else Law.WITHOUT_REPLACEMENT
+        default = Law.DETERMINISTIC if setting.temperature == 0 else Law.WITHOUT_REPLACEMENT
         for law in Law:
             path = trace_path(folder, i, law)
             if path.exists():
                 traces[setting.name, str(law)] = Trace.load(path)
-            elif law is usual:
+            elif law is default:
                 raise RunFolderError(f"{path} is missing: start over with --fresh")
     for path in (stamp, times):
         if not path.exists():
@@ -138,11 +138,11 @@ def load_measured(config: Config, folder: Path) -> Measured:
 
 
 def advice_kept(folder: Path, place: int) -> dict[str, str]:
-    """What searches advised before a run, by the method that got the tree.
+    """The verdicts of the searches before a run, by the method that got the tree.
 
     Args:
-        folder: that measurements are kept in.
-        place: of the sampling setting.
+        folder: the folder `search/` of the run.
+        place: index of the sampling setting.
 
     Raises:
         RunFolderError: if the file is damaged.
@@ -153,11 +153,11 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
     data = parsed(path, RunFolderError, way_out)
     if problem := fits(data, by_name({"verdict": TEXT})):
         raise RunFolderError(f"{path} is damaged: {problem}; {way_out}")
-    return {method: said["verdict"] for method, said in data.items()}
+    return {method: advice["verdict"] for method, advice in data.items()}
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
-    """What a folder of measurements says of itself.
+    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times.
 
     Raises:
         RunFolderError: if the file is damaged.
@@ -170,5 +170,5 @@ def stamped(stamp: Path) -> dict[str, Any]:
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:
-    """Where the trace of a law is, by the number of the sampling setting."""
+    """Path of the trace of a law, for the sampling setting with this index."""
     return folder / f"trace-{sampling}-{law}.npz"

@@ -1,4 +1,4 @@
-"""What one method did with one prompt, before it becomes a record."""
+"""The result of decoding one prompt with one method, before it becomes rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "Outcome", "StepOutcome"]
 
 STAGES = ("draft", "verify", "accept", "commit")
-"""What a step of our loop is divided into, in the order in which it happens."""
+"""The stages of a step of our loop, in order."""
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """One step: a pass of the target, and what led to it.
+    """One step: a pass of the target, and the drafting before it.
 
     Args:
-        shape: of the drafted tree; a chain in assisted generation, the root alone in `generate`.
-        tokens: of its nodes, the root first.
+        shape: shape of the drafted tree; a chain in assisted generation, the root alone in `generate`.
+        tokens: tokens of the nodes, the root first.
         verdict: what was accepted.
-        kept: tokens that went into the text.
-        seconds: of each stage; empty for the methods of transformers.
-        at: seconds since 1970 when the step began, by a clock that does not jump within a process.
+        kept: number of tokens that went into the text.
+        seconds: time of each stage; empty for the methods of transformers.
+        at: start of the step in seconds since 1970, by a clock that does not jump within a process.
         took: seconds of the whole step, without the prefill and without the steps of other methods.
-        prefill_s: seconds of the prefill, which the first step of a text did before; 0 for the others.
-        origins: of each node, the sources that drafted it; empty unless several, or the
-            levels of a cascade, draft one tree.
+        prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
+        origins: for each node, the sources that drafted it; empty unless several sources, or the levels of
+            a cascade, draft one tree.
     """
 
     shape: "TreeShape"
@@ -50,16 +50,16 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The text and how it came about; the fields are those of `records.PromptRow`.
+    """A decoded text with its counts and times; see `records.rows.PromptRow`.
 
     Args:
-        tokens: new ids.
-        target_passes: forward calls of the target after the prefill.
-        accepted: draft tokens accepted.
-        drafted: draft tokens verified.
+        tokens: the new token ids.
+        target_passes: number of forward calls of the target after the prefill.
+        accepted: number of draft tokens accepted.
+        drafted: number of draft tokens verified.
         prefill_s: seconds of the prefill.
-        total_s: seconds in all, without the turns of other methods.
-        steps: one for each pass.
+        total_s: total seconds, without the turns of other methods.
+        steps: the steps, one for each pass of the target.
     """
 
     tokens: tuple[int, ...]
@@ -72,7 +72,7 @@ class Outcome:
 
     @classmethod
     def of(cls, steps: Iterable[StepOutcome]) -> Self:
-        """The outcome of a text that has ended."""
+        """Sum up the steps of a text."""
         steps = tuple(steps)
         prefill_s = sum(step.prefill_s for step in steps)
         return cls(
@@ -91,5 +91,5 @@ class Outcome:
         return all(step.seconds for step in self.steps)
 
     def stage_seconds(self, stage: str) -> float | None:
-        """Sum over the steps, None for the methods of transformers."""
+        """Seconds of a stage summed over the steps; None for the methods of transformers."""
         return sum(step.seconds[stage] for step in self.steps) if self.staged else None

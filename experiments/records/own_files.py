@@ -1,7 +1,7 @@
-"""What is ours in a folder, by its mark: which names are free, what is made, and what may be removed.
+"""Our own files in a folder, as listed in its mark: what may be written, and what may be removed.
 
-A name is written down in the mark before the file is made, and nothing is removed that is not in it. A
-listed file that somebody has replaced by another file of the same name still counts as ours.
+A name is listed in the mark before the file is made, and nothing is removed that is not listed. A listed
+file that somebody has replaced by another file of the same name still counts as ours.
 """
 
 import os
@@ -27,13 +27,13 @@ class Kind:
     """A kind of folder.
 
     Args:
-        name: in the mark.
-        what: in messages.
+        name: its name in the mark.
+        what: its name in messages.
         manifest: the file that repeats the mark's id, as `folder_id`.
-        places: matches every file that is written in such a folder, but for what another kind writes in it.
-        folders: that files are written in.
-        error: what is raised when something cannot be written.
-        foreign: what is raised when the folder, or a file in the way, is not ours.
+        places: matches every file that is written in such a folder, except in inner folders.
+        folders: the folders in it that files are written to.
+        error: raised if something cannot be written.
+        foreign: raised if the folder, or a file where we write, is not ours.
         inner: kind of the folders in it that have marks of their own.
     """
 
@@ -48,11 +48,11 @@ class Kind:
 
 
 class OwnFiles:
-    """What is ours in a folder; see `begin` and `opened`. Names are those of `Mark`.
+    """Our files in a folder; use `begin` or `opened` to make one. Names are as in `Mark.names`.
 
     Args:
-        path: of the folder.
-        kind: of it.
+        path: the folder.
+        kind: the folder's kind.
     """
 
     def __init__(self, path: Path, kind: Kind) -> None:
@@ -65,18 +65,18 @@ class OwnFiles:
 
     @property
     def id(self) -> str:
-        """Of the folder."""
+        """The folder's id."""
         return self.mark.id
 
     # -- whose folder -----------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, path: Path, kind: Kind) -> "OwnFiles":
-        """Mark a folder that is empty or missing, or take up one that has our mark.
+        """Make and mark a folder that is missing or empty, or open one that has our mark.
 
         Raises:
-            OSError: `kind.foreign`, if it is none of ours, before anything is written; `kind.error`, if it
-                cannot be had.
+            OSError: `kind.foreign`, if the folder is not ours, before anything is written; `kind.error`, if
+                it cannot be made or read.
         """
         files = cls(path, kind)
         try:
@@ -85,7 +85,7 @@ class OwnFiles:
                 with suppress(FileExistsError):  # another process was faster
                     Mark.make(path, kind.name, new_id())
                     files._marked, files._began = True, {LOCK}
-            files._take_up()
+            files._open()
         except kind.error:
             files.undo()
             raise
@@ -96,83 +96,81 @@ class OwnFiles:
 
     @classmethod
     def opened(cls, path: Path, kind: Kind) -> "OwnFiles":
-        """Take up a folder that has our mark.
+        """Open a folder that has our mark.
 
         Raises:
-            OSError: `kind.foreign`, if it has none, or something of others is where we write.
+            OSError: `kind.foreign`, if it has none, or if a file that is not ours is where we write.
         """
         files = cls(path, kind)
-        files._take_up()
+        files._open()
         return files
 
     def load(self) -> None:
-        """Read the mark, and which names are ours now.
+        """Read the mark, which lists the names that are ours now.
 
         Raises:
-            OSError: if it is no mark of this kind.
+            OSError: `kind.foreign`, if it is not a mark of this kind.
         """
         try:
             mark = Mark.read(self.path)
         except Unreadable as problem:
             raise self.kind.foreign(
-                f"{problem}, so {self.path} is not written: give another folder with --out"
+                f"{problem}, so nothing is written to {self.path}: choose another folder with --out"
             ) from None
         if mark.kind != self.kind.name:
             raise self.kind.foreign(
                 f"{self.path} is not a {self.kind.what}, but another folder of treespec ({mark.kind}): "
-                "give another folder with --out"
+                "choose another folder with --out"
             )
         self.mark = mark
 
     def _make_folder(self) -> None:
-        """Make the folder and those above it, as far as they are missing."""
+        """Make the folder, and the folders above it that are missing."""
         missing = self.path
         if missing.is_symlink() and not missing.exists():
-            raise self.kind.error(
-                f"{self.path} is a link that leads nowhere; give another with --out"
-            )
+            raise self.kind.error(f"{self.path} is a broken link: choose another folder with --out")
         while not os.path.lexists(missing):
             self._parents.append(missing)
             missing = missing.parent
         for folder in reversed(self._parents):
             folder.mkdir(exist_ok=True)
         if not self.path.is_dir():
-            raise self.kind.error(f"{self.path} is a file; give another folder with --out")
+            raise self.kind.error(f"{self.path} is a file: choose another folder with --out")
 
-    def _take_up(self) -> None:
-        """Read the mark; refuse a manifest of another folder, and files of others where we write."""
+    def _open(self) -> None:
+        """Read the mark; refuse a manifest of another folder, and foreign files where we write."""
         if not os.path.lexists(self.path / MARK):
             first = min((entry.name for entry in self.path.iterdir()), default="nothing")
             raise self.kind.foreign(
                 f"{self.path} holds files ({first}, ...) but is not a {self.kind.what}: it has no file "
-                f"{MARK} (nor has one of an older version, which can be read but not written); give "
+                f"{MARK} (folders of older versions lack it, and can be read but not written); choose "
                 "another folder with --out"
             )
         self.load()
         self._require_own_manifest()
         folders = [f"{folder}/" for folder in self.kind.folders]
         self.require_free([*self.mark.names, *folders])
-        there = [folder for folder in ("", *folders) if (self.path / folder).is_dir()]
-        inside = [folder + name for folder in there for name in os.listdir(self.path / folder)]
-        self.require_free(name for name in inside if self.kind.places.fullmatch(name))
+        present = [folder for folder in ("", *folders) if (self.path / folder).is_dir()]
+        names = [folder + name for folder in present for name in os.listdir(self.path / folder)]
+        self.require_free(name for name in names if self.kind.places.fullmatch(name))
 
     def _require_own_manifest(self) -> None:
         path = self.path / self.kind.manifest
         if self.kind.manifest not in self.mark.names or not path.is_file():
             return
-        with suppress(Unreadable):  # a damaged one is told by who reads it
+        with suppress(Unreadable):  # whoever reads a damaged manifest reports it
             data = parse_json(read_bytes(path), constants=True)
             if isinstance(data, dict) and data.get("folder_id") != self.id:
                 raise self.kind.foreign(
                     f"{path} does not belong to this {self.kind.what}: its folder_id is not the id in "
-                    f"{MARK} beside it; give another folder with --out"
+                    f"{MARK} beside it; choose another folder with --out"
                 )
 
     def require_free(self, names: Iterable[str]) -> None:
-        """Refuse names at which something is that we did not make, or that is no longer what we made.
+        """Refuse names that exist but were not made by us, or are no longer what we made.
 
         Raises:
-            OSError: `kind.foreign`, naming it.
+            OSError: `kind.foreign`, naming the file or folder.
         """
         for name in _with_folders(names):
             path = self.path / name.rstrip("/")
@@ -180,41 +178,42 @@ class OwnFiles:
                 continue
             real_folder = path.is_dir() and not path.is_symlink()
             if name not in self.mark.names:
-                # A folder may be there: only what is in it counts.
+                # A folder of this name may exist: only its content matters.
                 if not (name.endswith("/") and real_folder):
-                    self._in_the_way(name, f"is there, but not made by this {self.kind.what}")
+                    self._in_the_way(name, f"exists, but was not made by this {self.kind.what}")
             elif path.is_symlink():
-                self._in_the_way(name, "is a link, which we do not make")
+                self._in_the_way(name, "is a link, which treespec does not make")
             elif real_folder != name.endswith("/"):
-                self._in_the_way(name, "is a folder" if real_folder else "is no folder")
+                self._in_the_way(name, "is a folder" if real_folder else "is not a folder")
             elif self.mark.names[name] is not None and any(path.iterdir()):
                 self._require_own_inner(name)
 
     def _require_own_inner(self, name: str) -> None:
-        with suppress(Unreadable):  # without a mark it has nothing that would be removed
+        with suppress(Unreadable):  # in a folder without a mark nothing would be removed
             if Mark.read(self.path / name).id != self.mark.names[name]:
                 self._in_the_way(name, f"was not made by this {self.kind.what}")
 
     def _in_the_way(self, name: str, why: str) -> NoReturn:
         raise self.kind.foreign(
-            f"{self.path / name} {why}: move it away, or give another folder with --out"
+            f"{self.path / name} {why}: move it away, or choose another folder with --out"
         )
 
     # -- making -----------------------------------------------------------------------------------
 
     def claim(self, *names: str) -> None:
-        """Write down names that are about to be made, with those of their folders, which are made.
+        """List names that are about to be made, and make the folders that they are in.
 
         Raises:
-            OSError: `kind.foreign`, if something of others is there; any, if that cannot be written.
+            OSError: `kind.foreign`, if a name is taken by something that is not ours; any other, if the
+                mark or a folder cannot be written.
         """
         self._claim(dict.fromkeys(names))
 
     def claim_inner(self, *names: str) -> None:
-        """Claim folders of the kind `inner`, and mark them: by the ids we tell them from those of others.
+        """Claim folders of the kind `inner`, and mark them; their ids tell them from folders of others.
 
         Raises:
-            OSError: as `claim`.
+            OSError: see `claim`.
         """
         assert self.kind.inner is not None
         ids = {name: self.mark.names.get(name) or new_id() for name in names}
@@ -225,49 +224,52 @@ class OwnFiles:
 
     def _claim(self, names: Mapping[str, str | None]) -> None:
         wanted = [name for name in _with_folders(names) if name not in self._ready]
-        there = [name for name in wanted if os.path.lexists(self.path / name.rstrip("/"))]
-        if any(name not in self.mark.names for name in there):
-            self.load()  # `treespec report` may have made it beside us
-        self.require_free(there)
-        missing = [name for name in wanted if name not in there]
-        self._note({name: names.get(name) for name in missing})
+        present = [name for name in wanted if os.path.lexists(self.path / name.rstrip("/"))]
+        if any(name not in self.mark.names for name in present):
+            self.load()  # `treespec report` may have made them meanwhile
+        self.require_free(present)
+        missing = [name for name in wanted if name not in present]
+        self._list({name: names.get(name) for name in missing})
         for name in missing:
             if name.endswith("/"):
                 (self.path / name).mkdir(exist_ok=True)
         self._ready.update(wanted)
 
     def adopt(self, names: Iterable[str]) -> None:
-        """Write down what others have just made, or will make, for us: it cannot be named before."""
-        self._note(dict.fromkeys(n for n in _with_folders(names) if n not in self.mark.names))
+        """List names that another program makes for us, and that are not known before it has run."""
+        self._list(dict.fromkeys(n for n in _with_folders(names) if n not in self.mark.names))
 
-    def _note(self, names: Mapping[str, str | None]) -> None:
-        known = self.mark.names
-        self.mark.say_made({name: own_id for name, own_id in names.items() if name not in known})
+    def _list(self, names: Mapping[str, str | None]) -> None:
+        listed = self.mark.names
+        self.mark.say_made({name: own_id for name, own_id in names.items() if name not in listed})
         self._began.update(names)
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file so that it is there whole or not at all.
+        """Write a file atomically.
 
         Returns:
             Its path.
         """
         self.claim(name)
-        with suppress(FileNotFoundError):  # a start beside us took it for a killed process's
+        with suppress(
+            FileNotFoundError
+        ):  # another start has cleaned the temporary file away: try again
             return write_whole(self.path / name, content, temporary=self.mark.temporary())
         return write_whole(self.path / name, content, temporary=self.mark.temporary())
 
     # -- removing ---------------------------------------------------------------------------------
 
     def clean(self) -> None:
-        """Remove what killed processes left unfinished."""
+        """Remove the incomplete files of killed processes."""
         for path in self.mark.temporaries():
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove all that is named; the manifest goes last. The mark stays, and the lock.
+        """Remove everything that is listed, the manifest last. The mark and the lock stay.
 
         Raises:
-            OSError: if another process writes in a folder of another kind in it, before anything is gone.
+            OSError: `kind.error`, before anything is removed, if another process is writing to an inner
+                folder.
         """
         self.load()
         for name in self.mark.names:
@@ -275,16 +277,16 @@ class OwnFiles:
         self.remove(name for name in self.mark.names if name != LOCK)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove these files if they are named, and folders of these that are empty then."""
-        known = self._in_order(name for name in names if name in self.mark.names)
-        for name in known:
+        """Remove those of these files that are listed, and those of these folders that are then empty."""
+        listed = self._in_order(name for name in names if name in self.mark.names)
+        for name in listed:
             self._remove(name)
-        gone = [name for name in known if not os.path.lexists(self.path / name.rstrip("/"))]
+        gone = [name for name in listed if not os.path.lexists(self.path / name.rstrip("/"))]
         self.mark.say_gone(gone)
         self._ready.difference_update(gone)
 
     def undo(self) -> None:
-        """Remove what was made since the beginning; if the mark was made then, that too, and the folder."""
+        """Remove what was made since `begin`; if the mark was made then, also the mark and the folder."""
         with suppress(OSError):
             if self._marked:
                 self._dissolve()
@@ -296,33 +298,33 @@ class OwnFiles:
         self.settle()
 
     def settle(self) -> None:
-        """Let what was made be, whatever comes."""
+        """Keep what was made so far: `undo` no longer removes it."""
         self._began, self._parents, self._marked = set(), [], False
 
     @property
     def began(self) -> list[str]:
-        """What was made since the beginning."""
+        """Names of what was made since `begin` and still exists."""
         return [name for name in self._began if os.path.lexists(self.path / name.rstrip("/"))]
 
     @property
     def bare(self) -> bool:
-        """Whether nothing was made since the beginning but mark and lock."""
+        """Whether nothing but the mark and the lock was made since `begin`."""
         return self._began <= {LOCK}
 
     def _dissolve(self) -> None:
-        """Remove all that is ours, the mark last; no line is added to it, so a full disk is no matter."""
+        """Remove all that is ours, the mark last; it is not written to, so this works on a full disk."""
         self.clean()
         for name in self._in_order(self.mark.names):
             self._remove(name)
         (self.path / MARK).unlink()
 
     def _in_order(self, names: Iterable[str]) -> list[str]:
-        """What is in a folder before the folder; manifest and lock last."""
+        """Sort names for removal: the content of a folder before the folder, manifest and lock last."""
         last = (self.kind.manifest, LOCK)
         return sorted(names, key=lambda n: (n not in last, n.count("/"), n), reverse=True)
 
     def _remove(self, name: str) -> None:
-        """Remove one file or folder, unless it has become something else, or lies behind a link."""
+        """Remove a file or an empty folder, unless it is a link or lies behind one."""
         if any((self.path / part.rstrip("/")).is_symlink() for part in _with_folders([name])):
             return
         with suppress(OSError):
@@ -335,7 +337,7 @@ class OwnFiles:
             (self.path / name).rmdir()
 
     def _inner(self, name: str) -> "OwnFiles | None":
-        """The folder of another kind that this one is; None if it is none, or not the one that we made."""
+        """Open an inner folder; None if this is not one, or not the one that we made."""
         if self.kind.inner is None or self.mark.names[name] is None:
             return None
         with suppress(OSError):
@@ -344,6 +346,7 @@ class OwnFiles:
         return None
 
     def _require_idle(self, name: str) -> None:
+        """Refuse an inner folder that another process is writing to."""
         inner = self._inner(name)
         if inner is None or not (inner.path / LOCK).exists():
             return
@@ -352,12 +355,12 @@ class OwnFiles:
                 pass
         except Timeout:
             raise self.kind.error(
-                f"{inner.path} is being written by another process: wait for it, or end it"
+                f"{inner.path} is being written by another process: wait for it, or stop it"
             ) from None
 
 
 def _with_folders(names: Iterable[str]) -> list[str]:
-    """Names and those of the folders that they are in, each once, folders first."""
+    """These names and those of the folders that they are in, each once, folders first."""
     listed: dict[str, None] = {}
     for name in names:
         parts = name.removesuffix("/").split("/")

@@ -1,4 +1,4 @@
-"""Results as plain data: what JSON knows."""
+"""Convert results to plain data that JSON can hold."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -9,7 +9,7 @@ __all__ = ["plain_data"]
 
 
 def plain_data(value: Any) -> Any:
-    """Mappings, lists, numbers and text: what JSON knows, NaN and infinities as null.
+    """Convert a value to mappings, lists, numbers and text; NaN and infinities become None.
 
     Example:
         >>> from pathlib import Path
@@ -28,6 +28,6 @@ def plain_data(value: Any) -> Any:
         return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain_data(item) for item in value]
-    if hasattr(value, "tolist"):  # of numpy
+    if hasattr(value, "tolist"):  # a NumPy array or scalar
         return plain_data(value.tolist())
     return str(value)

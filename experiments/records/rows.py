@@ -1,4 +1,4 @@
-"""The rows of a run (SCHEMA.md), as JSON lines while it runs and as Parquet when it is finished."""
+"""The rows of a run (SCHEMA.md): JSON lines while it runs, Parquet when it is finished."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -32,24 +32,24 @@ __all__ = [
 ]
 
 LARGEST_LOG = 2**31
-"""Bytes of rows: millions of steps."""
+"""Most bytes of a log of rows: millions of steps."""
 
 SCHEMA_VERSION = 3
-"""Of rows and manifests; SCHEMA.md says what each version changed."""
+"""Version of rows and manifests; SCHEMA.md says what each version changed."""
 
 READABLE_VERSIONS = (2, 3)
-"""Versions whose rows the types below hold."""
+"""Versions that can be read; the types below hold their rows."""
 
 
 SOURCES_JOINED = " + "
-"""Between the names of sources that drafted the same node."""
+"""Separates the names of sources that drafted the same node."""
 
 Metrics = dict[str, float | None]
-"""Of plug-ins, by name; a list of names and values in tables, whose columns are the same for all runs."""
+"""Metrics of plug-ins by name; in tables a list of names and values, so that their columns are the same."""
 
 
 class Row(BaseModel):
-    """A row; an unknown column, a missing one without a default, or another type makes it invalid."""
+    """A row. Unknown columns, missing columns without a default, and other types are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -60,12 +60,12 @@ class Row(BaseModel):
 
     @property
     def unit(self) -> tuple[int, str, int]:
-        """What is run, and resumed, as a whole."""
+        """Prompt, sampling setting and repeat: the unit that is run, and resumed, as a whole."""
         return self.prompt, self.sampling, self.repeat
 
 
 class PromptRow(Row):
-    """One prompt under one sampling setting by one method. SCHEMA.md explains the columns."""
+    """One prompt, decoded by one method under one sampling setting. SCHEMA.md explains the columns."""
 
     prompt_id: str
     category: str | None
@@ -104,7 +104,7 @@ class PromptRow(Row):
 
 
 class StepRow(Row):
-    """One step, a pass of the target. SCHEMA.md explains the columns."""
+    """One step: a pass of the target. SCHEMA.md explains the columns."""
 
     step: int
     size: int
@@ -124,7 +124,7 @@ class StepRow(Row):
 
 
 class TreeRow(Row):
-    """The tree of one step, with its tokens, for the first prompts. SCHEMA.md explains the columns."""
+    """The tree of one step, with its tokens; kept for the first prompts. SCHEMA.md explains the columns."""
 
     step: int
     parents: list[int]
@@ -139,15 +139,15 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 def require_version(path: Path, version: object, way_out: str) -> None:
-    """Refuse a file of a version that is not read.
+    """Refuse a file whose schema version cannot be read.
 
     Args:
-        path: of the file.
-        version: that it says it has.
-        way_out: what the user can do.
+        path: the file.
+        version: the version that the file states.
+        way_out: what the user can do, for the message.
 
     Raises:
-        RunFolderError: naming both versions.
+        RunFolderError: if the version is not readable; names it and the readable versions.
     """
     if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
@@ -157,20 +157,20 @@ def require_version(path: Path, version: object, way_out: str) -> None:
 
 
 def append_lines(path: Path, rows: Sequence[Row]) -> None:
-    """Append rows and wait until the disk has them.
+    """Append rows, and wait until they are on disk.
 
-    A kill leaves whole lines and at most one torn one. A write that fails (a full disk) is taken back, as
-    far as that can be done.
+    A kill leaves whole lines and at most one truncated line. A write that fails (a full disk) is undone as
+    far as possible.
 
     Raises:
         OSError: if the rows could not be written.
     """
-    left = memoryview(_lines(rows))
-    with path.open("ab", buffering=0) as file:  # no buffer: what close() would still write is lost
+    remaining = memoryview(_lines(rows))
+    with path.open("ab", buffering=0) as file:  # no buffer that close() would have to write
         end = file.seek(0, os.SEEK_END)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
             os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
@@ -181,7 +181,7 @@ def append_lines(path: Path, rows: Sequence[Row]) -> None:
 def write_lines(
     path: Path, rows: Sequence[Row], keep: Callable[[Path, bytes], object] = write_whole
 ) -> None:
-    """Let a file hold these rows and nothing else: replaced by `keep`, or left alone if it does."""
+    """Make a file hold exactly these rows: replace it with `keep`, unless it already does."""
     before = path.read_bytes() if path.exists() else b""
     if before != _lines(rows):
         keep(path, _lines(rows))
@@ -192,18 +192,18 @@ def _lines(rows: Sequence[Row]) -> bytes:
 
 
 def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
-    """The rows of a file, but for a damaged end, which a killed run or a crash leaves.
+    """Read the rows of a file, except for a damaged end, which a killed run or a crash leaves.
 
-    That is a last line without its line end, or one that is not JSON. The unit that it belongs to is not
-    complete without it, and is run again.
+    A damaged end is a last line without its line end, or one that is not JSON. Its unit is incomplete
+    without it, and is run again.
 
     Raises:
-        RunFolderError: if any other line is no row; the message names file and line.
+        RunFolderError: if any other line is not a valid row; names the file and the line.
     """
     if not path.exists():
         return []
     try:
-        *lines, _torn = read_bytes(path, LARGEST_LOG).split(b"\n")
+        *lines, _truncated = read_bytes(path, LARGEST_LOG).split(b"\n")
     except Unreadable as error:
         raise RunFolderError(str(error)) from None
     if lines and not _is_json(lines[-1]):
@@ -217,7 +217,7 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
             column = ".".join(map(str, problem["loc"]))
             where = f" (column {column})" if column else ""
             raise RunFolderError(
-                f"{path}, line {number}: no valid row{where}: {plain_words(problem['msg'])}; mend or "
+                f"{path}, line {number}: not a valid row{where}: {plain_words(problem['msg'])}; repair or "
                 "remove the line, or start over with --fresh"
             ) from error
     return rows
@@ -232,7 +232,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":
-    """A table with the columns of `kind`, in that order, also if there are no rows."""
+    """A table with the columns of `kind`, in that order, even if there are no rows."""
     import polars
 
     return polars.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))

@@ -1,4 +1,4 @@
-"""The Parquet tables of a run: which schema they have, and which rows cannot be."""
+"""Read the Parquet tables of a run: check their schema, and refuse impossible rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 __all__ = ["METADATA", "SCHEMA_KEY", "DamagedTable", "read_table", "require_rows"]
 
 SCHEMA_KEY = "treespec_schema_version"
-"""Key of the file's own metadata, for tables that have left their folder."""
+"""Key of the schema version in a table's own metadata, for tables that have left their folder."""
 
 METADATA = {SCHEMA_KEY: str(SCHEMA_VERSION)}
-"""What a table that is written now says about itself."""
+"""Metadata of the tables that are written now."""
 
 LARGEST_TABLE = 2**31
-"""Bytes of a table."""
+"""Most bytes of a table."""
 
 MOST_ROWS = 10**7
-"""Steps of a run that decodes for days."""
+"""Most rows of a table: the steps of a run that decodes for days."""
 
 
 class DamagedTable(RunFolderError):
-    """A file that is no Parquet, or not whole."""
+    """A file that is not a Parquet file, or is incomplete."""
 
 
 def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
-    """A table with exactly the columns of `kind`.
+    """Read a table with exactly the columns of `kind`.
 
     Args:
-        path: of a Parquet file.
-        kind: of its rows.
+        path: a Parquet file.
+        kind: the type of its rows.
 
     Raises:
         DamagedTable: if the file cannot be read.
-        RunFolderError: if it has another schema, lacks a column, or holds another type in one.
+        RunFolderError: if it has another schema version, lacks a column, or has a column of another type.
     """
     import polars as pl
 
     try:
         with open_file(path, LARGEST_TABLE):
             pass
-        # One that another tool has written again says nothing of it.
+        # A table that another tool has rewritten does not state a version.
         version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, SCHEMA_VERSION)
         require_version(path, version, "read it with the treespec that wrote it")
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()  # from its footer alone
@@ -59,17 +59,19 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
     except Unreadable as error:
         raise DamagedTable(str(error)) from None
     except OSError as error:
-        raise DamagedTable(f"{path} cannot be read: {error.strerror or 'not whole'}") from error
+        raise DamagedTable(f"{path} cannot be read: {error.strerror or 'incomplete'}") from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise DamagedTable(f"{path} cannot be read: it is no Parquet file, or not whole") from error
+        raise DamagedTable(
+            f"{path} cannot be read: it is not a Parquet file, or is incomplete"
+        ) from error
     schema = schema_of(kind)
     for name, dtype in schema.items():
         if name not in frame.columns and not kind.model_fields[name].is_required():
-            # A column that tables of earlier versions did not have.
+            # Tables of earlier versions lack this column.
             empty = [] if kind.model_fields[name].default_factory is dict else None
             frame = frame.with_columns(pl.Series(name, [empty] * len(frame), dtype=dtype))
         if name not in frame.columns:
-            raise RunFolderError(f"{path} is no table of {path.stem}: it has no column {name!r}")
+            raise RunFolderError(f"{path} is not a table of {path.stem}: it has no column {name!r}")
         if frame.schema[name] not in (dtype, pl.Null):
             raise RunFolderError(
                 f"{path}, column {name!r}: {frame.schema[name]}, but must be {dtype}"
@@ -82,15 +84,15 @@ def require_rows(
     manifest: Mapping[str, Any],
     tables: "Mapping[str, tuple[polars.DataFrame, type[Row]]]",
 ) -> None:
-    """Refuse rows that cannot be: of methods that the run has not, without or with impossible numbers.
+    """Refuse impossible rows: with unknown methods, missing values, or impossible numbers.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         manifest: of the run.
-        tables: rows and their kind, by the name of their file.
+        tables: each table and the type of its rows, by the table's name.
 
     Raises:
-        RunFolderError: naming the table, the column and the value.
+        RunFolderError: if there is one; names the table, the column and the value.
     """
     import polars as pl
 
@@ -109,56 +111,52 @@ def require_rows(
                 float: pl.col(column),
                 list[int]: pl.col(column).list.min(),
             }
-            kinds = [
-                part
-                for part in (annotated.annotation, *get_args(annotated.annotation))
-                if part in inner
-            ]
-            if kinds and kinds[0] is float:
+            types = (annotated.annotation, *get_args(annotated.annotation))
+            numeric = next((type_ for type_ in types if type_ in inner), None)
+            if numeric is float:
                 odd = ~pl.col(column).is_finite() | (pl.col(column).abs() > _LARGEST)
-                _refuse(folder, name, frame, odd, column, "no number that can be measured")
-            if kinds and least is not None:
+                _refuse(folder, name, frame, odd, column, "not a number that can be measured")
+            if numeric is not None and least is not None:
                 low = -1 if column == "parents" else least
-                _refuse(folder, name, frame, inner[kinds[0]] < low, column, f"below {low}")
-        unit = [
-            "prompt",
-            "sampling",
-            "method",
-            "repeat",
-            *(["step"] if "step" in frame.columns else []),
-        ]
-        _refuse(
-            folder, name, frame, pl.struct(unit).is_duplicated(), "method", "twice for a prompt"
-        )
-        if (
-            name == "steps" and manifest.get("together", 1) > 1
-        ):  # whose neighbours in time are sought
+                _refuse(folder, name, frame, inner[numeric] < low, column, f"below {low}")
+        columns = ["prompt", "sampling", "method", "repeat"]
+        if "step" in frame.columns:
+            columns.append("step")
+        duplicated = pl.struct(columns).is_duplicated()
+        _refuse(folder, name, frame, duplicated, "method", "twice for a prompt")
+        # Steps of methods that took turns are compared with their neighbours in time.
+        if name == "steps" and manifest.get("together", 1) > 1:
             for column in ("at_s", "step_s"):
                 _refuse(folder, name, frame, pl.col(column).is_null(), column, "missing")
         if name == "prompts":
-            fine = pl.col("error").is_null()
+            succeeded = pl.col("error").is_null()
             for column in ("decode_s", "total_s"):
-                _refuse(folder, name, frame, fine & pl.col(column).is_null(), column, "missing")
+                missing = succeeded & pl.col(column).is_null()
+                _refuse(folder, name, frame, missing, column, "missing")
             for column in ("new_tokens", "steps", "decode_s", "total_s"):
-                _refuse(folder, name, frame, fine & (pl.col(column) <= 0), column, "not above 0")
+                not_positive = succeeded & (pl.col(column) <= 0)
+                _refuse(folder, name, frame, not_positive, column, "not above 0")
 
 
 def _refuse(
-    folder: Path, name: str, frame: "polars.DataFrame", wrong: Any, column: str, what: str
+    folder: Path, name: str, frame: "polars.DataFrame", wrong: Any, column: str, why: str
 ) -> None:
-    """Raise for the first row where `wrong` holds."""
+    """Raise a RunFolderError for the first row where the polars expression `wrong` holds."""
     refused = frame.filter(wrong)
     if len(refused):
         row = refused.row(0, named=True)
         where = f"prompt {row['prompt']}, {row['sampling']}, {row['method']}"
         raise RunFolderError(
             f"{folder / name} (.parquet, or .jsonl of a run that is not finished) is damaged: the row of "
-            f"{where} has {column} = {in_json(row[column])}, which is {what}; mend or remove it"
+            f"{where} has {column} = {in_json(row[column])}, which is {why}; repair or remove it"
         )
 
 
 _SIGNED = ("divergence_margin", "cpu_energy_net_j", "gpu_energy_net_j", "seed")
 """Columns that may be negative."""
+
 _POSITIVE = ("kept", "size")
+"""Columns that are at least 1."""
+
 _LARGEST = 1e15
-"""No time, energy or logit is larger."""
+"""Larger than any time, energy or logit."""

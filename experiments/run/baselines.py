@@ -1,9 +1,9 @@
-"""The baselines: plain decoding and assisted generation by transformers itself, a step at a time.
+"""The baselines: plain decoding and assisted generation by transformers itself, one step at a time.
 
-Both run under a neutral GenerationConfig and the module's ordinary attention, on modules of their own over
-the pair's weights. Both get a cache that holds all prompt tokens but the last, as our own loop does, so
-that "prefill" and "pass of the target" mean the same for every method. They are paused where transformers
-asks whether the text is over, which it does once after each pass of the target.
+Both run with a neutral GenerationConfig and the model's ordinary attention, on separate modules that share
+the pair's weights. Both start from a cache that holds all prompt tokens but the last, as our own loop does,
+so that "prefill" and "pass of the target" mean the same for every method. They are paused in the stopping
+criterion, which transformers evaluates once after each pass of the target.
 """
 
 import time
@@ -45,18 +45,18 @@ def generate_plain(
     stop: Stop,
     seed: int,
 ) -> Iterator[StepOutcome]:
-    """Decode by `generate`, one token a pass.
+    """Decode by `generate`, one token per pass.
 
     Args:
         pair: the models; only the target is used.
         prompt: token ids on the models' device.
-        sampling: settings.
-        max_new_tokens: the budget.
-        stop: when the text is over.
-        seed: of torch's global generator.
+        sampling: the sampling settings.
+        max_new_tokens: the token budget.
+        stop: condition that ends the text.
+        seed: seed of torch's global generator.
 
     Yields:
-        Every step when it is done; nothing runs between two.
+        Each step when it is done. No work is done between two steps.
     """
     return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, None)
 
@@ -72,21 +72,22 @@ def generate_assisted(
     stop: Stop,
     seed: int,
 ) -> Iterator[StepOutcome]:
-    """Decode by assisted generation, the chain that transformers has.
+    """Decode by assisted generation, the speculative decoding of transformers, which drafts chains.
 
     Args:
         pair: the models.
         prompt: token ids on the models' device.
-        sampling: settings.
+        sampling: the sampling settings.
         length: `num_assistant_tokens`, under the constant schedule.
-        threshold: `assistant_confidence_threshold`. With scikit-learn installed transformers adapts it
+        threshold: `assistant_confidence_threshold`. If scikit-learn is installed, transformers adapts it
             within a text, unless it is 0.
-        max_new_tokens: the budget.
-        stop: when the text is over; transformers may decode past it in its last pass, which is not kept.
-        seed: of torch's global generator.
+        max_new_tokens: the token budget.
+        stop: condition that ends the text. Tokens that transformers decodes past it in its last pass are
+            dropped.
+        seed: seed of torch's global generator.
 
     Yields:
-        Every step when it is done; nothing runs between two.
+        Each step when it is done. No work is done between two steps.
     """
     assistant = {
         "num_assistant_tokens": length,
@@ -97,7 +98,7 @@ def generate_assisted(
 
 
 def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
-    """The target's logits after these ids, by one plain pass of transformers."""
+    """The target's next-token logits after these ids, from one plain pass of transformers."""
     model = plain_twin(pair.target)
     with torch.inference_mode():
         inputs = torch.tensor([list(ids)], device=pair.target.device)
@@ -105,15 +106,15 @@ def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
 
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int:
-    """Where two texts part; the length of the shorter one if no token differs."""
+    """Index of the first token that differs; the shorter length if none of the common tokens differs."""
     pairs = enumerate(zip(tokens, reference, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
 
 
 def preference(pair: "Pair", ids: Sequence[int], token: int, other: int) -> float:
-    """How far the target's logit of `token` after these ids lies above that of `other`, by one plain pass.
+    """The target's logit of `token` minus that of `other` after these ids, from one plain pass.
 
-    Where a greedy text leaves `generate`, this is what rounding would have to explain.
+    Where a greedy text departs from `generate`, this is the margin that rounding would have to explain.
     """
     logits = next_logits(pair, ids)
     return float(logits[token].float() - logits[other].float())
@@ -137,18 +138,18 @@ def _generate(
         pad_token_id=ends[0] if ends else 0,
         **_sampling_arguments(sampling),
     )
-    target, more = plain_twin(pair.target), dict[str, Any]()
+    target, assisted = plain_twin(pair.target), dict[str, Any]()
     if assistant is not None:
         draft = with_width(plain_twin(pair.draft), target)
         draft.generation_config = GenerationConfig(**assistant)
-        more["assistant_model"] = draft
+        assisted["assistant_model"] = draft
     ids, synchronize = prompt[None], synchronizer(prompt.device)
 
     def decode(give: Callable[[StepOutcome], None]) -> None:
         with ExitStack() as stack:
             draft_calls = None
             if assistant is not None:
-                draft_calls = stack.enter_context(Calls(more["assistant_model"], synchronize))
+                draft_calls = stack.enter_context(Calls(assisted["assistant_model"], synchronize))
             torch.manual_seed(seed)
             synchronize()
             start = time.perf_counter()
@@ -159,15 +160,15 @@ def _generate(
             synchronize()
             prefill = time.perf_counter() - start
             calls = stack.enter_context(Calls(target, synchronize))
-            random = not sampling.greedy
-            turns = _Turns(prompt, max_new_tokens, stop, give, random, calls, draft_calls, prefill)
+            sampled = not sampling.greedy
+            turns = _Turns(prompt, max_new_tokens, stop, give, sampled, calls, draft_calls, prefill)
             cast(Any, target).generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 past_key_values=cache,
                 generation_config=settings,
                 stopping_criteria=[turns],
-                **more,
+                **assisted,
             )
             turns.end()
 
@@ -175,19 +176,19 @@ def _generate(
 
 
 class _Turns:
-    """A stopping criterion that gives each step when it is done, and is paused there.
+    """A stopping criterion that hands over each step when it is done, and pauses there.
 
-    It looks inside the tokens that one pass adds: the `stop_strings` of transformers look at the end of the
-    text only, and assisted generation refuses them.
+    It checks every token that a pass adds. The `stop_strings` of transformers check the end of the text
+    only, and assisted generation refuses them.
 
     Args:
-        prompt: of the text.
-        max_new_tokens: the budget.
-        stop: when the text is over.
-        give: pauses.
-        random: whether torch's random state is used, which other texts use between the steps.
-        target: the calls of the target.
-        draft: those of the draft, whose first is a part of the prefill; None without a draft.
+        prompt: token ids of the prompt.
+        max_new_tokens: the token budget.
+        stop: condition that ends the text.
+        give: hands over a step and pauses.
+        sampled: whether decoding uses torch's random state, which other texts also use between the steps.
+        target: recorded calls of the target.
+        draft: recorded calls of the draft, the first of which is part of the prefill; None without a draft.
         prefill_s: seconds of the target's prefill.
     """
 
@@ -197,12 +198,12 @@ class _Turns:
         max_new_tokens: int,
         stop: Stop,
         give: Callable[[StepOutcome], None],
-        random: bool,
+        sampled: bool,
         target: Calls,
         draft: Calls | None,
         prefill_s: float,
     ) -> None:
-        self._stop, self._give, self._random = stop, give, random
+        self._stop, self._give, self._sampled = stop, give, sampled
         self._calls, self._draft, self._prefill_s = target, draft, prefill_s
         self._device, self._seen = prompt.device, len(prompt)
         self._budget_ends = len(prompt) + max_new_tokens
@@ -212,7 +213,7 @@ class _Turns:
         self._start()
 
     def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
-        """Whether the text is over; if not, the other texts take their turns first."""
+        """Whether the text is over; if not, the other texts take their turns before this returns."""
         ids = input_ids[0].tolist()
         new, kept, over = ids[self._seen :], 0, False
         while kept < len(new) and not over:
@@ -220,10 +221,10 @@ class _Turns:
             end = self._seen + kept
             over = end >= self._budget_ends or self._stop(ids[:end])
         self._seen = len(ids)
-        ran = self._calls.latest.tolist()
+        verified = self._calls.latest.tolist()
         self._last = {
-            "shape": TreeShape.chain(len(ran) - 1),
-            "tokens": tuple(ran),
+            "shape": TreeShape.chain(len(verified) - 1),
+            "tokens": tuple(verified),
             "verdict": Verdict(tuple(range(len(new))), new[-1]),
             "kept": kept,
             "seconds": {},
@@ -233,22 +234,24 @@ class _Turns:
         return torch.tensor([over], device=self._device)
 
     def end(self) -> None:
-        """Give the latest step, if it was not yet given."""
+        """Hand over the latest step, unless that was already done."""
         if self._last is None:
             return
         self._synchronize()
-        took, before = time.perf_counter() - self._began, 0.0
+        took, draft_prefill = time.perf_counter() - self._began, 0.0
         if self._first and self._draft is not None:
-            before = self._draft.first_s
-        prefill = self._prefill_s + before if self._first else 0.0
+            draft_prefill = self._draft.first_s
         step = StepOutcome(
-            **self._last, at=self._at + before, took=took - before, prefill_s=prefill
+            **self._last,
+            at=self._at + draft_prefill,
+            took=took - draft_prefill,
+            prefill_s=self._prefill_s + draft_prefill if self._first else 0.0,
         )
         self._first, self._last = False, None
         self._calls.require_finite("target")
         if self._draft is not None:
             self._draft.require_finite("draft")
-        state = _random_state(self._device) if self._random else None
+        state = _random_state(self._device) if self._sampled else None
         self._give(step)
         if state is not None:
             _set_random_state(self._device, state)
@@ -271,7 +274,7 @@ def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None])
 
 
 def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
-    """Everything that transformers would otherwise set by itself (top_k is 50 by default)."""
+    """All sampling arguments, so that no default of transformers applies (its `top_k` is 50)."""
     if sampling.greedy:
         return {"do_sample": False}
     return {

@@ -1,4 +1,4 @@
-"""The units of a run: every prompt under every sampling setting, repeated, in their order."""
+"""The units of a run, in order: every prompt under every sampling setting, with repeats."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ __all__ = ["Unit", "decode_units", "units_of"]
 
 @dataclass(frozen=True)
 class Unit:
-    """A prompt under a sampling setting, once.
+    """One repeat of one prompt under one sampling setting.
 
     Args:
-        number: in the order of the whole run.
-        prompt: what is continued.
-        sampling: name of the setting.
-        repeat: of the prompt.
+        number: position in the order of the whole run.
+        prompt: the prompt to continue.
+        sampling: name of the sampling setting.
+        repeat: index of the repeat.
     """
 
     number: int
@@ -36,19 +36,19 @@ def units_of(
     prompts: Sequence[Prompt],
     finished: Collection[tuple[int, str, int]],
 ) -> list[Unit]:
-    """What is missing of a run, in order: the prompts once, then again for every repeat.
+    """The units of a run that are not finished, in order: all prompts once, then again for each repeat.
 
-    With `until` each prompt is decoded in all its repeats before the next one: a run that ends early has
-    the same of every prompt.
+    With `until`, all repeats of a prompt come before the next prompt, so that a run that ends early has
+    decoded every prompt equally often.
     """
     repeats = range(experiment.config.repeats)
     order = product(repeats, prompts)
     if experiment.config.until is not None:
         order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
-    every = enumerate(product(order, experiment.samplings))
+    numbered = enumerate(product(order, experiment.samplings))
     return [
         Unit(number, prompt, sampling, repeat)
-        for number, ((repeat, prompt), sampling) in every
+        for number, ((repeat, prompt), sampling) in numbered
         if (prompt.index, sampling, repeat) not in finished
     ]
 
@@ -62,16 +62,16 @@ def decode_units(
     tracker: NoTracker,
     reporter: Reporter,
 ) -> None:
-    """Decode what is missing, each unit written when it is finished.
+    """Decode the units that are not finished, and write each one when it is done.
 
     Args:
         bench: models, methods and settings.
-        units: what is missing.
-        going: the same, or those of them that the run takes before it ends early.
-        wanted: units of the whole run.
-        records: where rows go.
-        tracker: told of every finished unit.
-        reporter: shows the progress.
+        units: the units that are not finished.
+        going: the same units in order; may stop before their end where the run ends early.
+        wanted: number of units of the whole run.
+        records: the folder that the rows are written to.
+        tracker: receives every finished unit.
+        reporter: shows progress.
     """
     config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
@@ -89,7 +89,7 @@ def decode_units(
                 bench,
                 unit.prompt,
                 unit.sampling,
-                lambda what, count, at=label: advance(f"{at}: {what}", count),
+                lambda methods, count, unit_label=label: advance(f"{unit_label}: {methods}", count),
                 repeat=unit.repeat,
             )
             records.append(*rows)

@@ -1,4 +1,4 @@
-"""`treespec run --dry-run`: what would run, and about how long it would take."""
+"""`treespec run --dry-run`: show what would run, and estimate how long it would take."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "dry_run", "plan_data", "print_plan"]
 
 TIMED_TOKENS = 16
-"""Tokens that every method decodes for the estimate."""
+"""Tokens that every method decodes to estimate its speed."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Plan:
     """What a run would do.
 
     Args:
-        folder: where its records would go.
-        experiment: methods and settings; those that wait for a measurement have stand-ins.
-        prompts: that are measured.
-        wanted: units of the whole run: prompts times settings times repeats.
-        finished: units that an earlier start has finished.
-        complete: nothing is left to do.
-        text_s: seconds of one text by method and setting; an error's words where decoding failed.
-        seconds: of all that is left but the search, and loading and compiling the models; None if nothing
-            was timed.
-        compiling_s: that compiling passes took just now. The run takes at most as long: their machine code
-            is on disk then.
+        folder: where its records would be written.
+        experiment: methods and settings; methods that depend on a measurement have placeholders.
+        prompts: number of measured prompts.
+        wanted: number of units of the whole run: prompts times settings times repeats.
+        finished: number of units that an earlier start has finished.
+        complete: whether nothing is left to do.
+        text_s: seconds per text by method and setting, or the error message if decoding failed.
+        seconds: estimate for all that is left, without the search and without loading and compiling the
+            models; None if nothing was timed.
+        compiling_s: seconds that compiling passes took in the dry run. The run takes no longer, because
+            their machine code is on disk by then.
     """
 
     folder: Path
@@ -78,21 +78,21 @@ def dry_run(
 ) -> Plan:
     """Check all that `runner.run` checks before it decodes, and time a few tokens of every method.
 
-    It takes what `runner.run` takes. Nothing is left in the folder.
+    The arguments are those of `runner.run`. Nothing is left in the folder.
 
     Raises:
-        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what `runner.run` raises.
+        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: see `runner.run`.
     """
     reporter = Reporter(console)
-    place, start = place_for(config, folder, source, reporter.note)
-    with RunFolder(folder_of_rank(config, place)) as records:
-        session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
+    path, checked = place_for(config, folder, source, reporter.note)
+    with RunFolder(folder_of_rank(config, path)) as records:
+        session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
         records.withdraw()
     text_s, seconds, compiling_s = ({}, None, 0.0) if session.complete else _timed(session, load)
     return Plan(
-        place,
-        start.experiment,
-        len(start.measured),
+        path,
+        checked.experiment,
+        len(checked.measured),
         session.wanted,
         len(session.finished),
         session.complete,
@@ -105,32 +105,32 @@ def dry_run(
 def _timed(
     session: Session, load: Callable[[ModelsConfig], "Pair"]
 ) -> tuple[dict[tuple[str, str], float | str], float, float]:
-    """Seconds of a text by method and setting, of all that is left, and of compiling."""
+    """Seconds per text by method and setting, seconds of all that is left, and seconds of compiling."""
     config, reporter = session.config, session.reporter
     pair, prompts, _ = load_inputs(session, session.known, load)
     bench = Bench.of(session.known, pair)
-    left = dict.fromkeys(session.known.samplings, 0)
-    alone = dict(left)
+    remaining = dict.fromkeys(session.known.samplings, 0)
+    alone = dict(remaining)
     for unit in units_of(session.known, prompts, session.finished):
-        left[unit.sampling] += 1
+        remaining[unit.sampling] += 1
         alone[unit.sampling] += runs_alone(config, unit.prompt, unit.repeat)
-    several = config.together != 1 and len(session.known.methods) > 1
-    twin = reference_of(session.known.methods) if several else None
+    in_turns = config.together != 1 and len(session.known.methods) > 1
+    doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}
     seconds = 0.0
     with reporter.task("timing every method") as say:
         for method in session.known.methods:
-            for sampling, units in left.items():
+            for sampling, units in remaining.items():
                 say(f"timing {method.name}, {sampling}")
                 try:
-                    prefill_s, token_s = _one(bench, method, sampling, prompts[0])
+                    prefill_s, token_s = _time_method(bench, method, sampling, prompts[0])
                 except Exception as error:  # the run would record it, prompt by prompt
                     text_s[method.name, sampling] = in_words(error, "the decoding")
                     continue
                 text = prefill_s + token_s * config.max_new_tokens
                 text_s[method.name, sampling] = text
                 warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
-                texts = units * (2 if method is twin else 1) + alone[sampling]
+                texts = units * (2 if method is doubled else 1) + alone[sampling]
                 seconds += texts * text + warm_up
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid
@@ -140,8 +140,10 @@ def _timed(
     return text_s, seconds, compiling
 
 
-def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tuple[float, float]:
-    """Seconds of the prefill, and of a token after it; the same text came once before, slower."""
+def _time_method(
+    bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt
+) -> tuple[float, float]:
+    """Seconds of the prefill, and of each token after it; decodes twice and times the second, warm text."""
     for _ in range(2):
         outcome = finish(begin_some(bench, method, prompt, sampling, TIMED_TOKENS, "dry run"))
     return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
@@ -186,7 +188,7 @@ COLUMNS = (
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print it for people."""
+    """Print the plan for people to read."""
     config = plan.experiment.config
     lines = [f"{config.name}: a dry run, nothing is written"]
     if plan.complete:
@@ -194,12 +196,13 @@ def print_plan(plan: Plan, console: Console) -> None:
     else:
         state = f", where {plan.finished} units are finished" if plan.finished else ""
         texts = "texts" if plan.wanted - plan.finished > 1 else "text"
-        most = "" if config.until is None else "at most "
-        times = f" x {config.repeats} repeats" if config.repeats > 1 else ""
+        at_most = "" if config.until is None else "at most "
+        repeats = f" x {config.repeats} repeats" if config.repeats > 1 else ""
         lines += [
             f"folder: {plan.folder}{state}",
-            f"{plan.prompts} prompts x {len(plan.experiment.samplings)} settings{times}: "
-            f"{most}{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
+            f"{plan.prompts} prompts x {len(plan.experiment.samplings)} settings{repeats}: "
+            f"{at_most}{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each "
+            "method",
         ]
     for line in lines:
         say(console, line)
@@ -211,13 +214,13 @@ def print_plan(plan: Plan, console: Console) -> None:
         compiling = ""
         if plan.compiling_s:
             compiling = (
-                f" and up to {_duration(plan.compiling_s)} of compiling, which is what it took now"
+                f" and up to {_duration(plan.compiling_s)} of compiling, the time it took just now"
             )
         say(console, f"about {_duration(plan.seconds)}{compiling}; {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:
-    """Such as 40 s, 12 min or 3.5 h."""
+    """A duration in words, such as 40 s, 12 min or 3.5 h."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -233,10 +236,10 @@ def _basis(plan: Plan) -> str | None:
         return None
     config = plan.experiment.config
     tokens = min(TIMED_TOKENS, config.max_new_tokens)
-    out = ["loading the models"] + ["the search before the run"] * (config.search is not None)
+    excluded = ["loading the models"] + ["the search before the run"] * (config.search is not None)
     return (
         f"from {tokens} tokens of the first prompt by every method, timed just now on this machine, which "
-        f"do not say which method is faster; without {' and '.join(out)}"
+        f"do not tell which method is faster; without {' and '.join(excluded)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Files that hold the embedded prompts again: what drafts from texts must not read them."""
+"""Find copies of the embedded prompts among files: draft sources must not be built from them."""
 
 import sysconfig
 from collections import Counter
@@ -10,45 +10,45 @@ from treespec.experiments.run.prompts import read_prompts
 __all__ = ["HeldOut", "installed_code"]
 
 LARGEST_SHARED_LINES = 0.2
-"""Of the lines of one file that stand in the other: with more of them they are copies."""
+"""Largest share of one file's lines that another file may hold without being a copy of it."""
 
 
 class HeldOut:
-    """The texts of the embedded prompts, line by line, and which files copy them.
+    """Recognises copies of the embedded prompts' files by their lines.
 
-    Packages ship modules of the standard library (`multiprocess`, `setuptools._distutils`), under their
-    names or others. A file is a copy if it has more than a fifth of a prompt's lines, or bears the name of
-    the prompt's file and has more than a fifth of its own lines from it. Equal lines count once, and blanks
-    around them and empty lines do not count.
+    Some packages ship modules of the standard library (`multiprocess`, `setuptools._distutils`), under the
+    same or other names. A file is a copy if it holds more than a fifth of the lines of a prompt's file, or
+    if it has the same name and more than a fifth of its own lines are from that file. Lines are compared
+    without surrounding blanks; empty lines are ignored, and repeated lines count once.
     """
 
     def __init__(self) -> None:
         prompts = read_prompts(EmbeddedPrompts(kind="embedded"))
         texts = {prompt.id: _lines(prompt.text) for prompt in prompts}
-        self._sizes = {name: len(lines) for name, lines in texts.items()}
-        self._where: dict[str, list[str]] = {}
+        self._line_counts = {name: len(lines) for name, lines in texts.items()}
+        self._files_with: dict[str, list[str]] = {}
         for name, lines in texts.items():
             for line in lines:
-                self._where.setdefault(line, []).append(name)
+                self._files_with.setdefault(line, []).append(name)
 
     def has_copy(self, name: str, text: str) -> bool:
-        """Whether a file is a copy.
+        """Whether a file is a copy of an embedded prompt's file.
 
         Args:
-            name: of the file, without its folder.
-            text: that it holds.
+            name: the file's name, without its folder.
+            text: the file's content.
         """
         lines = _lines(text)
-        shared = Counter(of for line in lines for of in self._where.get(line, ()))
+        shared = Counter(prompt for line in lines for prompt in self._files_with.get(line, ()))
         return any(
-            count > LARGEST_SHARED_LINES * self._sizes[of]
-            or (name == Path(of).name and count > LARGEST_SHARED_LINES * len(lines))
-            for of, count in shared.items()
+            count > LARGEST_SHARED_LINES * self._line_counts[prompt]
+            or (name == Path(prompt).name and count > LARGEST_SHARED_LINES * len(lines))
+            for prompt, count in shared.items()
         )
 
 
 def installed_code() -> list[Path]:
-    """The .py files of the packages installed beside treespec, without the standard library, in order."""
+    """The .py files of all installed packages, sorted, without the standard library."""
     packages = Path(sysconfig.get_paths()["purelib"])
     return sorted(path for path in packages.rglob("*.py") if path.is_file())
 

@@ -1,8 +1,8 @@
-"""Runs that end when they are clear enough: looks at what is decoded, and what each of them saw.
+"""Runs with `until`, which end when their result is clear enough: take looks, and record what they saw.
 
 Looks come after 8, 12, 18, 27, 40, ... prompts (`report.sequential.looks`), or files where prompts are
-excerpts. Between two looks nothing is judged, and what a look saw is in the manifest: a run that was killed
-goes on to the same end.
+excerpts. Nothing is judged between two looks, and what a look saw is written to the manifest, so that a
+run that was killed and resumed ends after the same prompt.
 """
 
 from collections import deque
@@ -31,27 +31,28 @@ __all__ = ["Looks", "look_at"]
 
 
 def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
-    """What a look at the first prompts of a run sees.
+    """Look at the first prompts of a run.
 
     Args:
-        run: whose manifest has the looks before.
+        run: the run, whose manifest holds the earlier looks.
         until: when the run may end.
-        prompts: how many have been decoded; rows of later ones are left out.
+        prompts: number of prompts to look at; rows of later prompts are ignored.
 
     Returns:
         An entry of the manifest's `looks` for each sampling setting.
     """
-    first = pl.col("prompt") < prompts
+    counted = pl.col("prompt") < prompts
     seen = replace(
-        run, all_prompts=run.all_prompts.filter(first), all_steps=run.all_steps.filter(first)
+        run, all_prompts=run.all_prompts.filter(counted), all_steps=run.all_steps.filter(counted)
     )
     names = [setting["name"] for setting in run.manifest["samplings"]]
     return [_entry(name, until, prompts, seen.measurements.get(name)) for name in names]
 
 
 def _entry(sampling: str, until: Until, prompts: int, data: Measurements | None) -> dict[str, Any]:
-    duel = None if data is None else _deciding(until, data)
-    ratio = None if duel is None else duel.ratio
+    """What a look sees in one sampling setting; `data` is None if no prompt has been measured."""
+    comparison = None if data is None else _deciding(until, data)
+    ratio = None if comparison is None else comparison.ratio
     return plain_data(
         {
             "prompts": prompts,
@@ -61,32 +62,39 @@ def _entry(sampling: str, until: Until, prompts: int, data: Measurements | None)
             "low": ratio and ratio.low,
             "high": ratio and ratio.high,
             "boundary": data and data.boundary,
-            "decided": duel is not None and _clear(until, duel),
+            "decided": comparison is not None and _clear(until, comparison),
         }
     )
 
 
 def _deciding(until: Until, data: Measurements) -> Comparison | None:
-    """Trees against chains; for a width, of a run that has not both, the best against plain decoding."""
+    """The comparison that `until` judges.
+
+    Trees against chains; for `half_width`, if the run lacks one of the two, the best method against plain
+    decoding.
+    """
     groups = {method.group for method in (*data.methods, *data.failed) if method.lossless}
-    both = "tree" in groups and groups & {"chain", "assisted"}
-    return trees_against_chains(data) if until.decided or both else best_against_plain(data)
+    trees_and_chains = "tree" in groups and groups & {"chain", "assisted"}
+    if until.decided or trees_and_chains:
+        return trees_against_chains(data)
+    return best_against_plain(data)
 
 
-def _clear(until: Until, duel: Comparison) -> bool:
+def _clear(until: Until, comparison: Comparison) -> bool:
+    """Whether a comparison is clear enough for the run to end."""
     if until.half_width is None:
-        return duel.winner is not None
-    return duel.ratio.bounded and duel.ratio.half_width < until.half_width
+        return comparison.winner is not None
+    return comparison.ratio.bounded and comparison.ratio.half_width < until.half_width
 
 
 @dataclass(frozen=True)
 class Looks:
-    """The looks of a run that goes on.
+    """The looks of a run while it decodes.
 
     Args:
         session: the open run, whose config has `until`.
-        manifest: of the run, whose `looks` grow.
-        ends: after how many prompts is looked.
+        manifest: of the run; new looks are appended to its `looks`.
+        ends: numbers of prompts after which the run looks.
     """
 
     session: Session
@@ -95,37 +103,37 @@ class Looks:
 
     @classmethod
     def of(cls, session: Session, manifest: dict[str, Any]) -> "Looks":
-        """Those that are planned."""
+        """The planned looks of a run."""
         return cls(session, manifest, ends_of_looks(session.ready.measured))
 
     def through(self, units: Sequence[Unit]) -> Iterator[Unit]:
-        """The units that the run takes: it looks when those before a look are written, and may end there.
+        """Iterate over the units to decode: look when all units before a look are written, maybe end there.
 
         Args:
-            units: what is missing, prompt by prompt.
+            units: the units that are not finished, prompt by prompt.
         """
-        left = deque(units)
+        remaining = deque(units)
         for end in self.ends:
-            while left and left[0].prompt.index < end:
-                yield left.popleft()
+            while remaining and remaining[0].prompt.index < end:
+                yield remaining.popleft()
             if self._clear_after(end) and not self._went_on(end):
                 break
         self.session.reporter.note(str(ending(self.manifest)))
 
     def _clear_after(self, end: int) -> bool:
-        """Whether the run may end, as was found before it was killed, or as it is found now."""
-        taken = self.manifest["looks"]
-        if not any(look["prompts"] == end for look in taken):
+        """Whether the run may end here, by the look in the manifest or, if there is none, by a new look."""
+        looks = self.manifest["looks"]
+        if not any(look["prompts"] == end for look in looks):
             until, records = self.session.config.until, self.session.records
             assert until is not None
             try:
-                taken += look_at(load_run(records.path), until, end)
+                looks += look_at(load_run(records.path), until, end)
             except NoFinishedPrompt:
                 names = self.session.known.samplings
-                taken += [_entry(name, until, end, None) for name in names]
+                looks += [_entry(name, until, end, None) for name in names]
             records.write_manifest(self.manifest)
-        return all(look["decided"] for look in taken if look["prompts"] == end)
+        return all(look["decided"] for look in looks if look["prompts"] == end)
 
     def _went_on(self, end: int) -> bool:
-        """Whether later prompts had been decoded before some of these were decoded again."""
+        """Whether an earlier start had already decoded prompts past this look (as with `--retry`)."""
         return any(prompt >= end for prompt, *_ in self.session.finished)

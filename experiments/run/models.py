@@ -1,4 +1,4 @@
-"""Loading the pair that a config names."""
+"""Load the models that a config names, and describe them for the manifest."""
 
 import os
 import re
@@ -29,11 +29,11 @@ __all__ = [
 
 
 def load_models(config: ModelsConfig) -> "Pair":
-    """The pair that a config names.
+    """Load the pair that a config names.
 
     Raises:
-        LoadError: naming the key of the config and what is not there, or cannot be read.
-        CannotEnlarge: naming the key and the size.
+        LoadError: if a model is missing or cannot be read; names the config's key and the model.
+        CannotEnlarge: if the target cannot be enlarged; names the key and the size.
         TreespecError: see `treespec.load_pair`.
     """
     from treespec.models.load import load_pair
@@ -56,11 +56,11 @@ def load_models(config: ModelsConfig) -> "Pair":
 
 
 def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
-    """The pair with the draft models that methods bring themselves, and passes of parts of the target.
+    """Add the draft models that methods bring to the pair, and choose the passes of parts of the target.
 
     Raises:
-        LoadError: naming the key of the config and what is not there, or cannot be read.
-        Unavailable, UnsupportedModel: naming the key and the part, if its passes cannot be had.
+        LoadError: if a model is missing or cannot be read; names the config's key and the model.
+        Unavailable, UnsupportedModel: if the passes of a part are not possible; names the key and the part.
         TreespecError: see `treespec.models.load.with_drafts`.
     """
     from treespec.models.load import with_drafts
@@ -85,7 +85,7 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
 
 
 def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -> "PairOutline":
-    """What is known of the pair before its weights are loaded, with draft models that are not in it yet.
+    """Add the draft models that methods bring, without loading weights, to an outline of the pair.
 
     Raises:
         LoadError, TreespecError: see `load_own_drafts`.
@@ -101,48 +101,47 @@ def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -
 
 
 def _own_drafts(methods: Iterable[BuiltMethod]) -> list[str]:
-    """The draft models that methods bring themselves, each once."""
+    """The names of the draft models that methods bring themselves, each once."""
     return list(dict.fromkeys(name for method in methods for name in method.own_models))
 
 
 @contextmanager
 def _naming_draft() -> Iterator[None]:
-    """Say of what cannot be read which key of the config names it."""
+    """Put the config's key before the message of a LoadError."""
     try:
         yield
     except LoadError as error:
         raise LoadError(f"draft.model: {error}") from error
 
 
-def _key(config: ModelsConfig, said: str) -> str:
-    """What comes before the words of an error, so that the key of the config is named."""
-    if re.match(
-        r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes)\b", said
-    ):
+def _key(config: ModelsConfig, message: str) -> str:
+    """What to put before an error message, so that it names the config's key."""
+    keys = r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes)\b"
+    if re.match(keys, message):
         return "models."
-    of_draft = config.draft is not None and repr(config.draft) in said
+    of_draft = config.draft is not None and repr(config.draft) in message
     return f"models.{'draft' if of_draft else 'target'}: "
 
 
 def model_data(
     config: ModelsConfig, pair: "Pair", parts: Mapping[str, "TransformersModel"] | None = None
 ) -> dict[str, Any]:
-    """What a manifest says of target and draft, and of draft models that methods bring.
+    """`models` of the manifest: target, draft, and draft models that methods bring (SCHEMA.md).
 
     Args:
-        config: that names target and draft.
-        pair: loaded by it.
-        parts: of the target that draft, by name: of these, the passes.
+        config: names target and draft.
+        pair: the loaded models.
+        parts: the parts of the target that draft, by name; only their passes are recorded.
     """
     data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
-        nothing = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
-        data["draft"] = data["target"] | nothing | {"passes": None}
+        no_draft = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
+        data["draft"] = data["target"] | no_draft | {"passes": None}
     else:
         data["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
-    drafting = {name: {"passes": passes_data(part)} for name, part in (parts or {}).items()}
-    return data | {k: v for k, v in (("others", others), ("parts", drafting)) if v}
+    part_passes = {name: {"passes": passes_data(part)} for name, part in (parts or {}).items()}
+    return data | {k: v for k, v in (("others", others), ("parts", part_passes)) if v}
 
 
 def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
@@ -156,19 +155,19 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
 
 
 def passes_data(model: "TransformersModel") -> dict[str, Any]:
-    """How a model's passes are run: what was asked for, what is had and why, and what it took."""
+    """How a model's passes are run: as asked for, as chosen and why, and the time that it took."""
     return asdict(model.passes)
 
 
 def weights_data(model: "TransformersModel") -> dict[str, Any]:
-    """How many parameters a model has, shared ones once, and in which dtype."""
+    """Number of parameters of a model, shared ones counted once, and their dtype."""
     parameters = {id(p): p for p in model.model.parameters()}.values()
     dtype = str(next(iter(parameters)).dtype).removeprefix("torch.")
     return {"parameters": sum(p.numel() for p in parameters), "dtype": dtype}
 
 
 def calm_transformers() -> None:
-    """No progress bars and advice of transformers between ours."""
+    """Silence progress bars and advice of transformers, which would disturb our own output."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

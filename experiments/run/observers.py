@@ -1,4 +1,4 @@
-"""The clocks that time decoding, and the observer that times its stages."""
+"""Clocks for decoding, and the observer that times its stages."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,22 +13,22 @@ _EPOCH = time.time() - time.perf_counter()
 
 
 def now() -> float:
-    """Seconds since 1970, by a clock that does not jump within a process."""
+    """Seconds since 1970, from a clock that never jumps within a process."""
     return _EPOCH + time.perf_counter()
 
 
 def synchronizer(device: torch.device | str) -> Callable[[], None]:
-    """What to call before the clock is read, so that queued work of the device is finished."""
+    """A function to call before reading the clock; it waits until the device's queued work is done."""
     if torch.device(device).type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
 
 
 class Clock(Protocol):
-    """Marks moments, and says later how far they are apart."""
+    """Marks moments, and later measures the time between them."""
 
     def mark(self) -> Any:
-        """This moment."""
+        """Mark this moment."""
         ...
 
     def settle(self) -> None:
@@ -36,38 +36,38 @@ class Clock(Protocol):
         ...
 
     def between(self, start: Any, end: Any) -> float:
-        """Seconds from one mark to another."""
+        """Seconds between two marks."""
         ...
 
 
 class HostClock:
-    """For work that is done when the call returns."""
+    """A clock for work that is done when the call returns."""
 
     def mark(self) -> float:
-        """The time."""
+        """The current time."""
         return time.perf_counter()
 
     def settle(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: marks are comparable at once."""
 
     def between(self, start: float, end: float) -> float:
-        """Their difference."""
+        """The difference of the marks."""
         return end - start
 
 
 class CudaClock:
-    """For work that a device does later: marks are events in its queue, and none waits for it.
+    """A clock for work that a device does later: marks are events in its queue, so marking does not wait.
 
     Args:
-        device: of the work.
-        cuda: `torch.cuda`, or what stands for it.
+        device: the device that does the work.
+        cuda: `torch.cuda`, or a stand-in for it.
     """
 
     def __init__(self, device: torch.device | str, cuda: Any = torch.cuda) -> None:
         self._device, self._cuda = device, cuda
 
     def mark(self) -> Any:
-        """An event that the device passes when all that was queued before is done."""
+        """Record an event that the device reaches when all work queued before it is done."""
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(self._device))
         return event
@@ -77,17 +77,17 @@ class CudaClock:
         self._cuda.synchronize(self._device)
 
     def between(self, start: Any, end: Any) -> float:
-        """By the device's own clock."""
+        """Seconds between two marks, by the device's own clock."""
         return start.elapsed_time(end) / 1e3
 
 
 class StageTimer:
-    """Seconds of each stage, one entry for each time that it ran.
+    """An observer that records the seconds of each stage, one entry each time the stage runs.
 
-    On CUDA stages are marked by events, so that the device is waited for once, when `seconds` is read.
+    On CUDA, stages are marked by events, and the host waits for the device only when `seconds` is read.
 
     Args:
-        device: that the work is done on.
+        device: the device that does the work.
 
     Example:
         >>> timer = StageTimer()
@@ -105,7 +105,7 @@ class StageTimer:
 
     @property
     def seconds(self) -> dict[str, list[float]]:
-        """By stage, of all that has ended; waits for the device."""
+        """Seconds of all stages that have ended, by name; waits for the device."""
         if self._marks:
             self.clock.settle()
             for name, start, end in self._marks:
@@ -115,7 +115,7 @@ class StageTimer:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A context that lasts as long as the stage."""
+        """A context manager to run a stage in."""
         start = self.clock.mark()
         try:
             yield

@@ -1,4 +1,4 @@
-"""`treespec generate`: decode one text with a tree, token by token as they are kept."""
+"""`treespec generate`: decode one text with a tree, and show tokens as soon as they are kept."""
 
 import re
 import time
@@ -39,8 +39,8 @@ class Piece:
     """Text that a token has completed.
 
     Args:
-        text: of this token, and of those before it that had no whole character.
-        accepted: whether the token was drafted and accepted; the others are those that the target adds.
+        text: text of this token, and of tokens before it that ended within a character.
+        accepted: whether the token was drafted and accepted, rather than added by the target.
     """
 
     text: str
@@ -49,18 +49,18 @@ class Piece:
 
 @dataclass(frozen=True)
 class OneText:
-    """A text that was decoded.
+    """A decoded text.
 
     Args:
-        text: special tokens left out.
-        tokens: the new token ids, a stop token included.
-        accepted: of them, those that were drafted.
-        steps: passes of the target.
-        method: name of the tree.
+        text: the text, without special tokens.
+        tokens: the new token ids, including a stop token.
+        accepted: number of new tokens that were drafted.
+        steps: number of passes of the target.
+        method: name of the method.
         law: how children were drawn.
         rule: how they were accepted.
-        seconds: after the prefill.
-        prefill_s: of the prompt.
+        seconds: decoding time, without the prefill.
+        prefill_s: time of the prefill.
     """
 
     text: str
@@ -80,7 +80,7 @@ class OneText:
 
     @property
     def tokens_per_second(self) -> float:
-        """Kept tokens per second, the prefill excluded."""
+        """Kept tokens per second, without the prefill."""
         return len(self.tokens) / self.seconds
 
 
@@ -93,27 +93,32 @@ def one_text_config(
     seed: int,
     chat: bool,
 ) -> Config:
-    """The config of an experiment that decodes one text: it is checked and built like any other.
+    """The config of an experiment that decodes one text, checked and built like any other.
+
+    Values of None in the three mappings stand for the defaults.
 
     Args:
-        models: as in a config; None for what is left to its default, here and in the next two.
-        method: its `shape`, `draft`, `law` and `rule`; the shape `plain` for no tree.
-        sampling: as in a config.
-        tokens: to decode at most.
-        seed: of the coins.
+        models: `models`, as in a config.
+        method: `shape`, `draft`, `law` and `rule` of the method; the shape `plain` for no tree.
+        sampling: a sampling setting, as in a config.
+        tokens: the token budget.
+        seed: seed of the coins.
         chat: whether the prompt is put into the chat template.
 
     Raises:
-        ConfigError: naming the option that is wrong.
+        ConfigError: if an option is wrong; names it.
     """
 
     def given(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if value is not None}
 
     kind = "plain" if method["shape"] == "plain" else "tree"
-    of_trees = {"--source": method["draft"], "--law": method["law"], "--rule": method["rule"]}
-    if kind == "plain" and (alone := given(of_trees)):
-        raise ConfigError(f"{next(iter(alone))} is of a tree: give --shape, or leave it out")
+    tree_options = {"--source": method["draft"], "--law": method["law"], "--rule": method["rule"]}
+    if kind == "plain" and (misplaced := given(tree_options)):
+        option = next(iter(misplaced))
+        raise ConfigError(
+            f"{option} applies to trees only: give a tree with --shape, or omit {option}"
+        )
     tree = {"shape": _usual_shape(method["draft"])} | given(method)
     data = {
         "name": "generate",
@@ -128,15 +133,15 @@ def one_text_config(
         config = validated(Path("-"), data)
         if wants_measured(config.methods[0]):
             raise ConfigError(
-                f"--shape {brief(method['shape'])} needs what a run measures: give it, such as "
-                "--shape '{kind: optimal, rates: [0.6, 0.2, 0.1], size: 16}', or another shape"
+                f"--shape {brief(method['shape'])} depends on measurements of a run: give them, such as "
+                "--shape '{kind: optimal, rates: [0.6, 0.2, 0.1], size: 16}', or choose another shape"
             )
         build(config)
     return config
 
 
 def _usual_shape(draft: Mapping[str, Any] | None) -> Any:
-    """A tree that the draft source takes."""
+    """The default shape for a draft source."""
     source = plugins.parts("source").get(str((draft or {}).get("source")))
     if source is None or source.trees == "any":
         return "expansion:3x2x1"
@@ -145,15 +150,16 @@ def _usual_shape(draft: Mapping[str, Any] | None) -> Any:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Say of what is refused by which option it was given, not by which key of a config."""
+    """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
     except ConfigError as error:
-        said = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
-        said = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", said)
-        said = re.sub(r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)", _option, said)
-        said = said.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
-        raise ConfigError(re.sub(r"^seed = ", "--seed = ", said, flags=re.MULTILINE)) from None
+        message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
+        message = re.sub(r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)", _option, message)
+        message = message.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
+        message = re.sub(r"^seed = ", "--seed = ", message, flags=re.MULTILINE)
+        raise ConfigError(message) from None
 
 
 def _option(key: re.Match[str]) -> str:
@@ -167,17 +173,17 @@ def decode_one(
     say: Callable[[str], None] = lambda text: None,
     load: Callable[[Any], "Pair"] = load_models,
 ) -> OneText:
-    """Decode one text by the one method of a config.
+    """Decode one text with the only method of a config.
 
     Args:
         config: see `one_text_config`.
-        prompt: not empty.
-        show: given every piece of the text as soon as it is kept.
-        say: told which parts of plug-ins are proved before.
-        load: gives the models.
+        prompt: the prompt; not empty.
+        show: receives every piece of the text as soon as it is kept.
+        say: receives a message for each part of a plug-in that is proved lossless first.
+        load: loads the models.
 
     Raises:
-        ConfigError, PromptError, LoadError: what cannot be decoded.
+        ConfigError, PromptError, LoadError: if the text cannot be decoded.
     """
     if not prompt:
         raise PromptError("the prompt is empty: give some text")
@@ -198,7 +204,7 @@ def decode_one(
     steps = accepted = 0
     timer = StageTimer(ids.device)
     begin = time.perf_counter()
-    stepping = decode(
+    decoding = decode(
         make_target(pair.target),
         method.drafter(pair, sampling),
         verifier_for(choice.rule, pair.target),
@@ -209,11 +215,11 @@ def decode_one(
         stop=stop_at_tokens(pair.end_tokens),
         observer=timer,
     )
-    for step in stepping:
+    for step in decoding:
         drafted = min(step.verdict.accepted, len(step.tokens))
         steps, accepted = steps + 1, accepted + drafted
         tokens += step.tokens
-        for piece in pieces.of(step.tokens, drafted):
+        for piece in pieces.add(step.tokens, drafted):
             show(piece)
     end = time.perf_counter()
     for piece in pieces.rest():
@@ -232,7 +238,7 @@ def decode_one(
 
 
 class _Pieces:
-    """The text of tokens as they come: what they add to the text of the few before them.
+    """Decode tokens to text incrementally; each is decoded together with a few tokens before it.
 
     Args:
         tokenizer: a transformers tokenizer.
@@ -241,25 +247,25 @@ class _Pieces:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._from = self._shown = 0
+        self._context_start = self._shown = 0
 
-    def of(self, ids: Sequence[int], drafted: int) -> Iterator[Piece]:
-        """The pieces that these tokens complete, of which the first `drafted` were accepted."""
+    def add(self, ids: Sequence[int], drafted: int) -> Iterator[Piece]:
+        """The pieces that these tokens complete; the first `drafted` of the tokens were accepted."""
         for i, token in enumerate(ids):
             self._ids.append(token)
-            text = self._new()
-            if text and not text.endswith("\ufffd"):  # else a character is not whole yet
+            text = self._new_text()
+            if text and not text.endswith("\ufffd"):  # else the last character is incomplete
                 yield Piece(text, i < drafted)
-                self._from, self._shown = self._shown, len(self._ids)
+                self._context_start, self._shown = self._shown, len(self._ids)
 
     def rest(self) -> Iterator[Piece]:
-        """What has not become whole."""
-        if text := self._new():
+        """The text that is left at the end, an incomplete character included."""
+        if text := self._new_text():
             yield Piece(text, False)
 
-    def _new(self) -> str:
-        before = self._text(self._ids[self._from : self._shown])
-        return self._text(self._ids[self._from :])[len(before) :]
+    def _new_text(self) -> str:
+        before = self._text(self._ids[self._context_start : self._shown])
+        return self._text(self._ids[self._context_start :])[len(before) :]
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""Decode by our own loop, with a tree or plainly, one timed step after the other."""
+"""Decode by our own loop, with a tree or plainly, and time every step."""
 
 import time
 from collections.abc import Iterator
@@ -37,15 +37,15 @@ def decode_ours(
 
     Args:
         pair: the models.
-        method: of kind `plain` or `tree`.
-        sampling: name of the setting.
+        method: a method of kind `plain` or `tree`.
+        sampling: name of the sampling setting.
         prompt: token ids on the models' device.
-        max_new_tokens: the budget.
-        stop: when the text is over.
-        seed: of the coins.
+        max_new_tokens: the token budget.
+        stop: condition that ends the text.
+        seed: seed of the coins.
 
     Yields:
-        Every step when it is done; nothing runs between two.
+        Each step when it is done. No work is done between two steps.
     """
     choice, timer = method.choices[sampling], StageTimer(prompt.device)
     drafter = method.drafter(pair, sampling)
@@ -65,7 +65,7 @@ def decode_ours(
     for step in steps:
         seconds = {stage: times.pop() for stage, times in timer.seconds.items() if times}
         took, prefill = time.perf_counter() - start, seconds.pop("prefill", 0.0)
-        # Scores are large: keep what the record needs and let go of the rest.
+        # Scores are large: keep only what the records need.
         yield StepOutcome(
             shape=step.tree.shape,
             tokens=step.tree.token_ids,
@@ -81,10 +81,10 @@ def decode_ours(
 
 
 def _origins(drafter: Drafter, size: int) -> tuple[tuple[str, ...], ...]:
-    """Of each node of the last tree, the sources that drafted it, where the drafter has several.
+    """For each node of the latest tree, the sources that drafted it; empty if the drafter has only one.
 
-    Such a drafter (`treespec.draft.Merge`, and `Cascade` by its levels) has `origins`: a row of names for
-    each node.
+    A drafter with several (`treespec.draft.Merge`, and `Cascade` by its levels) has an attribute `origins`:
+    a tuple of names for each node.
     """
     origins = tuple(tuple(names) for names in getattr(drafter, "origins", ()))
     return origins if len(origins) == size else ()

@@ -1,4 +1,4 @@
-"""The parts of the target that draft in an experiment: early exits, and targets without some sublayers."""
+"""Parts of the target that draft in an experiment: early exits, and the target without some sublayers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ __all__ = ["part_name", "parts_of"]
 
 
 def part_name(skip: Iterable[Sublayer], layers: int) -> str:
-    """What the target is called without some sublayers.
+    """A name for the target without some sublayers.
 
     Args:
-        skip: what is left out.
-        layers: of the target.
+        skip: the sublayers left out.
+        layers: number of layers of the target.
 
     Example:
         >>> part_name(layers_from(2, 6), 6), part_name([Sublayer(3, "mlp"), Sublayer(1, "mlp")], 6)
@@ -39,11 +39,12 @@ def parts_of(
 ) -> dict[str, "TransformersModel"]:
     """The parts of a target that draft, each once, by name.
 
-    What cannot be left out is not among them: it is refused where the drafter is made, which names the key.
+    Parts that cannot be made are left out here; they are refused when the drafter is made, by an error that
+    names the config's key.
 
     Args:
-        methods: whose sources, those within others too, may be such parts.
-        target: that is loaded.
+        methods: the methods; their sources, nested ones included, may be such parts.
+        target: the loaded target.
     """
     parts: dict[str, TransformersModel] = {}
     for method in methods:

@@ -1,9 +1,9 @@
-"""`passes: auto` in a run: compile only what the run is long enough to gain by.
+"""`passes: auto` in a run: compile a model only if the run is long enough to gain from it.
 
-Compiling takes 20 seconds and more for each model, and half of that where an earlier process has left
-its machine code on disk. So with `auto` a model on a CPU is loaded eager, one of its passes is timed, and
-what compiling can save in the whole run is compared with what it costs. A part of the target that drafts
-is a model of its own here, as it is for `draft_passes`.
+Compiling takes 20 seconds or more for each model, and half of that where an earlier process has left
+its machine code on disk. With `auto`, a model on a CPU is therefore loaded with eager passes, one of its
+passes is timed, and what compiling can save over the whole run is compared with what it costs. A part of
+the target that drafts counts as a model of its own, as it does for `draft_passes`.
 """
 
 import statistics
@@ -32,33 +32,34 @@ if TYPE_CHECKING:
 __all__ = ["ahead", "choose_by_length", "load_with_passes", "require_same_passes", "without_auto"]
 
 COMPILING_S = {"target": 42.0, "draft": 25.0}
-"""What compiling a model takes on two cores of an Intel Xeon, where no earlier process has left machine
-code on disk: a target of 50M parameters, the embedded draft. A part of the target counts as a target."""
+"""Seconds to compile a model without machine code on disk, on two cores of an Intel Xeon: a target of 50M
+parameters, the embedded draft. A part of the target counts as a target."""
 
 LOADING_S = {"target": 28.0, "draft": 11.0}
-"""What it takes where one has."""
+"""The same where an earlier process has left machine code on disk."""
 
 SAVED_SHARE = {"target": 0.4, "draft": 0.7}
-"""Of an eager pass over 1 to 32 nodes, at least: 45 to 70 % of one of a target of 50M parameters, 72 to
-87 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
-AVX512). A part of the target that drafts counts as a target."""
+"""Lower bound of the share that compiling saves of an eager pass over 1 to 32 nodes. Measured: 45 to 70 %
+for a target of 50M parameters, 72 to 87 % for the embedded draft (`experiments.benchmarks.passes`;
+bfloat16, two cores of an AMD EPYC with AVX512). A part of the target that drafts counts as a target."""
 
 TOKENS_A_STEP = 2.5
-"""Of trees, to guess by how many steps a text takes."""
+"""Assumed tokens per step of trees, to estimate how many steps a text takes."""
 
 TIMED_PASSES, TIMED_NODES = 5, 4
+"""How many passes are timed, over how many nodes each."""
 
 PART = "part"
 """The role of a part of the target that drafts."""
 
 TIMED_PREFIX = 256
-"""Tokens before the timed passes, as behind a prompt."""
+"""Cached tokens before the timed passes, as after a prompt."""
 
 
 def without_auto(config: ModelsConfig) -> ModelsConfig:
-    """The models' config for loading: what `auto` asks for is decided when they are there."""
-    chosen = {key: None for key in ("passes", "draft_passes") if getattr(config, key) == "auto"}
-    return config.model_copy(update=chosen)
+    """The models' config with `auto` removed, for loading: `auto` is decided after loading."""
+    deferred = {key: None for key in ("passes", "draft_passes") if getattr(config, key) == "auto"}
+    return config.model_copy(update=deferred)
 
 
 def load_with_passes(
@@ -67,18 +68,18 @@ def load_with_passes(
     load: Callable[[ModelsConfig], "Pair"],
     reporter: Reporter,
 ) -> "Pair":
-    """Load all models, choose their passes, and say which of them are compiled meanwhile.
+    """Load all models and choose their passes, showing what is being compiled.
 
     Args:
-        config: what it asks of passes is had or refused; `auto` compiles, however short the work is.
-        methods: whose own draft models, and parts of the target that draft, are chosen for too.
-        load: gives the pair. Passes that are already as the config asks stay as they are.
-        reporter: shows the progress.
+        config: names the models and their passes. `auto` compiles, however short the run is.
+        methods: methods whose own draft models are loaded, and whose parts of the target get passes too.
+        load: loads the pair. Passes that already are as the config asks stay as they are.
+        reporter: shows progress.
 
     Raises:
         LoadError: see `load_own_drafts`.
-        Unavailable, UnsupportedModel: naming the key, and the model that has a name, if its passes cannot
-            be had.
+        Unavailable, UnsupportedModel: if the passes that the config asks for are not possible; names the
+            key, and the model if it is a named draft model or part.
     """
     methods, asked = list(methods), _asked_by_role(config)
     with reporter.task("loading the models"):
@@ -90,8 +91,8 @@ def load_with_passes(
         try:
             _choose(role, name, model, asked[role], reporter)
         except (Unavailable, UnsupportedModel) as error:
-            of = "" if name is None else f" (of {name}, which drafts)"
-            raise type(error)(f"models.{error}{of}") from error
+            drafting = "" if name is None else f" (of {name}, which drafts)"
+            raise type(error)(f"models.{error}{drafting}") from error
     return pair
 
 
@@ -103,15 +104,15 @@ def choose_by_length(
     reporter: Reporter,
     manifest: Mapping[str, Any] | None,
 ) -> None:
-    """Decide on what `auto` asks for, and say what was chosen and why.
+    """Choose the passes of every model with `auto`, and report each choice with its reason.
 
     Args:
-        pair: loaded by a config `without_auto`.
-        config: as the user wrote it.
-        experiment: what is run.
-        texts: that every method decodes.
-        reporter: told of each choice.
-        manifest: of the run that goes on, which keeps its choices; None if one begins.
+        pair: the models, loaded with a config `without_auto`.
+        config: the models' config as the user wrote it.
+        experiment: the methods, settings and budget of the run.
+        texts: number of texts that every method decodes in each setting.
+        reporter: receives a note on each choice.
+        manifest: of the run that is resumed, whose choices are kept; None for a new run.
     """
     if "auto" not in (config.passes, config.draft_passes):
         return
@@ -130,11 +131,11 @@ def choose_by_length(
         elif model.device.type == "cpu":
             count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
             gain = SAVED_SHARE["draft" if role == "draft" else "target"] * seconds * count
-            cost, there = _compiling(role, model)
+            cost, on_disk = _compiling(role, model)
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
                 f"save {gain:.0f} s and take about {cost:.0f} s"
-                + (", since its machine code is on disk" if there else "")
+                + (", since its machine code is on disk" if on_disk else "")
             )
             if gain <= cost:
                 model.passes = Passes("eager", "auto", why)
@@ -144,10 +145,10 @@ def choose_by_length(
         passes = model.passes
         if passes.kind == "compiled":
             model.passes = replace(passes, why=why)
-            said = f"compiled ({passes.seconds:.0f} s): {why}"
+            outcome = f"compiled ({passes.seconds:.0f} s): {why}"
         else:
-            said = passes.kind + (f": {passes.why}" if passes.why else "")
-        reporter.note(f"passes of {_called(role, name)} are {said}")
+            outcome = passes.kind + (f": {passes.why}" if passes.why else "")
+        reporter.note(f"passes of {_called(role, name)} are {outcome}")
 
 
 def require_same_passes(
@@ -156,16 +157,16 @@ def require_same_passes(
     manifest: Mapping[str, Any],
     parts: Mapping[str, "TransformersModel"] | None = None,
 ) -> None:
-    """Refuse to go on with other passes than a run was started with: its times would be of two kinds.
+    """Refuse to resume a run with other passes than it was started with: its times would not be comparable.
 
     Args:
-        folder: of the run.
-        pair: with its passes chosen.
-        manifest: of the run; one of an earlier version may not say how its passes were run.
-        parts: of the target that draft, by name.
+        folder: the run's folder.
+        pair: the models, with their passes chosen.
+        manifest: of the run; manifests of earlier versions may not record passes.
+        parts: the parts of the target that draft, by name.
 
     Raises:
-        RunFolderError: with the model, both kinds, the reason, and the ways out.
+        RunFolderError: if they differ; names the model, both kinds of passes, the reason, and the ways out.
     """
     for role, name, model in _roles(pair, parts or {}):
         now, then = model.passes, _recorded(manifest, role, name)
@@ -178,12 +179,13 @@ def require_same_passes(
                 f"{folder} was started with {_in_words(then['kind'], packed)} passes of "
                 f"{_called(role, name)}, which are {_in_words(now.kind, now.frozen)} now"
                 + (f" ({why})" if why else "")
-                + ": go on where they can be run as before, give another folder with --out, or start over "
-                "with --fresh"
+                + ": resume on a machine that can run them as before, choose another folder with --out, or "
+                "start over with --fresh"
             )
 
 
 def _asked_by_role(config: ModelsConfig) -> dict[str, str | None]:
+    """The kind of passes that the config asks for, by the role of a model."""
     return {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
 
 
@@ -191,30 +193,30 @@ def _compiling(role: str, model: "TransformersModel") -> tuple[float, bool]:
     """About how many seconds compiling a model takes, and whether its machine code is on disk."""
     from treespec.models.code_on_disk import is_on_disk
 
-    there = is_on_disk(model)
-    return (LOADING_S if there else COMPILING_S)["draft" if role == "draft" else "target"], there
+    on_disk = is_on_disk(model)
+    seconds = LOADING_S if on_disk else COMPILING_S
+    return seconds["draft" if role == "draft" else "target"], on_disk
 
 
 def _choose(
     role: str, name: str | None, model: "TransformersModel", asked: str | None, reporter: Reporter
 ) -> None:
-    """Have a model run its passes as asked, and say so while it takes long."""
+    """Make a model run its passes as asked, and show this as a task."""
     from treespec.models.passes import choose_passes
 
-    doing = "capturing"
-    if asked == "compiled" or (asked == "auto" and model.device.type == "cpu"):
-        doing = "compiling"
-    about = f" (about {_compiling(role, model)[0]:.0f} s)" if doing == "compiling" else ""
-    with reporter.task(f"{doing} passes of {_called(role, name)}{about}"):
+    compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
+    activity = "compiling" if compiles else "capturing"
+    estimate = f" (about {_compiling(role, model)[0]:.0f} s)" if compiles else ""
+    with reporter.task(f"{activity} passes of {_called(role, name)}{estimate}"):
         choose_passes(model, asked, draft=role != "target")
 
 
 def _roles(
     pair: "Pair", parts: Mapping[str, "TransformersModel"]
 ) -> Iterator[tuple[str, str | None, "TransformersModel"]]:
-    """All models that are loaded, as target or draft, then parts of the target.
+    """Role, name and model of all loaded models, then of the parts of the target that draft.
 
-    Drafts that methods bring, and parts, have names.
+    The name is None for the pair's own target and draft.
     """
     from treespec.models.load import NoDraftModel
 
@@ -228,7 +230,7 @@ def _roles(
 
 
 def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mapping[str, Any] | None:
-    """What a manifest says of a model's passes; None if it says nothing."""
+    """What a manifest records about a model's passes; None if nothing."""
     models = manifest["models"]
     named = models.get("parts" if role == PART else "others", {})
     entry = models[role] if name is None else named.get(name, {})
@@ -236,6 +238,7 @@ def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mappi
 
 
 def _called(role: str, name: str | None) -> str:
+    """How messages refer to a model."""
     if role == PART:
         return f"{name} (as a draft)"
     return f"the {role}" + ("" if name is None else f" {name!r}")
@@ -248,7 +251,7 @@ def _in_words(kind: str, frozen: bool) -> str:
 
 
 def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]:
-    """About how many passes a run is: of our methods, warm-up and tuning apart.
+    """Estimate how many passes our methods take in a run, without warm-up and tuning.
 
     Args:
         experiment: methods, settings and budget.
@@ -258,40 +261,40 @@ def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]
         Passes of the target, and of each draft model: of the pair's own (None), and of those that methods
         bring, by name.
     """
-    of_target, of_drafts = 0.0, Counter[str | None]()
-    new = experiment.config.max_new_tokens * texts
+    target_passes, draft_passes = 0.0, Counter[str | None]()
+    new_tokens = experiment.config.max_new_tokens * texts
     for method in experiment.methods:
         for _ in method.choices:
             if not isinstance(method.config, TreeMethod):
-                of_target += new
+                target_passes += new_tokens
                 continue
-            steps = new / TOKENS_A_STEP
-            of_target += steps
+            steps = new_tokens / TOKENS_A_STEP
+            target_passes += steps
             for name in method.draft_models:
-                of_drafts[name] += round(steps * method.max_depth)
-    return round(of_target), of_drafts
+                draft_passes[name] += round(steps * method.max_depth)
+    return round(target_passes), draft_passes
 
 
 def _ahead_of(experiment: Experiment, texts: int, pair: "Pair", role: str, name: str | None) -> int:
-    """About how many passes of one model a run is; see `ahead`."""
+    """Estimate how many passes of one model a run takes; see `ahead`."""
     if role != PART:
-        of_target, of_drafts = ahead(experiment, texts)
-        return of_target if role == "target" else of_drafts[name]
+        target_passes, draft_passes = ahead(experiment, texts)
+        return target_passes if role == "target" else draft_passes[name]
     steps = experiment.config.max_new_tokens * texts / TOKENS_A_STEP
-    using = [m for m in experiment.methods if name in parts_of([m], pair.target)]
-    return sum(round(steps * method.max_depth) * len(method.choices) for method in using)
+    users = [m for m in experiment.methods if name in parts_of([m], pair.target)]
+    return sum(round(steps * method.max_depth) * len(method.choices) for method in users)
 
 
 def _pass_seconds(model: "TransformersModel") -> float:
-    """What an eager pass over a few nodes behind a prompt takes here, now."""
+    """Median time of an eager pass over a few nodes after a prompt, measured here and now."""
     length = max(1, min(TIMED_PREFIX, model.max_length - TIMED_NODES))
-    one, tokens = model.fresh(), torch.arange(length) % model.vocab_size
-    one.prefill(tokens)
+    fresh, prompt = model.fresh(), torch.arange(length) % model.vocab_size
+    fresh.prefill(prompt)
     nodes = torch.arange(TIMED_NODES) % model.vocab_size
     seconds = []
     for _ in range(TIMED_PASSES + 1):
         start = time.perf_counter()
-        one.run(nodes, (-1, *[0] * (TIMED_NODES - 1)))
+        fresh.run(nodes, (-1, *[0] * (TIMED_NODES - 1)))
         seconds.append(time.perf_counter() - start)
-        one.keep(())
+        fresh.keep(())
     return statistics.median(seconds[1:])

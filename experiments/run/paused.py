@@ -1,4 +1,4 @@
-"""A function that is paused in the middle of its calls, as an iterator."""
+"""Turn a function that passes values to a callback into an iterator that is paused between values."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -11,27 +11,27 @@ _T = TypeVar("_T")
 
 
 def paused(function: Callable[[Callable[[_T], None]], None]) -> Iterator[_T]:
-    """Run a function up to each value that it gives, from however deep in its calls.
+    """Iterate over the values that a function hands to its callback, however deep in its calls.
 
-    The function has a stack of its own (a greenlet), so that it stops where it gives a value and goes on
-    there when the next is asked for. What belongs to the thread is not of its own: grad mode, the random
-    state of torch, warnings' filters. Who gives a value must put these right.
+    The function has a stack of its own (a greenlet). It stops where it hands over a value and continues
+    there when the next value is requested. State of the thread is shared with other code: grad mode,
+    torch's random state, warning filters. The function must restore it after each value.
 
     Args:
-        function: called with what gives a value.
+        function: called with the callback.
 
     Yields:
-        The values. What the function raises comes out where a value was asked for. An iterator that is
-        closed before its end ends the function where it stands.
+        The values. Exceptions of the function are raised where a value is requested. Closing the iterator
+        early ends the function where it is paused.
 
     Raises:
-        Unavailable: without greenlet.
+        Unavailable: if greenlet is not installed.
     """
     try:
         from greenlet import getcurrent, greenlet
     except ImportError:
         raise Unavailable(
-            "the methods of transformers are paused by the package greenlet, which is missing: "
+            "pausing the methods of transformers needs the package greenlet, which is not installed: "
             "pip install greenlet"
         ) from None
 
@@ -49,6 +49,6 @@ def paused(function: Callable[[Callable[[_T], None]], None]) -> Iterator[_T]:
             yield value
             arguments = ()
     finally:
-        if worker:  # paused: GreenletExit is raised where it stands
+        if worker:  # it is paused: GreenletExit is raised inside the function
             worker.parent = getcurrent()
             worker.throw()

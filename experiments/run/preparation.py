@@ -1,4 +1,4 @@
-"""Prepare a run: models, prompts, trees that are searched, meters, warm-up, tuning, and the manifest."""
+"""Prepare a run: models, prompts, tree search, meters, warm-up, tuning, and the manifest."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -42,16 +42,17 @@ if TYPE_CHECKING:
 __all__ = ["WARMUP_TOKENS", "Prepared", "begin_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
+"""Tokens that each method decodes of a prompt to warm up."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can decode.
+    """A run that is ready to decode.
 
     Args:
         bench: models, methods, settings and meters.
-        units: what is missing, in order.
-        manifest: as it was written.
+        units: the units that are not finished, in order.
+        manifest: as written to the folder.
     """
 
     bench: Bench
@@ -60,14 +61,14 @@ class Prepared:
 
 
 def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepared:
-    """Do all that comes before the first unit.
+    """Do everything that precedes the first unit.
 
-    What was finished earlier, or is deleted by `--fresh`, is touched last, right before the manifest is
-    written: whatever is refused or fails until then costs nothing of it.
+    Records of earlier starts are repaired or deleted last, right before the manifest is written. If
+    anything is refused or fails before that, they stay as they are.
 
     Args:
         session: the open run.
-        load: gives the models.
+        load: loads the models.
 
     Raises:
         ConfigError, PromptError, RunFolderError, LoadError: see `runner.run`.
@@ -118,7 +119,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         )
     session.take_over(searched)
     if measured is not None and searched:
-        # Growths name the files that they read, which are in the folder now.
+        # Growths name the files that they read; these have just moved into the run's folder.
         experiment = _with_trees(session, measured, records)
         manifest["methods"] = [method_data(method) for method in experiment.methods]
         groups = groups_of(experiment.methods, together)
@@ -131,18 +132,21 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
 def load_inputs(
     session: Session, experiment: Experiment, load: Callable[[ModelsConfig], "Pair"]
 ) -> tuple["Pair", list[Prompt], list[Prompt]]:
-    """Load the models, and encode the prompts that are measured and those that tuning takes.
+    """Load the models, and encode the prompts that are measured and those used for tuning.
 
-    Caches have room for these prompts' texts from now on (`room`).
+    Every cache is reserved large enough for the texts of these prompts (`room.reserve_rows`).
 
     Args:
         session: the open run.
         experiment: its methods.
-        load: gives the models.
+        load: loads the models.
+
+    Returns:
+        The models, the measured prompts, and the prompts used for tuning.
 
     Raises:
-        PromptError: if a prompt does not fit in a context.
-        RunFolderError: if the run was started with other prompts; with the ways out.
+        PromptError: if a prompt does not fit in a model's context.
+        RunFolderError: if the run was started with other prompts or other passes.
         LoadError: if a model cannot be loaded.
     """
     config = session.config
@@ -159,7 +163,7 @@ def load_inputs(
     if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
         raise RunFolderError(
             f"{session.records.path} was started with other prompts: their file or the tokenizer has "
-            "changed since; give another folder with --out, or start over with --fresh"
+            "changed since; choose another folder with --out, or start over with --fresh"
         )
     return pair, prompts, spare
 
@@ -167,29 +171,34 @@ def load_inputs(
 def _search(
     session: Session, pair: "Pair", prompts: Sequence[Prompt]
 ) -> tuple[Measured, Experiment, dict[str, bytes]]:
-    """Measure and find the trees; the files that the folder takes over, by name, come last.
+    """Measure, and find the trees.
 
-    With `--fresh` all is measured in another folder, because until the take-over the earlier run stays as
-    it is. Else there are no such files: an interrupted start leaves what it has measured for the next.
+    With `--fresh` the measurements go to a temporary folder, because the earlier run stays untouched until
+    this one takes the folder over. Otherwise they go to the run's folder directly, where the next start
+    finds them if this one is interrupted.
+
+    Returns:
+        The measurements, the experiment with its trees, and the files, name to content, that the run's
+        folder has yet to take over.
     """
     lengths = [len(prompt.ids) for prompt in prompts]
 
-    def searched(folder: RunFolder) -> tuple[Measured, Experiment]:
+    def search_in(folder: RunFolder) -> tuple[Measured, Experiment]:
         measured = session.searching.measure(session.known, pair, lengths, folder, session.reporter)
         experiment = _with_trees(session, measured, folder)
         require_fits(experiment, pair, prompts)
         return measured, experiment
 
     if not session.fresh:
-        return *searched(session.records), {}
+        return *search_in(session.records), {}
     with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
-        measured, experiment = searched(folder)
+        measured, experiment = search_in(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
     return measured, experiment, files
 
 
 def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> int:
-    """How many texts may be open at once: as the run was started, as the config says, or what fits."""
+    """How many texts may be open at once: as the manifest or the config says, else as memory allows."""
     if session.manifest is not None:
         return session.manifest["together"]
     if session.config.together is not None:
@@ -198,7 +207,7 @@ def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Seque
 
 
 def _together(session: Session, experiment: Experiment, room: int) -> int:
-    """How many methods take turns; a single one takes none."""
+    """How many methods take turns with each other, twins included; 1 if none do."""
     if len(experiment.methods) == 1:
         return 1
     if session.manifest is not None or session.config.together is not None:
@@ -206,42 +215,45 @@ def _together(session: Session, experiment: Experiment, room: int) -> int:
     if room == 1:
         session.reporter.note(
             "memory holds the caches of one method only: each prompt is decoded by one method after the "
-            "other, and what slows the machine down may meet one method more than another"
+            "other, so a slowdown of the machine may affect one method more than another"
         )
     return min(room, len(experiment.methods) + 1)
 
 
 def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:
-    """The experiment with every tree that was searched; its config stays as the user wrote it."""
+    """The experiment with the trees that the search found; its config stays as the user wrote it."""
     config = session.config
     resolved = session.searching.resolve(config, measured, folder.search, folder.keep)
     return replace(build(resolved), config=config)
 
 
 def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a run that goes on: it keeps its description and what was tuned."""
+    """The manifest of a resumed run: description and tuning stay, this session is added."""
     note, latest = session.reporter.note, session_data(meters)
     note("resuming a run that was not finished")
     if latest["git_hash"] != manifest["git_hash"]:
-        note("the code is not the one that the run was started with")
+        note("the code differs from the code that the run was started with")
     for change in changes_of_machine(manifest, latest):
-        note(f"this is not what the run was started on: {change}")
+        note(f"versions or hardware differ from those that the run was started with: {change}")
     changed: dict[str, Any] = {"finished": None, "meters": meters}
-    if session.again:  # what is decoded again may change what was seen
+    if session.again:  # units that are decoded again may change what the looks saw
         changed["looks"] = []
     return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
 
 
 def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Let every method decode a few tokens of each prompt, and say what that took.
+    """Let every method decode a few tokens of each prompt.
 
-    What fails here fails again, and is recorded, in the run.
+    Errors are shown but not recorded: they recur in the run, which records them.
+
+    Returns:
+        `warmup` of the manifest (SCHEMA.md).
     """
     busy = busy_percent()
     if busy > BUSY_PERCENT:
         session.reporter.note(
-            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a CPU that "
-            "is shared, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
+            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a shared "
+            "CPU, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
         )
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
@@ -258,9 +270,8 @@ def _warm_up_methods(
     def begin(method: BuiltMethod) -> Callable[[], Decoding]:
         return lambda: begin_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
 
-    for (
-        group
-    ) in bench.groups:  # in turns, since caches and graphs are those of methods open at once
+    # In turns, because methods that are open at once have caches and graphs of their own.
+    for group in bench.groups:
         say(f"warming up: {sampling}, {together_in_words(group)}")
         turns = {name: begin(method) for name, method in group.items()}
         for name, outcome in take_turns(turns, seed=0).items():
@@ -271,15 +282,15 @@ def _warm_up_methods(
 def begin_some(
     bench: Bench, method: BuiltMethod, prompt: Prompt, sampling: str, tokens: int, purpose: str
 ) -> Decoding:
-    """Begin to decode the first tokens of a text that is not measured, before anything is tuned.
+    """Begin to decode the first tokens of a text that is not measured; needs no tuning.
 
     Args:
         bench: models, methods and settings.
-        method: one of the experiment's; assisted generation takes the first of its grid.
-        prompt: what to continue.
-        sampling: name of the setting.
-        tokens: at most; no more than the config's.
-        purpose: gives the coins a seed of their own.
+        method: a method of the experiment; assisted generation uses the first setting of its grid.
+        prompt: the prompt to continue.
+        sampling: name of the sampling setting.
+        tokens: maximum number of new tokens, capped by the config's `max_new_tokens`.
+        purpose: part of the seed, so that each purpose has its own random numbers.
     """
     config = bench.experiment.config
     return bench.decode(

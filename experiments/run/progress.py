@@ -1,4 +1,4 @@
-"""What a run shows while it works: a bar on a screen, a line now and then in a file or a pipe."""
+"""Show the progress of a run: a bar on a screen, occasional lines in a file or a pipe."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,28 +20,28 @@ from rich.text import Text
 __all__ = ["Begin", "Reporter", "clock"]
 
 LINE_EVERY_S = 10.0
-"""Between two lines where nothing can be drawn over: logs of clusters, CI, `nohup`."""
+"""Seconds between two lines where output cannot be overwritten: logs of clusters, CI, `nohup`."""
 
 
 class Begin(Protocol):
-    """What is called as each part of something long begins."""
+    """A callback for the beginning of each part of a long task."""
 
     def __call__(self, text: str, work: int = 1) -> None:
-        """Show the part.
+        """Show that a part begins.
 
         Args:
-            text: what it is.
-            work: how much of the total it is.
+            text: describes the part.
+            work: its share of the total work.
         """
         ...
 
 
 class Reporter:
-    """Shows progress on a console, or nothing.
+    """Shows progress on a console, or nowhere.
 
     Args:
-        console: where to; None shows nothing. Where it is neither a terminal nor a notebook, lines are
-            printed, at most one in `LINE_EVERY_S`.
+        console: where to show progress; None shows nothing. If it is neither a terminal nor a notebook,
+            lines are printed, at most one every `LINE_EVERY_S` seconds.
     """
 
     def __init__(self, console: Console | None) -> None:
@@ -49,18 +49,18 @@ class Reporter:
         self._lines = console is not None and not (console.is_terminal or console.is_jupyter)
 
     def note(self, text: str) -> None:
-        """Say something that stays on the screen."""
+        """Print a message that stays on the screen."""
         if self.console is not None:
             self.console.print(text, markup=False, highlight=False)
 
     @contextmanager
     def task(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show that something of unknown length goes on; what is given replaces the text."""
+        """Show a task of unknown length; calling the yielded function replaces the text."""
         if self.console is None:
             yield lambda text: None
         elif self._lines:
             self.note(f"{text} ...")
-            yield _now_and_then(lambda text: self.note(f"{text} ..."))
+            yield _throttled(lambda text: self.note(f"{text} ..."))
         else:
             with self.console.status(text) as status:
                 yield lambda text: status.update(text)
@@ -76,95 +76,96 @@ class Reporter:
         counted: str = "",
         may_end_early: bool = False,
     ) -> Iterator[Begin]:
-        """Show a bar with the time left; call what is given with a text as each part begins.
+        """Show a bar with the time left; call the yielded function as each part begins.
 
         Args:
-            total: work that is to be done, of all parts together. The time left is that of all of it, as
-                far as what is done took.
-            done: units that were done before, said once.
-            doing: shown until the first part begins.
-            finished: shown after the last.
-            counted: what the work is counted in.
-            may_end_early: the time left is at most so much.
+            total: work of all parts together. The time left is extrapolated from the work done so far.
+            done: number of units that were finished before, mentioned once.
+            doing: text shown until the first part begins.
+            finished: text shown after the last part.
+            counted: unit that the work is counted in.
+            may_end_early: say that the time left is an upper bound.
         """
         if self.console is None or total == 0:
             yield lambda text, work=1: None
             return
         if done:
             self.note(f"{done} units are finished already")
-        most, of_all = "at most " * may_end_early, f" {counted}" * bool(counted)
+        at_most, unit = "at most " * may_end_early, f" {counted}" * bool(counted)
         columns = [
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             *([TextColumn(counted)] if counted else []),
             TimeElapsedColumn(),
-            _Left(most),
+            _TimeLeft(at_most),
         ]
         progress = Progress(*columns, console=self.console, disable=self._lines)
         with progress:
             task = progress.add_task(doing, total=total, ends=None)
-            start, over, going = time.monotonic(), 0, 0
+            start, completed, current = time.monotonic(), 0, 0
 
             def show(text: str) -> None:
-                took = time.monotonic() - start
-                left = "" if not over else f", {most}{clock(round(_left(took, over, total)))} left"
-                self.note(f"{text}: {over} of {total}{of_all} in {clock(round(took))}{left}")
+                took, left = time.monotonic() - start, ""
+                if completed:
+                    seconds_left = _seconds_left(took, completed, total)
+                    left = f", {at_most}{clock(round(seconds_left))} left"
+                self.note(f"{text}: {completed} of {total}{unit} in {clock(round(took))}{left}")
 
-            line = _now_and_then(show) if self._lines else lambda text: None
+            line = _throttled(show) if self._lines else lambda text: None
 
             def begin(text: str, work: int = 1) -> None:
-                nonlocal over, going, total
-                over, going = over + going, work
-                total = max(total, over + work)  # parts that are done again are more
+                nonlocal completed, current, total
+                completed, current = completed + current, work
+                total = max(total, completed + work)  # repeated parts add to the total
                 now = time.monotonic()
-                ends = now + _left(now - start, over, total) if over else None
-                progress.update(task, description=text, completed=over, total=total, ends=ends)
+                ends = now + _seconds_left(now - start, completed, total) if completed else None
+                progress.update(task, description=text, completed=completed, total=total, ends=ends)
                 line(text)
 
             yield begin
-            over += going
-            progress.update(task, description=finished, completed=over, ends=None)
+            completed += current
+            progress.update(task, description=finished, completed=completed, ends=None)
         if self._lines:
             took = clock(round(time.monotonic() - start))
-            self.note(f"{finished}: {over} of {total}{of_all} in {took}")
+            self.note(f"{finished}: {completed} of {total}{unit} in {took}")
 
 
-def _left(took: float, over: int, total: int) -> float:
-    """Seconds that the rest takes if it goes on like what is over."""
-    return took / over * (total - over)
+def _seconds_left(took: float, completed: int, total: int) -> float:
+    """Seconds for the remaining work, at the average speed so far."""
+    return took / completed * (total - completed)
 
 
-class _Left(ProgressColumn):
-    """The time left, as it was estimated when the latest part began."""
+class _TimeLeft(ProgressColumn):
+    """The time left, counted down from the estimate made when the latest part began."""
 
-    def __init__(self, most: str) -> None:
+    def __init__(self, at_most: str) -> None:
         super().__init__()
-        self.most = most
+        self.at_most = at_most
 
     def render(self, task: Task) -> Text:
-        """Nothing before the first part is over."""
+        """The time left; empty until the first part is done."""
         ends = task.fields["ends"]
         if ends is None:
             return Text()
-        return Text(f"{self.most}{clock(max(0, round(ends - time.monotonic())))} left")
+        return Text(f"{self.at_most}{clock(max(0, round(ends - time.monotonic())))} left")
 
 
-def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Say something unless something was said a moment ago."""
+def _throttled(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Limit a function that prints a line to one call every `LINE_EVERY_S` seconds."""
     latest = time.monotonic()
 
-    def perhaps(text: str) -> None:
+    def say_if_due(text: str) -> None:
         nonlocal latest
         if time.monotonic() - latest >= LINE_EVERY_S:
             latest = time.monotonic()
             say(text)
 
-    return perhaps
+    return say_if_due
 
 
 def clock(seconds: int) -> str:
-    """Such as 1:05 or 1:00:05."""
-    minutes, rest = divmod(seconds, 60)
+    """A duration such as 1:05 or 1:00:05."""
+    minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""Where prompts come from: the embedded sets, a text file, JSONL, Spec-Bench, a data set."""
+"""Read and encode prompts: the embedded sets, a text file, JSONL, Spec-Bench, or a data set."""
 
 import json
 import re
@@ -36,33 +36,34 @@ __all__ = [
 ]
 
 MOST_BYTES = 64 * 2**20
-"""Bytes that are read of a file of prompts in JSONL; with a `count`, the file itself may be larger."""
+"""Most bytes read from a JSONL file of prompts; with a `count`, the file itself may be larger."""
 
 LONGEST_LINE = 16 * 2**20
-"""Bytes of one prompt in it."""
+"""Most bytes in one line of such a file."""
 
 MOST_PROMPTS = 100_000
-"""Prompts that are read of a file."""
+"""Most prompts read from a file."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 LETTERS_SHOWN = 4000
-"""Letters of a prompt that a manifest keeps, for reports."""
+"""Letters of a prompt that the manifest keeps for reports."""
 
 
 @dataclass(frozen=True)
 class RawPrompt:
-    """A prompt as it stands in its source.
+    """A prompt as its source has it.
 
     Args:
-        id: file name, line or question id.
-        text: not empty.
-        category: of Spec-Bench and the like.
-        where: for messages, such as `questions.jsonl, line 3`.
-        start: leave out so many tokens, besides those that the config leaves out.
-        file: of an excerpt, its file: several excerpts of one are alike, and one sample; None for others.
-        revision: of a data set: its commit on the hub, or a hash of a folder's texts; None for files.
+        id: file name, line number or question id.
+        text: the prompt; not empty.
+        category: category in Spec-Bench and similar sets, or None.
+        where: its place in the source, for messages, such as `questions.jsonl, line 3`.
+        start: number of tokens to skip, in addition to those that the config skips.
+        file: the file that an excerpt is from; None for other prompts. Excerpts of one file are alike and
+            count as one sample.
+        revision: of a data set, its commit on the hub or a hash of a folder's texts; None for files.
     """
 
     id: str
@@ -79,11 +80,11 @@ class Prompt:
     """An encoded prompt.
 
     Args:
-        index: its place in the run, from 0.
+        index: position in the run, from 0.
         id: see `RawPrompt`.
         category: see `RawPrompt`.
         ids: token ids, at least one.
-        where: for messages.
+        where: see `RawPrompt`.
     """
 
     index: int
@@ -94,15 +95,15 @@ class Prompt:
 
 
 def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
-    """All prompts of a source, those past `count` included; no model or tokenizer is needed.
+    """Read all prompts of a source, including those past `count`; needs no model or tokenizer.
 
     Args:
         config: the source.
-        more: how many past `count` are needed; None for all. Of JSONL and data sets no more is read than
-            that, so that their end may be anything, and far away.
+        more: how many prompts past `count` are needed; None for all. JSONL files and data sets are read up
+            to the last needed prompt only, so the rest may be long or malformed.
 
     Raises:
-        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
+        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty, or
             if a data set cannot be loaded.
         TooFewPrompts: if there are fewer than `count`.
     """
@@ -124,16 +125,16 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         path = Path(config.path)
         field = config.field if isinstance(config, JsonlPrompts) else "turns"
         prompts = _jsonl(path, field, "question_id", least, enough)
-    prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
+    prompts, length = [prompt for prompt in prompts if len(prompt.text) >= least], ""
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
     if least:
-        of = f" of at least {least} characters"
+        length = f" of at least {least} characters"
         if not prompts:
             raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
     if config.count is not None and config.count > len(prompts):
         raise TooFewPrompts(
-            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}",
+            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{length}",
             len(prompts),
             f"{path}",
         )
@@ -141,12 +142,12 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
 
 
 def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
-    """The first embedded prompts, as a run of them would have them.
+    """The first embedded prompts, encoded as in a run.
 
     Args:
         tokenizer: a transformers tokenizer.
-        count: prompts.
-        tokens: kept of each.
+        count: number of prompts.
+        tokens: number of tokens kept of each prompt.
     """
     config = EmbeddedPrompts(kind="embedded", count=count, tokens=tokens)
     return encode(read_prompts(config)[:count], config, tokenizer)
@@ -155,49 +156,48 @@ def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
 def encode(
     prompts: Sequence[RawPrompt], config: Prompts, tokenizer: Any, first: int = 0
 ) -> list[Prompt]:
-    """Token ids of prompts, chat template and truncation applied.
+    """Encode prompts as token ids, truncated and with the chat template applied.
 
-    What `start` and `tokens` leave of a prompt is of the text, before it is put into a chat template.
+    `start` and `tokens` cut the text itself, before it is put into a chat template.
 
     Args:
-        prompts: what to encode.
-        config: of their source.
+        prompts: the prompts to encode.
+        config: their source.
         tokenizer: a transformers tokenizer.
-        first: the index of the first one.
+        first: index of the first prompt.
 
     Raises:
-        PromptError: if a chat template is asked for but the tokenizer has none, or nothing is left of a
-            prompt.
+        PromptError: if a chat template is asked for but the tokenizer has none, or if a prompt has no
+            tokens left.
     """
-    wanted = getattr(config, "chat_template", False)
+    template = getattr(config, "chat_template", False)
     has_template = bool(getattr(tokenizer, "chat_template", None))
-    if wanted is True and not has_template:
+    if template is True and not has_template:
         raise PromptError(
             "prompts.chat_template = true, but the tokenizer has no chat template; "
             "use 'auto' or false, or an instruction-tuned model"
         )
-    chat = has_template and wanted is not False
+    chat = has_template and template is not False
     encoded = []
     for index, prompt in enumerate(prompts, start=first):
         start = config.start + prompt.start
-        part = slice(start, None if config.tokens is None else start + config.tokens)
-        ids = (
-            _chat(prompt.text, part, tokenizer)
-            if chat
-            else tokenizer.encode(prompt.text, verbose=False)[part]
-        )
+        window = slice(start, None if config.tokens is None else start + config.tokens)
+        if chat:
+            ids = _chat(prompt.text, window, tokenizer)
+        else:
+            ids = tokenizer.encode(prompt.text, verbose=False)[window]
         if not ids:
-            after = f" after the first {start}, which are left out" if start else ""
-            raise PromptError(f"{prompt.where}: the prompt has no tokens{after}")
+            skipped = f" after the first {start}, which are skipped" if start else ""
+            raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
         encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
     return encoded
 
 
 def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[RawPrompt]:
-    """Every file once for each category.
+    """One excerpt of every file for each category.
 
-    The order of categories turns from file to file, so that each is as often at even as at odd places:
-    verdicts choose on the one half of the prompts and measure on the other.
+    The order of categories is reversed in every other file, so that each category is at even and at odd
+    places equally often: verdicts choose on one half of the prompts and measure on the other.
     """
     excerpts = []
     for number, file in enumerate(files):
@@ -210,7 +210,7 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
 
 
 def texts_of(prompts: Sequence[Prompt], tokenizer: Any) -> list[str]:
-    """Prompts as text, as models read them; of a long one its end, after an ellipsis."""
+    """Prompts as text, as models read them; long prompts are cut to their end, after an ellipsis."""
     texts = [str(tokenizer.decode(list(prompt.ids))) for prompt in prompts]
     return [text if len(text) <= LETTERS_SHOWN else f"…{text[-LETTERS_SHOWN:]}" for text in texts]
 
@@ -220,9 +220,10 @@ def hash_of(prompts: Sequence[Prompt]) -> str:
     return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
 
 
-def _chat(text: str, part: slice, tokenizer: Any) -> list[int]:
-    if part != slice(0, None):
-        ids = tokenizer.encode(text, add_special_tokens=False)[part]
+def _chat(text: str, window: slice, tokenizer: Any) -> list[int]:
+    """Token ids of the chat template around the tokens of a text that lie in a window."""
+    if window != slice(0, None):
+        ids = tokenizer.encode(text, add_special_tokens=False)[window]
         if not ids:
             return []
         text = tokenizer.decode(ids)
@@ -243,7 +244,7 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
         else:
             parts[-1].append(line)
     if len(parts) > MOST_PROMPTS:
-        raise PromptError(f"{path}: {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
+        raise PromptError(f"{path} has {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
     prompts = []
     for i, part in enumerate(parts):
         where = f"{path}, prompt {i + 1} of {len(parts)}"
@@ -256,9 +257,9 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
 def _jsonl(
     path: Path, field: str, name: str, least: int = 0, enough: int | None = None
 ) -> list[RawPrompt]:
-    """The prompts in a file: all, or those up to the `enough`-th of at least `least` characters."""
+    """Read the prompts of a file: all, or up to the `enough`-th that has at least `least` characters."""
     prompts: list[RawPrompt] = []
-    long = 0
+    long_enough = 0
     for number, line in _lines(path, sys.maxsize if enough is not None else MOST_BYTES):
         where = f"{path}, line {number}"
         try:
@@ -267,20 +268,22 @@ def _jsonl(
             place = "" if error.column is None else f" at column {error.column}"
             raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
         if not isinstance(row, dict):
-            raise PromptError(f"{where}: a JSON object is needed, not {in_json(row)}")
+            raise PromptError(f"{where}: expected a JSON object, got {in_json(row)}")
         if len(prompts) == MOST_PROMPTS:
             raise PromptError(
-                f"{path}: more than {MOST_PROMPTS:,} prompts: set prompts.count, or cut the file"
+                f"{path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or shorten the file"
             )
-        prompts.append(_of_row(row, field, name, number, where))
-        long += len(prompts[-1].text) >= least
-        if long == enough:
+        prompts.append(_prompt_in_row(row, field, name, number, where))
+        long_enough += len(prompts[-1].text) >= least
+        if long_enough == enough:
             break
     return prompts
 
 
-def _of_row(row: Mapping[str, Any], field: str, name: str, number: int, where: str) -> RawPrompt:
-    """The prompt in a line or row: its text in `field`, its id in `name` or `id`, else its number."""
+def _prompt_in_row(
+    row: Mapping[str, Any], field: str, name: str, number: int, where: str
+) -> RawPrompt:
+    """The prompt of a line or row: text from `field`, id from `name`, else from `id`, else the number."""
     if field not in row:
         present = ", ".join(map(str, row))[:200] or "none"
         raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
@@ -291,7 +294,7 @@ def _of_row(row: Mapping[str, Any], field: str, name: str, number: int, where: s
         raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
     if _SURROGATE.search(text):
         raise PromptError(
-            f"{where}: field {brief(field)} holds half a character (a lone surrogate)"
+            f"{where}: field {brief(field)} holds half a character (a lone surrogate): repair the text"
         )
     if not text.strip():
         raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
@@ -305,7 +308,7 @@ def _of_row(row: Mapping[str, Any], field: str, name: str, number: int, where: s
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:
-    """The prompts in a split: all, or those up to the `enough`-th of at least `least` characters."""
+    """Read the prompts of a split: all, or up to the `enough`-th that has at least `least` characters."""
     split, revision = _split_of(config)
     if config.field not in split.column_names:
         present = ", ".join(split.column_names)[:200]
@@ -314,21 +317,21 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
         )
     if not len(split):
         raise PromptError(
-            f"prompts.split = {config.split!r}: no rows in that part of {config.path}"
+            f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
-    kept = {config.field, "question_id", "id", "category"} & set(split.column_names)
+    columns = {config.field, "question_id", "id", "category"} & set(split.column_names)
     prompts: list[RawPrompt] = []
-    long = 0
-    for number, row in enumerate(split.select_columns(sorted(kept)), start=1):
+    long_enough = 0
+    for number, row in enumerate(split.select_columns(sorted(columns)), start=1):
         if len(prompts) == MOST_PROMPTS:
             raise PromptError(
-                f"{config.path}: more than {MOST_PROMPTS:,} prompts: set prompts.count, or take a part of "
-                f"the split, such as {config.split}[:1000]"
+                f"{config.path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or take a part "
+                f"of the split, such as {config.split}[:1000]"
             )
         where = f"{config.path}, {config.split}, row {number}"
-        prompts.append(_of_row(row, config.field, "question_id", number, where))
-        long += len(prompts[-1].text) >= least
-        if long == enough:
+        prompts.append(_prompt_in_row(row, config.field, "question_id", number, where))
+        long_enough += len(prompts[-1].text) >= least
+        if long_enough == enough:
             break
     if revision is None:
         texts = sha256(json.dumps([prompt.text for prompt in prompts]).encode())
@@ -337,7 +340,7 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
 
 
 def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
-    """A part of a data set, and the commit of the hub that it is of; None for one in a folder."""
+    """Load a split of a data set; also return its commit on the hub, None for a data set in a folder."""
     try:
         import datasets
     except ImportError:
@@ -349,7 +352,7 @@ def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
     if local and config.revision is not None:
         raise PromptError(
             f"prompts.revision = {config.revision!r}, but {config.path} is a folder, which has no "
-            "revisions: remove `revision`"
+            "revisions: remove prompts.revision"
         )
     datasets.disable_progress_bars()
     try:
@@ -376,30 +379,30 @@ def _read(path: Path) -> str:
 
 
 def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers; one of them at a time is in memory.
+    """Iterate over the nonempty lines of a file with their numbers, holding one line at a time in memory.
 
     Args:
-        path: of the file.
-        largest: bytes that it may have; no more than `MOST_BYTES` are read.
+        path: the file.
+        largest: most bytes that the file may have; no more than `MOST_BYTES` are read.
     """
-    number = filled = read = 0
+    number = nonempty = read = 0
     try:
         with open_file(path, largest) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise PromptError(
-                        f"{path}, line {number}: more than the {LONGEST_LINE:,} bytes of a prompt"
+                        f"{path}, line {number}: more than {LONGEST_LINE:,} bytes, the most for one prompt"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 read += len(line)
                 if read > MOST_BYTES:
                     raise PromptError(
-                        f"{path}: the prompts asked for are not in the first {MOST_BYTES:,} bytes, and no "
-                        "more are read: cut the file"
+                        f"{path}: the requested prompts are not in the first {MOST_BYTES:,} bytes, and no "
+                        "more are read: shorten the file, or lower prompts.count"
                     )
                 if text.strip():
-                    filled += 1
+                    nonempty += 1
                     yield number, text
     except UnicodeDecodeError as error:
         raise PromptError(
@@ -407,15 +410,15 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
         ) from None
     except Unreadable as error:
         raise PromptError(f"prompts.path = {error}") from None
-    if not filled:
+    if not nonempty:
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
 
 
 def search_prompts(config: Config) -> Prompts:
-    """What is measured on: prompts of its own, or the run's texts from where the run ends.
+    """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
 
     Raises:
-        ConfigError: if these are whole texts, so that nothing is left of them.
+        ConfigError: if the run uses whole texts, so that nothing is left to measure on.
     """
     assert config.search is not None
     if config.search.prompts is not None:
@@ -423,14 +426,14 @@ def search_prompts(config: Config) -> Prompts:
     prompts = config.prompts
     if prompts.tokens is None:
         raise ConfigError(
-            "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
-            "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
+            "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing of "
+            "them is left to measure on: name other prompts here, or shorten the run's with prompts.tokens"
         )
     return following(prompts, config.max_new_tokens)
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:
-    """The same texts from where decoding them ends: after the last excerpt, its prompt and its budget."""
-    farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
-    start = prompts.start + farthest + (prompts.tokens or 0) + max_new_tokens
+    """The same texts after the part that a run uses: past the last excerpt's prompt and token budget."""
+    last_excerpt = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
+    start = prompts.start + last_excerpt + (prompts.tokens or 0) + max_new_tokens
     return prompts.model_copy(update={"start": start})

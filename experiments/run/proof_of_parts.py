@@ -1,7 +1,7 @@
-"""Parts of plug-ins are proved lossless on small trees before a run decodes with them.
+"""Prove parts of plug-ins lossless on small trees before a run decodes with them.
 
-Exact enumeration of their own code, in seconds (`treespec.testing.assert_lossless`). What was proved is
-kept by the hash of the file, in a cache folder of the user.
+The proof enumerates the part's own code exactly, in seconds (`treespec.testing.assert_lossless`). Proofs
+are remembered by the hash of the plug-in's file, in the user's cache folder.
 """
 
 import hashlib
@@ -32,26 +32,26 @@ from treespec.verify import RULE_OF_LAW, Rule, greedy
 __all__ = ["require_proved"]
 
 VERSION = 2
-"""Of what is proved: another one proves all parts anew."""
+"""Version of the proofs; a new version proves all parts again."""
 
 VOCAB, SIZE = 3, 4
-"""Tokens of the proofs, and nodes of their trees."""
+"""Vocabulary size of the proofs, and the most nodes of their trees."""
 
 _PROVED: set[str] = set()
 
 
 class _Pair(NamedTuple):
-    """Tables in the place of models: of the draft, as the target's are not a drafter's to see."""
+    """A pair of tabular models. Both are the draft: a drafter must not see the target's tables."""
 
     target: TreeModel
     draft: TreeModel
 
 
 class _Small:
-    """A growth that is cut to small trees, by their shape alone.
+    """Limits a growth to small trees, judging by their shape alone.
 
     Args:
-        growth: of a plug-in.
+        growth: the growth of a plug-in.
     """
 
     def __init__(self, growth: Growth) -> None:
@@ -61,7 +61,7 @@ class _Small:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """What the growth says, as far as there is room."""
+        """The growth's own choice, as far as there is room."""
         places, room = [], SIZE - shape.size
         for node, k in self._growth.next(shape, probs):
             fits = min(k, room, VOCAB - len(shape.children[node]))
@@ -72,47 +72,46 @@ class _Small:
 
 
 class _SmallPruning(_Small):
-    """The same of one that chooses in the end."""
+    """The same for a growth that prunes its tree at the end."""
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """What it keeps."""
+        """The nodes that the growth keeps."""
         assert isinstance(self._growth, PruningGrowth)
         return self._growth.keep(shape, probs)
 
 
 class _SmallMarginal(_Small):
-    """The same of one that makes its tree of marginals."""
+    """The same for a growth that builds its tree from marginals."""
 
     def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
-        """What it makes, of as many marginals as it is made for, cut to a small tree."""
+        """The growth's tree over these marginals, repeated to the depth it expects, cut to a small tree."""
         assert isinstance(self._growth, MarginalGrowth)
         missing = self._growth.max_depth - len(marginals)
-        whole = self._growth.tree_over(
-            torch.cat([marginals, marginals[-1:].expand(missing, -1)]), root
-        )
-        depths = whole.shape.depths
-        kept = [node for node in range(whole.shape.size) if depths[node] <= self.max_depth][:SIZE]
-        place = {node: i for i, node in enumerate(kept)}
-        shape = TreeShape(tuple(place.get(whole.shape.parents[node], -1) for node in kept))
-        return TokenTree(shape, whole.tokens[kept], None, Law.DETERMINISTIC)
+        padded = torch.cat([marginals, marginals[-1:].expand(missing, -1)])
+        tree = self._growth.tree_over(padded, root)
+        shallow = [n for n in range(tree.shape.size) if tree.shape.depths[n] <= self.max_depth]
+        nodes = shallow[:SIZE]
+        index = {node: i for i, node in enumerate(nodes)}
+        shape = TreeShape(tuple(index.get(tree.shape.parents[node], -1) for node in nodes))
+        return TokenTree(shape, tree.tokens[nodes], None, Law.DETERMINISTIC)
 
 
 def _small(growth: Growth) -> _Small:
-    """A growth of a plug-in, cut to small trees."""
+    """Limit a growth of a plug-in to small trees."""
     if isinstance(growth, MarginalGrowth):
         return _SmallMarginal(growth)
     return _SmallPruning(growth) if isinstance(growth, PruningGrowth) else _Small(growth)
 
 
 def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Refuse methods with a part of a plug-in that the oracle refutes; a lossy rule says that it is.
+    """Prove every part of a plug-in that a method uses, except rules that declare themselves lossy.
 
     Args:
-        experiment: its methods.
-        say: told what is proved.
+        experiment: the methods.
+        say: receives a message for each part that is proved.
 
     Raises:
-        ConfigError: with the smallest counterexample.
+        ConfigError: if a part is not lossless or fails; gives the smallest counterexample.
     """
     for i, method in enumerate(experiment.methods):
         if not isinstance(method.config, TreeMethod):
@@ -122,16 +121,16 @@ def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
             part = plugins.parts("rule").get(name)
             if part is not None and part.plugged and rule.lossless:
                 settings = dict(rule.settings)
-                _prove(f"methods[{i}].rule", part, settings, lambda r=rule: _rule(r), say)
+                _prove(f"methods[{i}].rule", part, settings, lambda r=rule: _prove_rule(r), say)
         kind = getattr(method.config.shape, "kind", "")
         part = plugins.parts("growth").get(kind)
         if part is not None and part.plugged:
             settings = method.config.shape.model_dump(mode="json")
-            _prove(f"methods[{i}].shape", part, settings, lambda m=method: _growth(m), say)
+            _prove(f"methods[{i}].shape", part, settings, lambda m=method: _prove_growth(m), say)
         part = source_of(method.config.draft)
         if part.plugged:
             settings = method.config.draft.model_dump(mode="json")
-            _prove(f"methods[{i}].draft", part, settings, lambda m=method: _source(m), say)
+            _prove(f"methods[{i}].draft", part, settings, lambda m=method: _prove_source(m), say)
 
 
 def _prove(
@@ -141,9 +140,14 @@ def _prove(
     proof: Callable[[], None],
     say: Callable[[str], None],
 ) -> None:
-    known, key = sha256_of(part), None
-    if known is not None:
-        text = json.dumps([VERSION, known, part.kind, part.name, settings], sort_keys=True)
+    """Run the proof of a part, unless it is remembered.
+
+    Raises:
+        ConfigError: if the proof fails; names the key `path` and the part.
+    """
+    file_hash, key = sha256_of(part), None
+    if file_hash is not None:
+        text = json.dumps([VERSION, file_hash, part.kind, part.name, settings], sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()
         if key in _PROVED or (_cache() / key).exists():
             return
@@ -151,29 +155,27 @@ def _prove(
     try:
         proof()
     except AssertionError as error:
-        lossy = (
-            "" if part.kind != "rule" else "; a rule that is meant to be lossy says lossless=False"
-        )
+        advice = "; declare a rule that is meant to be lossy with lossless=False"
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin} does not keep the target's law, so it "
-            f"is not run{lossy}. {error}"
+            f"is not run{advice if part.kind == 'rule' else ''}. {error}"
         ) from None
     except TreespecError as error:
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin}: {error}"
         ) from None
     except Exception as error:
-        said = in_words(error, f"the {part.kind}")
+        problem = in_words(error, f"the {part.kind}")
         raise ConfigError(
-            f"{path}: the {part.kind} {part.name!r} of {part.origin} fails on small trees of {VOCAB} "
-            f"tokens: {said}"
+            f"{path}: the {part.kind} {part.name!r} of {part.origin} fails on small trees with {VOCAB} "
+            f"tokens: {problem}"
         ) from error
     if key is not None:
         _PROVED.add(key)
         _remember(key)
 
 
-def _rule(rule: Rule) -> None:
+def _prove_rule(rule: Rule) -> None:
     from treespec.testing import assert_lossless
     from treespec.testing.trees import plane_trees
 
@@ -181,16 +183,16 @@ def _rule(rule: Rule) -> None:
     assert_lossless(rule, shapes=shapes, vocab=VOCAB, tables=1)
 
 
-def _growth(method: BuiltMethod) -> None:
+def _prove_growth(method: BuiltMethod) -> None:
     from treespec.testing import assert_lossless
 
     assert not isinstance(method.tree, TreeShape | Budget | None)
-    cut = _small(method.tree)
+    growth = _small(method.tree)
     for law in {choice.law for choice in method.choices.values()}:
-        assert_lossless(RULE_OF_LAW[law], laws=[law], growths=[cut], vocab=VOCAB, tables=1)
+        assert_lossless(RULE_OF_LAW[law], laws=[law], growths=[growth], vocab=VOCAB, tables=1)
 
 
-def _source(method: BuiltMethod) -> None:
+def _prove_source(method: BuiltMethod) -> None:
     from treespec.testing import assert_lossless
 
     assert isinstance(method.config, TreeMethod)
@@ -211,8 +213,8 @@ def _source(method: BuiltMethod) -> None:
     if not isinstance(tree, Budget) or tree.branching > 1:
         shapes += [TreeShape.expansion([2]), TreeShape.expansion([2, 1])]
     for law in {choice.law for choice in method.choices.values()}:
-        cold = all(choice.sampling.greedy for choice in method.choices.values())
-        rule = greedy if cold else RULE_OF_LAW[law]
+        all_greedy = all(choice.sampling.greedy for choice in method.choices.values())
+        rule = greedy if all_greedy else RULE_OF_LAW[law]
         assert_lossless(
             rule, laws=[law], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
         )
@@ -224,7 +226,7 @@ def _cache() -> Path:
 
 
 def _remember(key: str) -> None:
-    """Best effort: without a cache it is proved again by the next command."""
+    """Remember a proof, if the cache can be written; otherwise the next command proves the part again."""
     try:
         _cache().mkdir(parents=True, exist_ok=True)
         (_cache() / key).touch()

@@ -1,4 +1,4 @@
-"""What can be told of an experiment before it runs: its methods, prompts and tracker, and what fits."""
+"""Check an experiment before it runs: its methods, prompts and tracker, and whether prompts fit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["Ready", "ready", "require_fits"]
 
 MOST_UNITS = 10**6
-"""Prompts times settings times repeats of a run."""
+"""Most units of a run: prompts times settings times repeats."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An experiment that can start.
+    """An experiment that is ready to start.
 
     Args:
-        experiment: its methods; those that wait for a measurement have stand-ins.
-        tracker: where its rows are logged besides.
-        measured: prompts that it measures.
-        spare: prompts that tuning takes.
+        experiment: its methods; those that depend on a measurement have placeholders.
+        tracker: where rows are logged in addition to the run's folder.
+        measured: the prompts to measure.
+        spare: the prompts used for tuning.
     """
 
     experiment: Experiment
@@ -48,27 +48,27 @@ class Ready:
 
 
 def ready(config: Config, say: Callable[[str], None]) -> Ready:
-    """Read and check all that needs no model.
+    """Read and check everything that needs no model.
 
     Args:
         config: the experiment.
-        say: told once if the tracker fails while the run goes on.
+        say: receives messages: the proofs of plug-ins, and one if the tracker fails during the run.
 
     Raises:
-        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, measurements mean
-            nothing, `until` has nothing to decide, or the tracker is missing.
+        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, a package is missing,
+            the search has nothing to measure on, `until` has nothing to decide, or the run is too large.
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
     paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
     if paused_by_greenlet and find_spec("greenlet") is None:
         raise ConfigError(
-            "methods: `generate` and `assisted` take turns with the others by the package greenlet, which "
-            "is missing: pip install greenlet"
+            "methods: to take turns with other methods, `generate` and `assisted` need the package "
+            "greenlet, which is not installed: pip install greenlet"
         )
     require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
-    tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
+    tracker = open_tracker(None if rank() else config.tracker, say)  # only the first process logs
     if config.search is not None:
         search_prompts(config)
     require_decidable(experiment)
@@ -76,65 +76,68 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     if units * len(measured) > MOST_UNITS:
         raise ConfigError(
             f"repeats = {config.repeats}: {len(measured)} prompts under {len(config.samplings)} settings "
-            f"are {units * len(measured):,} texts of each method, but at most {MOST_UNITS:,} are run"
+            f"are {units * len(measured):,} texts of each method, but at most {MOST_UNITS:,} are allowed: "
+            "lower repeats or prompts.count"
         )
     return Ready(experiment, tracker, measured, spare)
 
 
 def _read(config: Config, more: int) -> Sequence[RawPrompt]:
-    """The prompts of the config, as many as `until` allows, and more for tuning."""
-    most = at_most(config)
+    """Read the prompts of the config, as many as `until` allows, and `more` for tuning."""
+    limit = at_most(config)
     try:
         return read_prompts(planned_prompts(config), more=more)
     except TooFewPrompts as error:
-        if most is None:
+        if limit is None:
             raise
-        each = len(getattr(config.prompts, "excerpts", None) or {"": 0})
-        count = f"{error.present} prompts" if each == 1 else f"{error.present // each} files"
-        alike = "" if each == 1 else ", and several excerpts of one file are one sample"
+        excerpts = len(getattr(config.prompts, "excerpts", None) or {"": 0})
+        if excerpts == 1:
+            samples = f"{error.present} prompts"
+        else:
+            files = error.present // excerpts
+            samples = f"{files} files, and several excerpts of one file are one sample"
         raise PromptError(
-            f"until.at_most = {most}, but {error.source} has {count}{alike}: lower it, or give more "
-            "prompts"
+            f"until.at_most = {limit}, but {error.source} has {samples}: lower it, or supply more prompts"
         ) from None
 
 
 def _split(
     experiment: Experiment, raw: Sequence[RawPrompt]
 ) -> tuple[Sequence[RawPrompt], Sequence[RawPrompt]]:
-    """The measured prompts, and those that tuning takes.
+    """Split the prompts into those that are measured and those used for tuning.
 
     Raises:
-        PromptError: if tuning needs more prompts than there are besides the measured ones.
+        PromptError: if tuning needs more prompts than the measured ones leave.
     """
     count = planned_prompts(experiment.config).count
     count = len(raw) if count is None else count
     needed = prompts_needed(experiment.methods)
-    named = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
+    key = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
     if count + needed > len(raw):
         raise PromptError(
-            f"tuning assisted generation takes {needed} prompts that are not measured, but of "
-            f"{len(raw)} prompts {count} are measured; lower {named} or tune_prompts, or give one length "
-            "and one threshold"
+            f"tuning assisted generation needs {needed} prompts that are not measured, but {count} of "
+            f"{len(raw)} prompts are measured: lower {key} or tune_prompts, or set one length and one "
+            "threshold"
         )
     return raw[:count], raw[count : count + needed]
 
 
 def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None:
-    """Make our drafters but those of draft models once: their files are read before the first token."""
+    """Make all drafters but plug-ins and draft models once, so that errors in their files appear early."""
     for i, method in enumerate(experiment.methods):
         if not isinstance(method.config, TreeMethod) or source_of(method.config.draft).plugged:
             continue
         draft = method.config.draft
-        parts = [one for one in all_of(draft) if isinstance(one, PartOfTarget)]
+        parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
         try:
             for part in parts:
                 part.skipped(pair.target.layer_count)
-            # What runs a model is made of a loaded one. That of a draft model alone can be made.
-            loaded = hasattr(pair.target, "fresh") or not (parts or method.draft_models)
-            made = loaded and (bool(parts) or isinstance(method.tree, Budget))
-            for sampling in method.choices if made else ():
-                # Sources without models look at a vocabulary and tokenizer, which an outline has too.
-                method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
+            # A drafter that runs a model needs that model loaded; an outline has no loaded models.
+            possible = hasattr(pair.target, "fresh") or not (parts or method.draft_models)
+            if possible and (parts or isinstance(method.tree, Budget)):
+                for sampling in method.choices:
+                    # Sources without models need a vocabulary and tokenizer, which an outline has too.
+                    method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
         except TreespecError as error:
             raise ConfigError(f"methods[{i}].draft: {error}") from None
 
@@ -142,11 +145,11 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
 def require_fits(
     experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
 ) -> None:
-    """Refuse, before anything runs, what does not fit in a context or a vocabulary.
+    """Check, before anything runs, that prompts fit in every context and trees in the vocabulary.
 
     Raises:
-        PromptError: naming the prompt and the method.
-        ConfigError: if what a draft source reads is missing, damaged, or of another model.
+        PromptError: if one does not fit; names the prompt and the method.
+        ConfigError: if a file of a draft source is missing, damaged, or belongs to another model.
     """
     _require_sources(experiment, pair)
     new = experiment.config.max_new_tokens
@@ -166,5 +169,5 @@ def require_fits(
         if laws - {Law.IID} and widest > pair.draft.vocab_size:
             raise PromptError(
                 f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
-                f"vocabulary has {pair.draft.vocab_size}"
+                f"vocabulary has {pair.draft.vocab_size} tokens"
             )

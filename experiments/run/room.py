@@ -1,4 +1,4 @@
-"""Room for a run's texts and trees in every cache, before anything is timed."""
+"""Reserve room for a run's texts and trees in every cache before anything is timed."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,42 +12,42 @@ if TYPE_CHECKING:
 __all__ = ["largest_tree", "reserve_rows", "rows_of"]
 
 NODES_UNSAID = 64
-"""Of a tree that does not say how large it grows."""
+"""Nodes assumed for a tree that does not state its size."""
 
 MOST_GROWN = 1024
-"""Nodes of growing trees that room is kept for. What needs more gets it when it does."""
+"""Most nodes of a growing tree that room is reserved for; caches grow if a tree needs more."""
 
 CAPACITY_STEP = 64
-"""Capacities are multiples of it."""
+"""Capacities are multiples of this."""
 
 
 def largest_tree(experiment: Experiment) -> int:
-    """Nodes of the largest tree of these methods, as far as they say so, and at least `NODES_UNSAID`."""
+    """Nodes of the largest tree of these methods, as far as they state it; at least `NODES_UNSAID`."""
     trees = [method.tree for method in experiment.methods if method.tree is not None]
     return max([NODES_UNSAID, *map(_nodes, trees)])
 
 
 def rows_of(experiment: Experiment, tokens: int) -> int:
-    """Rows of a cache that holds any text of a run, with a tree behind it.
+    """Rows that a cache needs to hold any text of a run, followed by a tree.
 
-    Room for two of the largest trees: a draft may run nodes that are not verified, and captured passes are
+    This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
     padded (`treespec.models.static_pass`).
 
     Args:
-        experiment: methods and budget.
-        tokens: of the longest prompt.
+        experiment: the methods and the token budget.
+        tokens: length of the longest prompt.
     """
     rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
     return -(-rows // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:
-    """Have every cache of a run begin with the room that its longest text takes.
+    """Let every cache of a run start with room for the longest text.
 
     Args:
-        experiment: methods and budget.
-        pair: the models; the target tells its parts that draft.
-        lengths: tokens of the prompts.
+        experiment: the methods and the token budget.
+        pair: the models; the target passes the reservation on to its parts that draft.
+        lengths: lengths of the prompts in tokens.
     """
     rows = rows_of(experiment, max(lengths, default=0))
     for model in pair.models:
@@ -55,10 +55,11 @@ def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -
 
 
 def _nodes(tree: Any) -> int:
-    """Nodes of a shape; of a growth or budget the most, that a draft runs level by level among them."""
+    """Nodes of a shape; for a growth or budget the most nodes that it keeps, or that its draft runs."""
     if isinstance(tree, TreeShape):
         return tree.size
-    said = {name: getattr(tree, name, None) for name in ("size", "width", "k")}
-    known = {name: value for name, value in said.items() if isinstance(value, int)}
-    size = known.pop("size", 0)
-    return min(max(size, 1 + tree.max_depth * max(known.values(), default=1)), MOST_GROWN)
+    stated = {name: getattr(tree, name, None) for name in ("size", "width", "k")}
+    limits = {name: value for name, value in stated.items() if isinstance(value, int)}
+    size = limits.pop("size", 0)
+    level = max(limits.values(), default=1)
+    return min(max(size, 1 + tree.max_depth * level), MOST_GROWN)

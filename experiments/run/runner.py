@@ -1,4 +1,4 @@
-"""Run an experiment into its folder. A run that was killed goes on where it stopped."""
+"""Run an experiment and record it in a folder. A run that was killed resumes where it stopped."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,11 +37,11 @@ __all__ = ["RunResult", "place_for", "run"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where the records are, and what went wrong.
+    """Where the records of a run are, and which prompts failed.
 
     Args:
-        folder: of the run.
-        already_finished: nothing was left to do.
+        folder: the run's folder.
+        already_finished: whether there was nothing left to do.
         failures: the rows that hold an error.
     """
 
@@ -61,26 +61,28 @@ def run(
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> RunResult:
-    """Run what is missing of an experiment: open its folder, prepare, decode.
+    """Run the units of an experiment that are not finished: open its folder, prepare, decode.
 
     Args:
         config: the experiment.
-        searching: for configs with `search`.
-        folder: of its records; by default `config.output`, which must lie in `runs/`, or `runs/<name>`.
-        source: the config's file; like all that the config reads it may not be in the folder.
-        fresh: delete the records of an earlier run there, once the new one can start.
-        retry: run those units again that hold an error.
-        console: where progress is shown; nowhere by default.
-        load: gives the models.
+        searching: how to measure and resolve configs with `search`.
+        folder: where to write the records; by default `config.output`, which must lie in `runs/`, or
+            `runs/<name>`.
+        source: the config's file. It must lie outside the folder, like every file that the config names.
+        fresh: delete the records of an earlier run in the folder once the new run can start.
+        retry: decode units that hold an error again.
+        console: where to show progress; None shows nothing.
+        load: loads the models.
 
     Raises:
-        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what a user can mend; raised
-            before anything is decoded. A start that has not measured anything leaves nothing then.
+        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: errors that a user can fix,
+            raised before anything is decoded. Unless it has measured something, a start that fails in this
+            way leaves nothing in the folder.
     """
     reporter = Reporter(console)
-    place, start = place_for(config, folder, source, reporter.note)
-    with RunFolder(folder_of_rank(config, place)) as records:
-        session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
+    path, checked = place_for(config, folder, source, reporter.note)
+    with RunFolder(folder_of_rank(config, path)) as records:
+        session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
         if not session.complete:
             decode(session, prepare(session, load))
         return RunResult(records.path, session.complete, tuple(records.failures()))
@@ -89,25 +91,25 @@ def run(
 def place_for(
     config: Config, folder: Path | None, source: Path | None, say: Callable[[str], None]
 ) -> tuple[Path, Ready]:
-    """The folder of a run, and what can be checked before it is looked into.
+    """Choose the folder of a run, and check the experiment without opening that folder.
 
     Args:
         config: see `run`.
         folder: see `run`.
         source: see `run`.
-        say: told once if the tracker fails while the run goes on.
+        say: receives one message if the tracker fails during the run, which continues.
 
     Raises:
         ConfigError, PromptError: see `run`.
     """
-    place = folder or place_of(config.output, config.name, "runs")
-    read = [] if source is None else [("the config", source)]
-    require_apart(place, [*read, *inputs_of(config)])
-    return place, ready(config, say)
+    path = folder or place_of(config.output, config.name, "runs")
+    config_file = [] if source is None else [("the config", source)]
+    require_apart(path, [*config_file, *inputs_of(config)])
+    return path, ready(config, say)
 
 
 def decode(session: Session, prepared: Prepared) -> None:
-    """Decode what is missing, and finish the records.
+    """Decode the units that are not finished, and complete the records.
 
     Args:
         session: the open run.
@@ -131,11 +133,11 @@ def decode(session: Session, prepared: Prepared) -> None:
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:
-        with suppress(OSError):  # the load is that of the units so far, too
+        with suppress(OSError):  # record the machine's load during the units decoded so far
             records.write_manifest(with_load(manifest, watch.busy_percent()))
         tracker.end(None)
         raise
-    means = IN_TURNS if manifest["together"] > 1 else NOT_RELIABLE
-    if (caution := busy_sentence(busy, means=means)) is not None:
+    consequence = IN_TURNS if manifest["together"] > 1 else NOT_RELIABLE
+    if (caution := busy_sentence(busy, means=consequence)) is not None:
         reporter.note(caution)
     tracker.end(lambda: load_run(records.path))

@@ -1,4 +1,4 @@
-"""Open a run: what it is of, and what earlier starts have left in its folder."""
+"""Open a run: the experiment, its folder, and what earlier starts have left there."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ __all__ = ["Searching", "Session", "open_session"]
 
 @dataclass(frozen=True)
 class Searching:
-    """What a config's `search` takes; `search_then_run.run` has it.
+    """The two functions that a config with `search` needs; `search_then_run.run` supplies them.
 
     Args:
-        measure: measures before the run, into its folder.
-        resolve: gives the methods that wait for what was measured their trees.
+        measure: measures before the run and writes the measurements into the run's folder.
+        resolve: finds the trees of the methods that depend on these measurements.
     """
 
     measure: Callable[..., Measured]
@@ -35,14 +35,14 @@ class Session:
     """One start of a run, which holds the run's folder.
 
     Args:
-        searching: for configs with `search`.
-        ready: methods (with stand-ins for those that wait for a measurement), prompts and tracker.
-        records: the folder.
-        reporter: shows the progress.
-        fresh: what an earlier run left is deleted once this one can start.
-        manifest: of the run that goes on; None if one begins.
+        searching: how to measure and resolve configs with `search`.
+        ready: methods (with placeholders for those that depend on a measurement), prompts and tracker.
+        records: the run's folder.
+        reporter: shows progress.
+        fresh: delete what an earlier run left once this one can start.
+        manifest: of the run that is resumed; None for a new run.
         finished: units that need not be decoded: (prompt, sampling, repeat).
-        again: units that hold an error are decoded again.
+        again: whether units that hold an error are decoded again.
     """
 
     searching: Searching
@@ -56,34 +56,37 @@ class Session:
 
     @property
     def known(self) -> Experiment:
-        """The methods as far as they are known without a measurement."""
+        """The experiment as far as it is known before anything is measured."""
         return self.ready.experiment
 
     @property
     def config(self) -> Config:
-        """As the user wrote it."""
+        """The config as the user wrote it."""
         return self.known.config
 
     @property
     def wanted(self) -> int:
-        """Units of the whole run; with `until` it may end before them."""
+        """Number of units of the whole run; with `until` it may end earlier."""
         return len(self.ready.measured) * len(self.known.samplings) * self.config.repeats
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do: all is decoded, or all up to the look that ended the run."""
+        """Whether all units are decoded, or all units up to the look that ended the run."""
         if self.manifest is None or self.manifest["finished"] is None or self.again:
             return False
         looks = self.manifest.get("looks")
         prompts = looks[-1]["prompts"] if looks else len(self.ready.measured)
-        each = len(self.known.samplings) * self.config.repeats
-        return sum(prompt < prompts for prompt, *_ in self.finished) == prompts * each
+        units_per_prompt = len(self.known.samplings) * self.config.repeats
+        decoded = sum(prompt < prompts for prompt, *_ in self.finished)
+        return decoded == prompts * units_per_prompt
 
     def take_over(self, search: Mapping[str, bytes]) -> None:
-        """Make the folder that of this start. Until here a refusal costs nothing of an earlier one.
+        """Take over the folder: delete or repair what earlier starts left, and add this start's files.
+
+        A start that is refused before this call leaves the earlier records as they are.
 
         Args:
-            search: files to put into the folder of what was measured, by name.
+            search: files to write into the folder `search/`: name to content.
         """
         if self.fresh:
             self.records.clear()
@@ -105,18 +108,18 @@ def open_session(
     fresh: bool,
     retry: bool,
 ) -> Session:
-    """Look what is finished in a run's folder; nothing is changed there.
+    """Find out which units of a run's folder are finished, without changing the folder.
 
     Args:
-        searching: for configs with `search`.
-        ready: the experiment.
-        records: the folder, held.
-        reporter: shows the progress.
-        fresh: begin anew, whatever is there.
-        retry: decode units again that hold an error.
+        searching: how to measure and resolve configs with `search`.
+        ready: the checked experiment.
+        records: the run's folder, locked by this process.
+        reporter: shows progress.
+        fresh: start over, whatever the folder holds.
+        retry: decode units that hold an error again.
 
     Raises:
-        RunFolderError: if the folder is of another config, or damaged.
+        RunFolderError: if the folder belongs to another config, or is damaged.
     """
     if fresh:
         return Session(searching, ready, records, reporter, True, None, set(), False)
@@ -131,7 +134,7 @@ def open_session(
 
 
 def _method_names(manifest: Mapping[str, Any] | None, known: Experiment) -> list[str]:
-    """Of all methods that a unit has a row of: those that the run was started with."""
+    """Names of all methods and twins that every unit has a row of; from the manifest if there is one."""
     if manifest is None:
         return [method.name for method in known.methods]
     return [*(method["name"] for method in manifest["methods"]), *manifest.get("twins", ())]

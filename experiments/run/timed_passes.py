@@ -1,4 +1,4 @@
-"""Whether the times that trees were searched with are of passes that are run as this run runs them."""
+"""Check that the pass times used to search trees were measured on passes of the same kind as the run's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +18,12 @@ __all__ = ["cautions_of_times"]
 
 
 def cautions_of_times(config: Config, pair: "Pair", measured: Measured | None) -> list[str]:
-    """Sentences about times of other passes than the pair's, each once.
+    """One sentence for each set of times that was measured on other kinds of passes than the pair's.
 
     Args:
-        config: as the user wrote it; methods may name files of times.
-        pair: with its passes chosen.
-        measured: before the run, of a config with `search`; an earlier start may have measured it.
+        config: the config as the user wrote it; its methods may name files of times.
+        pair: the models, with their passes chosen.
+        measured: the measurements of a config with `search`, of this or an earlier start; None without.
     """
     return list(dict.fromkeys(_cautions(config, pair, measured)))
 
@@ -32,21 +32,23 @@ def _cautions(config: Config, pair: "Pair", measured: Measured | None) -> Iterat
     from treespec.models.load import NoDraftModel
 
     if pair.target.device.type == "cuda" and pair.target.passes.asked is None:
-        used = {}  # captured if they can be, which the target finds out
+        used = {}  # passes are captured if possible, which is decided later
     else:
         used = {"target": pair.target.passes.kind}
     draft = {} if isinstance(pair.draft, NoDraftModel) else {"draft": pair.draft.passes.kind}
     if measured is not None:
         times, way_out = "the times that an earlier start measured", "measure again with --fresh"
-        said = other_passes("this run", used | draft, times, passes_of(measured.latency), way_out)
-        if said is not None:
-            yield said
+        caution = other_passes(
+            "this run", used | draft, times, passes_of(measured.latency), way_out
+        )
+        if caution is not None:
+            yield caution
     for method in config.methods:
         file = getattr(getattr(method, "shape", None), "latency", None)
         if not isinstance(method, TreeMethod) or file in (None, MEASURED):
             continue
-        mine = used | (draft if by_pair(method.draft) else {})
+        own = used | (draft if by_pair(method.draft) else {})
         timed = passes_of(LatencyModel.load(Path(str(file))))
-        said = other_passes("this run", mine, f"the times of {file}", timed)
-        if said is not None:
-            yield said
+        caution = other_passes("this run", own, f"the times of {file}", timed)
+        if caution is not None:
+            yield caution

@@ -1,6 +1,6 @@
-"""Rows of a run logged to a tracker as well: trackio, or wandb, whose calls trackio shares. Off by default.
+"""Log the rows of a run to a tracker as well: trackio, or wandb, which has the same calls. Off by default.
 
-The folder stays the record: a tracker that fails is left out of the rest of the run.
+The run's folder stays the record: a tracker that fails is not used for the rest of the run.
 """
 
 import importlib
@@ -15,38 +15,38 @@ from treespec.experiments.report.run import Run
 __all__ = ["PROJECT", "NoTracker", "Tracker", "open_tracker", "row_figures", "summary_figures"]
 
 PROJECT = "treespec"
-"""What runs are gathered under there."""
+"""The tracker's project that runs are logged to."""
 
 
 class NoTracker:
-    """Logs nowhere."""
+    """Logs nothing."""
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """A run starts, or goes on."""
+        """Called when a run starts or is resumed."""
 
     def unit(self, rows: Sequence[PromptRow]) -> None:
-        """A unit is finished."""
+        """Called when a unit is finished."""
 
     def end(self, run: Callable[[], Run] | None) -> None:
-        """The run ends; `run` loads it if it is finished."""
+        """Called when the run ends; `run` loads it, or is None if it is not finished."""
 
 
 class Tracker(NoTracker):
-    """Logs through a module with `init`, `log` and `finish`.
+    """Logs through a module with the functions `init`, `log` and `finish`.
 
     Args:
-        name: of the module.
+        name: the module's name.
         module: the module.
-        say: told once if it fails.
+        say: receives one message if the module fails.
     """
 
     def __init__(self, name: str, module: Any, say: Callable[[str], None]) -> None:
         self._name, self._module, self._say = name, module, say
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Open a run there, with the whole config, versions and hardware."""
-        told = ("config", "config_hash", "treespec_version", "git_hash", "versions", "hardware")
-        config = {key: manifest.get(key) for key in told}
+        """Open a run in the tracker, with the whole config, versions and hardware."""
+        keys = ("config", "config_hash", "treespec_version", "git_hash", "versions", "hardware")
+        config = {key: manifest.get(key) for key in keys}
         self._call("init", project=PROJECT, name=manifest["name"], config=config)
 
     def unit(self, rows: Sequence[PromptRow]) -> None:
@@ -54,7 +54,7 @@ class Tracker(NoTracker):
         self._call("log", row_figures(rows))
 
     def end(self, run: Callable[[], Run] | None) -> None:
-        """Log the summary of a finished run, and close it there."""
+        """Log the summary of a finished run, and close the tracker's run."""
         if run is not None and self._module is not None:
             try:
                 figures = summary_figures(run())
@@ -64,30 +64,30 @@ class Tracker(NoTracker):
                 self._call("log", figures)
         self._call("finish")
 
-    def _call(self, function: str, *arguments: Any, **more: Any) -> None:
+    def _call(self, function: str, *arguments: Any, **keywords: Any) -> None:
         if self._module is None:
             return
         try:
-            getattr(self._module, function)(*arguments, **more)
+            getattr(self._module, function)(*arguments, **keywords)
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._module = None
         self._say(
-            f"{self._name}: {in_words(error, 'its logging')}; nothing more is logged there, the run goes on"
+            f"{self._name}: {in_words(error, 'its logging')}; the run continues without this tracker"
         )
 
 
 def open_tracker(name: str | None, say: Callable[[str], None]) -> NoTracker:
-    """The tracker of this name.
+    """Import the tracker of this name.
 
     Args:
-        name: of the package; None for no tracker.
-        say: told once if it fails while the run goes on.
+        name: the package's name; None for no tracker.
+        say: receives one message if the tracker fails during the run, which continues.
 
     Raises:
-        ConfigError: if it is not installed.
+        ConfigError: if the package cannot be imported.
     """
     if name is None:
         return NoTracker()
@@ -100,33 +100,33 @@ def open_tracker(name: str | None, say: Callable[[str], None]) -> NoTracker:
 
 
 def row_figures(rows: Sequence[PromptRow]) -> dict[str, Any]:
-    """What is logged of a unit: a few figures for each method, by sampling and name."""
+    """The figures logged for a unit: speed and tokens per step, keyed by sampling setting and method."""
     figures: dict[str, Any] = {}
     for row in rows:
         figures |= {"prompt": row.prompt, "repeat": row.repeat}
-        place = f"{row.sampling}/{row.method}"
+        prefix = f"{row.sampling}/{row.method}"
         if row.error is not None or not row.decode_s or not row.steps:
-            figures[f"{place}/failed"] = 1
+            figures[f"{prefix}/failed"] = 1
             continue
-        figures[f"{place}/tokens_per_second"] = row.new_tokens / row.decode_s
-        figures[f"{place}/tokens_per_step"] = row.new_tokens / row.steps
+        figures[f"{prefix}/tokens_per_second"] = row.new_tokens / row.decode_s
+        figures[f"{prefix}/tokens_per_step"] = row.new_tokens / row.steps
     return figures
 
 
 def summary_figures(run: Run) -> dict[str, float]:
-    """What is logged at the end: the speedups and tokens per step of the table, with their bounds."""
+    """The figures logged at the end: speedups, tokens per step and per second, with their intervals."""
     figures: dict[str, float] = {}
     for summary in run.summaries:
         for row in summary.rows:
-            place = f"summary/{summary.sampling}/{row.method.name}"
+            prefix = f"summary/{summary.sampling}/{row.method.name}"
             for name, value in (
                 ("speedup", row.speedup),
                 ("tokens_per_step", row.tokens_per_step),
                 ("tokens_per_second", row.tokens_per_second),
             ):
                 if value is not None:
-                    figures[f"{place}/{name}"] = value.estimate
+                    figures[f"{prefix}/{name}"] = value.estimate
                 if value is not None and value.bounded:
-                    figures[f"{place}/{name}_low"] = value.low
-                    figures[f"{place}/{name}_high"] = value.high
+                    figures[f"{prefix}/{name}_low"] = value.low
+                    figures[f"{prefix}/{name}_high"] = value.high
     return figures

@@ -1,4 +1,4 @@
-"""Plain transformers models of a pair, and what is hung onto them while a baseline runs."""
+"""Plain transformers models of a pair, and the hooks that are set on them while a baseline runs."""
 
 import copy
 import time
@@ -22,14 +22,14 @@ __all__ = ["Calls", "cached_once", "plain_twin", "quiet_transformers", "with_wid
 
 
 def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
-    """The plain model, with the attention that it had, as modules of its own over the same weights.
+    """A copy of the model's modules that shares its weights and has its original attention.
 
-    What `generate` sets on a module, and what is hooked onto it, so stays with one text: texts that take
-    turns would undo it in the wrong order on a common one. Its generation settings are neutral, because
-    model folders bring penalties and truncations of their own.
+    Attributes that `generate` sets on a module, and hooks on it, then belong to one text; on a shared
+    module, texts that take turns would undo them in the wrong order. Generation settings are neutral,
+    because model folders bring penalties and truncations of their own.
 
     Args:
-        model: a model of the pair; its own module stays as it is.
+        model: a model of the pair; its module is not changed.
     """
     from transformers import GenerationConfig
 
@@ -42,28 +42,28 @@ def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
 
 
 def with_width(draft: "PreTrainedModel", target: "PreTrainedModel") -> "PreTrainedModel":
-    """Give a twin's logits the width of the target's, as `TransformersModel` does for our own methods.
+    """Pad or cut a twin's logits to the target's width, as `TransformersModel` does for our own methods.
 
-    Pairs that share a tokenizer may pad their vocabularies differently; transformers would take them for
-    models of different tokenizers.
+    Models that share a tokenizer may pad their vocabularies differently; transformers would assume that
+    they have different tokenizers.
     """
-    config, wanted = draft.config.get_text_config(), target.config.get_text_config().vocab_size
+    config, width = draft.config.get_text_config(), target.config.get_text_config().vocab_size
 
-    def widen(model: Any, args: Any, output: Any) -> Any:
-        logits = output.logits[..., :wanted]
+    def resize(model: Any, args: Any, output: Any) -> Any:
+        logits = output.logits[..., :width]
         least = torch.finfo(logits.dtype).min
-        output.logits = F.pad(logits, (0, wanted - logits.shape[-1]), value=least)
+        output.logits = F.pad(logits, (0, width - logits.shape[-1]), value=least)
         return output
 
-    if config.vocab_size != wanted:
-        draft.register_forward_hook(widen)
-        config.vocab_size = wanted
+    if config.vocab_size != width:
+        draft.register_forward_hook(resize)
+        config.vocab_size = width
     return draft
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the warnings about arguments that assisted generation passes to itself."""
+    """Silence warnings of transformers about arguments that its assisted generation passes to itself."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -75,12 +75,12 @@ def quiet_transformers() -> Iterator[None]:
 
 
 class Calls:
-    """Looks at the forward calls of a module: their tokens, the time of the first, and bad logits.
+    """Records the forward calls of a module: their tokens, the time of the first, and bad logits.
 
-    transformers would make a token of logits that are no numbers (argmax of NaN is a token like any other).
+    transformers does not check logits: the argmax of NaN is a token like any other.
 
     Args:
-        model: a twin.
+        model: a twin (`plain_twin`).
         synchronize: called before the clock is read.
     """
 
@@ -89,7 +89,7 @@ class Calls:
         self.first_s = 0.0
         """Seconds of the first call."""
         self.latest: Int[Tensor, " T"] = torch.empty(0, dtype=torch.long)
-        """Tokens that the latest call ran."""
+        """Input tokens of the latest call."""
         self._finite: list[Tensor] = []
         self._checked = 0
 
@@ -120,10 +120,10 @@ class Calls:
         self._finite.append(low.isfinite() & high.isfinite())
 
     def require_finite(self, name: str) -> None:
-        """Raise if a call since the last time returned NaN or infinite logits.
+        """Check the logits of all calls since the previous check.
 
         Raises:
-            NonFiniteLogits: with the first such call as its step.
+            NonFiniteLogits: if a call returned NaN or infinite logits; its step is the first such call.
         """
         for step, finite in enumerate(self._finite, start=self._checked):
             if not finite:
@@ -133,21 +133,21 @@ class Calls:
 
 
 def cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> None:
-    """Keep a twin from running tokens that its cache holds already.
+    """Keep a twin from running prompt tokens that its cache already holds.
 
-    `generate` cuts them off. Assisted generation of transformers 5 does not: its first pass would hand the
-    whole prompt over and attend to it twice.
+    `generate` removes them from its input. Assisted generation of transformers 5 does not: its first pass
+    would run the whole prompt again and attend to it twice.
     """
 
-    def cut(model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        ids, known = kwargs.get("input_ids"), cache.get_seq_length()
+    def drop_cached(model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        ids, cached = kwargs.get("input_ids"), cache.get_seq_length()
         if (
             ids is None
-            or known != len(prompt) - 1
+            or cached != len(prompt) - 1
             or not torch.equal(ids[0, : len(prompt)], prompt)
         ):
             return None
-        rest = {k: v[:, known:] for k, v in kwargs.items() if k in ("input_ids", "position_ids")}
+        rest = {k: v[:, cached:] for k, v in kwargs.items() if k in ("input_ids", "position_ids")}
         return args, kwargs | rest
 
-    model.register_forward_pre_hook(cut, with_kwargs=True)
+    model.register_forward_pre_hook(drop_cached, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Tune assisted generation, so that the baseline is no straw man."""
+"""Tune assisted generation, so that it is a strong baseline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +19,11 @@ Setting = tuple[int, float]
 """Length and threshold."""
 
 RACE_KEEPS = (0.7, 0.8, 0.85, 0.9)
-"""Candidates slower than this part of the fastest are dropped: after 1 prompt, 2, 3, and 4 or more."""
+"""Candidates below this fraction of the fastest speed are dropped: after 1, 2, 3, and 4 or more prompts."""
 
 
 def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
-    """Prompts, besides the measured ones, that tuning these methods takes."""
+    """Number of prompts that tuning these methods needs in addition to the measured ones."""
     configs = [method.config for method in methods if isinstance(method.config, AssistedMethod)]
     return max((c.tune_prompts for c in configs if len(c.grid) > 1), default=0)
 
@@ -31,21 +31,22 @@ def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
 def tune(
     bench: Bench,
     prompts: Sequence[Prompt],
-    started: Callable[[str], None] = lambda what: None,
+    started: Callable[[str], None] = lambda label: None,
     *,
     together: int,
 ) -> dict[str, dict[str, Any]]:
     """Choose length and threshold by tokens per second, for each assisted method and sampling setting.
 
-    A race: all candidates decode the first prompt, those not far from the fastest the next, and so on. They
-    take turns step by step, and how slow the machine was at a step is taken out of its time. Where memory
-    does not hold all candidates at once, totals decide: those of different groups were not close in time.
+    A race: all candidates decode the first prompt, those not far behind the fastest decode the next, and so
+    on. They take turns step by step, and each step's time is corrected for how slow the machine was then.
+    If memory does not hold all candidates at once, total times decide without this correction, because
+    candidates of different groups do not run close together in time.
 
     Args:
         bench: models, methods and settings.
-        prompts: not measured later; `prompts_needed` of them.
-        started: told what is tried.
-        together: candidates that may be open at once.
+        prompts: `prompts_needed` prompts that are not measured later.
+        started: called with a label before each prompt.
+        together: number of candidates that may be open at once.
 
     Returns:
         `tuning.assisted` of the manifest (SCHEMA.md).
@@ -63,7 +64,7 @@ def tune(
 
 
 def tuned_choices(tuning: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
-    """What was chosen, by (method, sampling)."""
+    """The chosen length and threshold, by (method, sampling)."""
     return {
         (method, sampling): (tuned["chosen"]["length"], tuned["chosen"]["threshold"])
         for method, by_sampling in tuning.items()
@@ -80,23 +81,24 @@ def _tune_one(
     started: Callable[[str], None],
     together: int,
 ) -> dict[str, Any]:
+    """Tune one assisted method in one sampling setting."""
     grid = config.grid
     if len(grid) == 1:
         return {"table": [], "chosen": dict(zip(("length", "threshold"), grid[0], strict=True))}
-    texts: dict[Setting, list[Outcome]] = {pair: [] for pair in grid}
+    texts: dict[Setting, list[Outcome]] = {setting: [] for setting in grid}
     failed: dict[Setting, str] = {}
     rates: dict[Setting, float] = {}
     racing = list(grid)
-    spent = _adjusted_s if len(grid) <= together else _totals_s
+    seconds_of = _adjusted_s if len(grid) <= together else _totals_s
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
         started(f"tuning {method.name}, {sampling}: {len(racing)} settings in turns")
-        for pair, outcome in _race(bench, method, sampling, prompt, racing, together).items():
+        for setting, outcome in _race(bench, method, sampling, prompt, racing, together).items():
             if isinstance(outcome, str):
-                failed[pair] = outcome
+                failed[setting] = outcome
             else:
-                texts[pair].append(outcome)
-        racing = [pair for pair in racing if pair not in failed]
-        if not racing:  # the run will record what is wrong, prompt by prompt
+                texts[setting].append(outcome)
+        racing = [setting for setting in racing if setting not in failed]
+        if not racing:  # the run will record the errors, prompt by prompt
             errors = [
                 {"length": length, "threshold": threshold, "error": failed[length, threshold]}
                 for length, threshold in grid
@@ -104,9 +106,11 @@ def _tune_one(
             ]
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
-        rates = _rates({pair: measured for pair, measured in texts.items() if measured}, spent)
-        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * max(rates[pair] for pair in racing)
-        racing = [pair for pair in racing if rates[pair] >= least]
+        decoded = {setting: outcomes for setting, outcomes in texts.items() if outcomes}
+        rates = _rates(decoded, seconds_of)
+        fastest = max(rates[setting] for setting in racing)
+        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * fastest
+        racing = [setting for setting in racing if rates[setting] >= least]
     best = max(racing, key=rates.__getitem__)
     table = [
         {
@@ -128,52 +132,52 @@ def _race(
     racing: Sequence[Setting],
     together: int,
 ) -> dict[Setting, Outcome | str]:
-    """Decode a prompt with every setting, in turns of a step."""
+    """Decode a prompt with every setting, taking turns step by step."""
     seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
 
     def begin(setting: Setting) -> Callable[[], Decoding]:
         return lambda: bench.decode(method, prompt, sampling, seed=seed, tuned=setting)
 
     outcomes: dict[Setting, Outcome | str] = {}
-    for first in range(0, len(racing), together):
-        turns = {setting: begin(setting) for setting in racing[first : first + together]}
+    for start in range(0, len(racing), together):
+        turns = {setting: begin(setting) for setting in racing[start : start + together]}
         outcomes |= take_turns(turns, seed=seed)
     return outcomes
 
 
 def _rates(
     texts: Mapping[Setting, Sequence[Outcome]],
-    spent: Callable[[Sequence[Sequence[Outcome]]], list[float]],
+    seconds_of: Callable[[Sequence[Sequence[Outcome]]], list[float]],
 ) -> dict[Setting, float]:
     """Tokens per second of each candidate on the texts that it decoded."""
     tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
-    seconds = spent(list(texts.values()))
-    return {pair: n / s for pair, n, s in zip(texts, tokens, seconds, strict=True)}
+    seconds = seconds_of(list(texts.values()))
+    return {setting: n / s for setting, n, s in zip(texts, tokens, seconds, strict=True)}
 
 
 def _totals_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
-    """Seconds of all steps of each candidate, as they were measured."""
+    """Seconds of all steps of each candidate, as measured."""
     return [sum(step.took for outcome in outcomes for step in outcome.steps) for outcomes in texts]
 
 
 def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
-    """The same on the machine as it mostly is, of candidates that took turns.
+    """The same at the machine's usual speed, for candidates that took turns.
 
-    Steps that verify equally many tokens behind as many draft passes do equal work.
+    Steps of a candidate do equal work if they verify equally many tokens; first steps are kept apart.
     """
     rows = [
-        (number, (number, step.shape.size, place == 0), step.at + step.took / 2, step.took)
-        for number, outcomes in enumerate(texts)
+        (candidate, (candidate, step.shape.size, index == 0), step.at + step.took / 2, step.took)
+        for candidate, outcomes in enumerate(texts)
         for outcome in outcomes
-        for place, step in enumerate(outcome.steps)
+        for index, step in enumerate(outcome.steps)
     ]
-    method, work, at, seconds = zip(*rows, strict=True)
-    places = {kind: place for place, kind in enumerate(dict.fromkeys(work))}
-    numbers = np.array(method, dtype=np.int64)
+    candidates, kinds, at, seconds = zip(*rows, strict=True)
+    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    method = np.array(candidates, dtype=np.int64)
     steps = Steps(
-        method=numbers,
-        prompt=np.zeros_like(numbers),
-        work=np.array([places[kind] for kind in work], dtype=np.int64),
+        method=method,
+        prompt=np.zeros_like(method),
+        work=np.array([number_of[kind] for kind in kinds], dtype=np.int64),
         at=np.array(at),
         seconds=np.array(seconds),
         steady=np.ones(len(texts), dtype=bool),

@@ -1,8 +1,9 @@
-"""Texts that take turns: every method of a unit is open at once, and each step is one turn.
+"""Decode several texts in turns: every method of a unit is open at once, and a turn is one step.
 
-Whatever slows the machine down for a while then meets all methods alike, and each step has neighbours in
-time by the other methods. Who has the fewest tokens steps next, so that all texts stand at about the same
-length and end together; by rounds, plain decoding would be hurt or favoured by its shorter prefix.
+A temporary slowdown of the machine then affects all methods alike, and each step has neighbours in time by
+the other methods. The text with the fewest tokens steps next, so that all texts have about the same length
+at any time and end together; if each took one step per round, plain decoding would have a shorter prefix
+than the others, which would bias the comparison.
 """
 
 import random
@@ -21,7 +22,7 @@ __all__ = ["Decoding", "finish", "take_turns"]
 _Name = TypeVar("_Name", bound=Hashable)
 
 Decoding = Iterator[StepOutcome]
-"""A text that is decoded step by step, and does nothing between two steps."""
+"""The steps of a text as it is decoded; no work is done between two steps."""
 
 
 def take_turns(
@@ -29,15 +30,15 @@ def take_turns(
     *,
     seed: int,
 ) -> dict[_Name, Outcome | str]:
-    """Decode several texts at once, in turns of a step.
+    """Decode several texts concurrently, one step at a time.
 
     Args:
-        decodings: by name, what begins a text.
-        seed: decides between texts of the same length.
+        decodings: functions that begin a text, by name.
+        seed: decides which of several texts of equal length steps next.
 
     Returns:
-        The outcome of each, in words what went wrong with it if it failed. A text that fails leaves the
-        others as they are.
+        The outcome of each text, or its error message if it failed. A text that fails does not affect the
+        others.
     """
     outcomes: dict[_Name, Outcome | str] = {}
     with _surroundings():
@@ -50,7 +51,7 @@ def take_turns(
                 try:
                     if not texts[name].step():
                         outcomes[name] = Outcome.of(texts[name].steps)
-                except (Exception, SystemExit) as error:  # a part of the user's may end the program
+                except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
                     outcomes[name] = in_words(error, "the decoding")
         finally:
             for text in texts.values():
@@ -69,7 +70,7 @@ def finish(decoding: Decoding) -> Outcome:
 
 
 class _Text:
-    """A text while it is decoded."""
+    """A text that is being decoded; decoding begins with its first step."""
 
     def __init__(self, begin: Callable[[], Decoding]) -> None:
         self._begin = begin
@@ -78,7 +79,7 @@ class _Text:
         self.kept = 0
 
     def step(self) -> bool:
-        """Take a step; whether there was one left."""
+        """Take a step; return False if the text was over."""
         if self._decoding is None:
             self._decoding = self._begin()
         step = next(self._decoding, None)
@@ -89,7 +90,7 @@ class _Text:
         return True
 
     def close(self) -> None:
-        """End it where it stands."""
+        """Stop decoding, wherever the text stands."""
         close = getattr(self._decoding, "close", None)
         if close is not None:
             close()
@@ -97,6 +98,6 @@ class _Text:
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    """What belongs to the thread, and not to a text: entered once, around all of them."""
+    """Contexts that belong to the thread rather than to a text: entered once, around all texts."""
     with torch.inference_mode(), quiet_transformers():
         yield

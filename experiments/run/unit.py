@@ -1,4 +1,4 @@
-"""One unit of a run: a prompt under one sampling setting, decoded by all methods in turns, as rows."""
+"""Decode one unit of a run, a prompt under one sampling setting, by all methods in turns; return rows."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -42,21 +42,21 @@ __all__ = ["Bench", "run_unit", "runs_alone", "seed_of"]
 
 
 def seed_of(*parts: object) -> int:
-    """A seed in 0 .. 2^62 - 1 that depends on these parts alone, not on the order of events."""
+    """A seed in 0 .. 2^62 - 1 that is a hash of these parts, independent of the order of events."""
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big") >> 2
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What methods run on.
+    """Everything that decoding needs: methods, models, stop condition and meters.
 
     Args:
         experiment: the methods and settings.
         pair: the models.
-        stop: when a text is over.
-        groups: the methods that take turns with each other.
+        stop: condition that ends a text.
+        groups: groups of methods; those of one group take turns with each other.
         tuned: length and threshold of assisted generation, by (method, sampling).
-        meters: of memory and energy, read where a method decodes a prompt by itself.
+        meters: of memory and energy, read while a method decodes a prompt by itself.
     """
 
     experiment: Experiment
@@ -74,7 +74,7 @@ class Bench:
         groups: Sequence[Group] = (),
         meters: Meters | None = None,
     ) -> "Bench":
-        """The bench of an experiment, with the stop conditions of its config, and nothing tuned."""
+        """The bench of an experiment before tuning, with the stop conditions of its config."""
         stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
@@ -90,15 +90,15 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        """Begin to decode a prompt by a method.
+        """Begin to decode a prompt with a method.
 
         Args:
-            method: one of the experiment's.
-            prompt: what to continue.
-            sampling: name of the setting.
-            seed: of the coins.
-            tuned: length and threshold, instead of those chosen.
-            max_new_tokens: instead of the config's.
+            method: a method of the experiment.
+            prompt: the prompt to continue.
+            sampling: name of the sampling setting.
+            seed: seed of the coins.
+            tuned: length and threshold of assisted generation; those chosen by tuning by default.
+            max_new_tokens: token budget; the config's by default.
         """
         config = self.experiment.config
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
@@ -121,40 +121,43 @@ def run_unit(
     bench: Bench,
     prompt: Prompt,
     sampling: str,
-    started: Callable[[str, int], None] = lambda what, texts: None,
+    started: Callable[[str, int], None] = lambda label, texts: None,
     *,
     repeat: int = 0,
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
-    """Decode one prompt by all methods in turns, and make rows of what came out.
+    """Decode one prompt by all methods in turns, and return the rows.
 
-    A method that fails leaves a row with its error; the others run all the same.
+    A method that fails leaves a row with its error and does not affect the other methods.
 
     Args:
         bench: models, methods and settings.
-        prompt: what to continue.
-        sampling: name of the setting.
-        started: told of each group of methods before it runs, and of each method that runs by itself, with
-            how many texts it decodes.
-        repeat: of the prompt; each has its own order of methods, and its own coins.
+        prompt: the prompt to continue.
+        sampling: name of the sampling setting.
+        started: called with a label and a number of texts before each group of methods runs, and before
+            each method that runs by itself.
+        repeat: index of the repeat; each has its own order of methods and its own coins.
+
+    Returns:
+        The rows of `prompts`, `steps` and `trees`.
     """
     config = bench.experiment.config
-    place = (config.seed, prompt.index, sampling)
-    again = (repeat,) if repeat else ()  # the first one keeps the seeds of runs without repeats
-    seeds = {m.name: seed_of(*place, m.name, *again) for m in bench.experiment.methods}
+    unit = (config.seed, prompt.index, sampling)
+    repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
+    seeds = {m.name: seed_of(*unit, m.name, *repeated) for m in bench.experiment.methods}
 
     def begin(method: BuiltMethod) -> Callable[[], Decoding]:
         return lambda: bench.decode(method, prompt, sampling, seed=seeds[method.name])
 
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
-    shuffle = random.Random(seed_of(*place, *again))
-    for group in _in_turn(bench, prompt.index + repeat, sampling):
+    rng = random.Random(seed_of(*unit, *repeated))
+    for group in _rotated_groups(bench, prompt.index + repeat, sampling):
         started(together_in_words(group), len(group))
-        seats = list(group.items())
-        shuffle.shuffle(seats)
-        order += seats
-        turns = {name: begin(method) for name, method in seats}
-        outcomes |= take_turns(turns, seed=shuffle.getrandbits(32))
+        members = list(group.items())
+        rng.shuffle(members)
+        order += members
+        turns = {name: begin(method) for name, method in members}
+        outcomes |= take_turns(turns, seed=rng.getrandbits(32))
     alone: dict[str, dict[str, Any]] = {}
     if runs_alone(config, prompt, repeat):
         for name, method in order:
@@ -162,13 +165,13 @@ def run_unit(
                 started(f"{name} by itself", 1)
                 alone[name] = _by_itself(bench, begin(method))
     reference = _reference(bench, outcomes, sampling)
-    kept = repeat == 0 and prompt.index < config.trees
+    keep_trees = repeat == 0 and prompt.index < config.trees
     prompts, steps, trees = [], [], []
-    piece_of = _pieces(bench)
+    piece_of = _piece_of(bench)
     for number, (name, method) in enumerate(order):
         outcome = outcomes[name]
         key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
-        more = {
+        columns = {
             **key,
             "prompt_id": prompt.id,
             "category": prompt.category,
@@ -178,24 +181,24 @@ def run_unit(
             "state": method.state,
         }
         if isinstance(outcome, str):
-            prompts.append(failed_row(more, outcome))
+            prompts.append(failed_row(columns, outcome))
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
         try:
             compared = _compare(bench, prompt, outcome, reference)
         except Exception as error:
-            prompts.append(
-                failed_row(more, f"comparing with `generate`: {in_words(error, 'the comparison')}")
-            )
+            message = f"comparing with `generate`: {in_words(error, 'the comparison')}"
+            prompts.append(failed_row(columns, message))
             continue
         try:
             metrics = metrics_of(outcome)
         except InvalidPlugin as error:
-            prompts.append(failed_row(more, str(error)))
+            prompts.append(failed_row(columns, str(error)))
             continue
-        prompts.append(prompt_row(more | alone.get(name, {}), outcome, text, compared, metrics))
+        prompts.append(prompt_row(columns | alone.get(name, {}), outcome, text, compared, metrics))
         steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps)]
-        trees += tree_rows(key, outcome, piece_of) if kept else []
+        if keep_trees:
+            trees += tree_rows(key, outcome, piece_of)
     return prompts, steps, trees
 
 
@@ -204,17 +207,17 @@ def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
     return repeat == 0 and prompt.index < config.alone
 
 
-def _in_turn(bench: Bench, number: int, sampling: str) -> list[Group]:
-    """The groups, each of which is the first one in some units, so that none has its place in all."""
+def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[Group]:
+    """The groups, rotated from unit to unit so that no group always comes first."""
     first = number + list(bench.experiment.samplings).index(sampling)
     first %= max(1, len(bench.groups))
     return [*bench.groups[first:], *bench.groups[:first]]
 
 
 def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
-    """What meters read while a method decodes a prompt by itself, and the time that it took then.
+    """Columns of what the meters read, and the decoding time, while a method decodes a prompt by itself.
 
-    If it fails, why: it has decoded the prompt in turns, and that is what counts.
+    If decoding fails here, only `alone_error` is returned; the outcome in turns stays valid.
     """
     bench.meters.start()
     try:
@@ -222,19 +225,19 @@ def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:
         return {"alone_error": in_words(error, "the decoding")}
     finally:
-        read = bench.meters.stop()
-    return {**read, "alone_s": outcome.total_s - outcome.prefill_s}
+        readings = bench.meters.stop()
+    return {**readings, "alone_s": outcome.total_s - outcome.prefill_s}
 
 
-def _pieces(bench: Bench) -> Callable[[int], str]:
-    """The text of a token by itself; a part of a character is shown as U+FFFD."""
+def _piece_of(bench: Bench) -> Callable[[int], str]:
+    """A function that gives the text of a single token; a part of a character becomes U+FFFD."""
     return lru_cache(maxsize=None)(lambda token: str(bench.pair.tokenizer.decode([token])))
 
 
 def _reference(
     bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
 ) -> tuple[int, ...] | None:
-    """The ids of `generate`, without it those of our own plain loop, if decoding was greedy."""
+    """Under greedy decoding, the ids of `generate`, or those of our own plain loop if there are none."""
     if not bench.experiment.samplings[sampling].greedy:
         return None
     for kind in PLAIN_KINDS:
@@ -248,14 +251,15 @@ def _reference(
 def _compare(
     bench: Bench, prompt: Prompt, outcome: Outcome, reference: tuple[int, ...] | None
 ) -> dict[str, Any]:
-    nothing = {"equal_to_plain": None, "first_divergence": None, "divergence_margin": None}
+    """The columns that compare a text with the reference; all null if there is no reference."""
+    nulls = {"equal_to_plain": None, "first_divergence": None, "divergence_margin": None}
     if reference is None:
-        return nothing
+        return nulls
     if outcome.tokens == reference:
-        return nothing | {"equal_to_plain": True}
-    at, margin = first_difference(outcome.tokens, reference), None
-    # Where one text is longer no token differs, so no rounding explains it.
-    if at < min(len(outcome.tokens), len(reference)):
-        context = [*prompt.ids, *reference[:at]]
-        margin = preference(bench.pair, context, reference[at], outcome.tokens[at])
-    return {"equal_to_plain": False, "first_divergence": at, "divergence_margin": margin}
+        return nulls | {"equal_to_plain": True}
+    index, margin = first_difference(outcome.tokens, reference), None
+    # If one text is a prefix of the other, no token differs, so rounding cannot explain the difference.
+    if index < min(len(outcome.tokens), len(reference)):
+        context = [*prompt.ids, *reference[:index]]
+        margin = preference(bench.pair, context, reference[index], outcome.tokens[index])
+    return {"equal_to_plain": False, "first_divergence": index, "divergence_margin": margin}

@@ -1,4 +1,4 @@
-"""The rows that are made of what a method did with a prompt."""
+"""The rows that record how a method decoded a prompt."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -13,20 +13,20 @@ __all__ = ["failed_row", "metrics_of", "prompt_row", "step_row", "tree_rows"]
 
 
 def prompt_row(
-    more: Mapping[str, Any],
+    columns: Mapping[str, Any],
     outcome: Outcome,
     text: str,
     compared: Mapping[str, Any],
     metrics: Mapping[str, float | None],
 ) -> PromptRow:
-    """The row of a prompt.
+    """The row of a prompt that a method has decoded.
 
     Args:
-        more: the columns that say what was run, and what meters read.
-        outcome: what came out.
+        columns: the columns that say what was run, and what meters read.
+        outcome: the result of decoding.
         text: its tokens as text.
         compared: the columns that compare it with `generate`.
-        metrics: of plug-ins.
+        metrics: values of the metrics of plug-ins, by name.
     """
     row = {
         "new_tokens": len(outcome.tokens),
@@ -43,14 +43,14 @@ def prompt_row(
         "metrics": dict(metrics),
     }
     stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
-    return PromptRow.model_validate({**more, **compared, **row, **stages})
+    return PromptRow.model_validate({**columns, **compared, **row, **stages})
 
 
 def metrics_of(outcome: Outcome) -> dict[str, float | None]:
-    """What the metrics of plug-ins say of the steps; nothing for the methods of transformers.
+    """The values of the metrics of plug-ins on these steps; empty for the methods of transformers.
 
     Raises:
-        InvalidPlugin: naming the metric that fails, or gives no number.
+        InvalidPlugin: naming the metric that fails, or does not return a finite number.
     """
     values: dict[str, float | None] = {}
     for name, part in parts("metric").items() if outcome.staged else ():
@@ -66,17 +66,17 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
                     f"metric {name!r} gives {value!r}, which is not a number"
                 ) from None
             if not isfinite(value):
-                raise InvalidPlugin(f"metric {name!r} gives {value}, which is no finite number")
+                raise InvalidPlugin(f"metric {name!r} gives {value}, which is not a finite number")
         values[name] = value
     return values
 
 
-def failed_row(more: Mapping[str, Any], error: str) -> PromptRow:
+def failed_row(columns: Mapping[str, Any], error: str) -> PromptRow:
     """The row of a prompt on which the method failed."""
     counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
     nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
     nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
-    row = {**more, **counts, **dict.fromkeys(nulls), "tokens": [], "text": "", "error": error}
+    row = {**columns, **counts, **dict.fromkeys(nulls), "tokens": [], "text": "", "error": error}
     return PromptRow.model_validate(row)
 
 
@@ -102,12 +102,12 @@ def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
 def tree_rows(
     key: Mapping[str, Any], outcome: Outcome, piece_of: Callable[[int], str]
 ) -> list[TreeRow]:
-    """The rows that hold the trees of all steps; none for the methods of transformers.
+    """The rows that hold the trees of all steps; empty for the methods of transformers.
 
     Args:
         key: the columns that say what was run.
-        outcome: with its steps.
-        piece_of: the text of a token id by itself.
+        outcome: the result of decoding, with its steps.
+        piece_of: gives the text of a single token id.
     """
     return [
         TreeRow.model_validate(

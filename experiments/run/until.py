@@ -1,4 +1,4 @@
-"""What `until` asks of a run before it starts: its prompts, the looks at them, and something to decide."""
+"""What `until` determines before a run starts: its prompts, when it looks, and whether it can decide."""
 
 from collections.abc import Sequence
 
@@ -14,36 +14,37 @@ __all__ = ["at_most", "ends_of_looks", "planned_of", "planned_prompts", "require
 
 
 def at_most(config: Config) -> int | None:
-    """The prompts, or files of excerpts, that `until` names."""
+    """The number of prompts, or of files where prompts are excerpts, that `until` allows; None without."""
     return None if config.until is None else config.until.at_most
 
 
 def planned_prompts(config: Config) -> Prompts:
     """The prompts of the config, as many as `until` allows."""
-    most = at_most(config)
-    if most is None:
+    limit = at_most(config)
+    if limit is None:
         return config.prompts
-    count = most * len(getattr(config.prompts, "excerpts", None) or {"": 0})
+    count = limit * len(getattr(config.prompts, "excerpts", None) or {"": 0})
     return config.prompts.model_copy(update={"count": count})
 
 
 def planned_of(prompts: Sequence[RawPrompt]) -> dict[str, int]:
-    """How many prompts a run has at most, and how many samples these are.
+    """How many prompts a run has at most, and how many samples they amount to.
 
     Args:
-        prompts: that are measured.
+        prompts: the measured prompts.
 
     Returns:
-        `prompts`, and `samples`: files where prompts are excerpts, which are alike within a file.
+        `prompts`, and `samples`: the number of files where prompts are excerpts, since excerpts of a file
+        are alike.
     """
     return {"prompts": len(prompts), "samples": len(_ends_of_samples(prompts))}
 
 
 def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
-    """After how many prompts is looked; a file is decoded whole before.
+    """The numbers of prompts after which a run looks; it never looks between excerpts of one file.
 
     Args:
-        prompts: that are measured.
+        prompts: the measured prompts.
 
     Example:
         >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(14)]
@@ -57,7 +58,7 @@ def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
 
 
 def _ends_of_samples(prompts: Sequence[RawPrompt]) -> list[int]:
-    """The number of prompts up to the end of each sample; excerpts of a file stand together."""
+    """The number of prompts up to the end of each sample; excerpts of a file are consecutive."""
     return [
         end
         for end, prompt in enumerate(prompts, start=1)
@@ -66,10 +67,10 @@ def _ends_of_samples(prompts: Sequence[RawPrompt]) -> list[int]:
 
 
 def require_decidable(experiment: Experiment) -> None:
-    """Refuse `until` where the run compares nothing that it could decide.
+    """Refuse `until` if the methods of the run leave it nothing to decide.
 
     Raises:
-        ConfigError: saying what is missing.
+        ConfigError: names what is missing.
     """
     until = experiment.config.until
     if until is None:
@@ -79,11 +80,8 @@ def require_decidable(experiment: Experiment) -> None:
         sides |= _sides(written, built)
     if {"tree", "chain"} <= sides:
         return
-    missing = " and ".join(
-        what
-        for side, what in (("tree", "no tree"), ("chain", "no chain or assisted generation"))
-        if side not in sides
-    )
+    wanted = {"tree": "no tree", "chain": "no chain or assisted generation"}
+    missing = " and ".join(words for side, words in wanted.items() if side not in sides)
     if until.decided:
         raise ConfigError(
             f"until: decided compares trees with chains, but the methods have {missing} that is lossless: "
@@ -92,13 +90,13 @@ def require_decidable(experiment: Experiment) -> None:
     if "plain" not in sides or sides == {"plain"}:
         missing += "" if "plain" in sides else ", and no plain decoding"
         raise ConfigError(
-            f"until.half_width = {until.half_width:g} is of trees against chains, or else of one of them "
-            f"against plain decoding, but the methods have {missing}: add one, or remove `until`"
+            f"until.half_width = {until.half_width:g} compares trees with chains, or else one of them with "
+            f"plain decoding, but the methods have {missing}: add one, or remove `until`"
         )
 
 
 def _sides(written: Method, built: BuiltMethod) -> set[str]:
-    """The sides of comparisons that a method may be on; lossy ones are on none."""
+    """The sides of a comparison that a method may be on; none for a lossy method."""
     if not built.lossless:
         return set()
     if not isinstance(written, TreeMethod):

@@ -1,1 +1,1 @@
-"""Meters: what is read around every prompt of every method, besides times."""
+"""Meters of memory and energy, which are read while a method decodes a prompt by itself."""

@@ -1,4 +1,4 @@
-"""The meters that a config asks for, as far as this machine has them."""
+"""Make the meters that a config asks for, as far as this machine supports them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ NOT_ASKED = "the config's `meters` does not ask for it"
 
 
 def make_meters(kinds: Iterable[str], devices: Sequence[torch.device]) -> Meters:
-    """Make meters, and read the idle power for `energy.IDLE_SECONDS` where energy can be read.
+    """Make meters; where energy can be read, measure the idle power for `energy.IDLE_SECONDS`.
 
     Args:
         kinds: `memory`, `energy`.
-        devices: that hold the models.
+        devices: the devices that hold the models.
     """
     kinds, made = set(kinds), list[Meter]()
     unavailable: dict[str, str] = {}

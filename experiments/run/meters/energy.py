@@ -1,7 +1,7 @@
-"""Energy of a whole prompt: as the counters say, and less what the idle machine takes in that time.
+"""Energy of a whole prompt: as the counters report it, and net of what the idle machine would have used.
 
-Counters: RAPL of CPU packages and memory, as Linux shows it in /sys/class/powercap; of NVIDIA GPUs zeus
-where it is installed (optional), else NVML itself.
+Counters: for CPU packages and memory RAPL, as Linux exposes it in /sys/class/powercap; for NVIDIA GPUs zeus
+if it is installed (optional), else NVML itself.
 """
 
 import importlib
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 IDLE_SECONDS = 2.0
-"""For how long the idle machine is read before the run."""
+"""Seconds for which the idle power is measured before the run."""
 
 
 class EnergySource(Protocol):
-    """A counter of energy.
+    """An energy counter.
 
     Attributes:
         name: what is read, for the manifest.
@@ -40,24 +40,24 @@ class EnergySource(Protocol):
     name: str
 
     def begin(self) -> None:
-        """Remember where the counter stands."""
+        """Remember the counter's value."""
 
     def end(self, seconds: float) -> float | None:
-        """Joules since `begin`; None if `seconds` are too few or too many to tell."""
+        """Joules since `begin`; None if `seconds` is too short or too long for a valid reading."""
         ...
 
 
 class EnergyMeter:
-    """Energy of the CPU or of GPUs around a prompt, its prefill included.
+    """Measures the energy of the CPU or of GPUs over a prompt, including its prefill.
 
-    A counter belongs to a device, not to a process: what others do at the same time is in it. The idle
-    power is read once, with the models loaded, and taken off in the `net` column, which holds the energy
-    that decoding added.
+    A counter belongs to a device, not to a process: it includes what other processes use meanwhile. The
+    idle power is measured once, with the models loaded. The `net` column subtracts it, and so holds the
+    energy that decoding added.
 
     Args:
         part: `cpu` or `gpu`.
-        source: of the energy.
-        clock: in seconds.
+        source: the energy counter.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class EnergyMeter:
     def read_idle(
         self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Read the power of the machine while this process sleeps.
+        """Measure the machine's power while this process sleeps.
 
         Args:
-            seconds: for how long.
-            sleep: what waits.
+            seconds: duration of the measurement.
+            sleep: the function that sleeps.
         """
         self.start()
         sleep(seconds)
@@ -92,12 +92,12 @@ class EnergyMeter:
             self.sources[self._net] = f"less {self.idle_w:.3g} W, read idle before the run"
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to measure."""
         self._source.begin()
         self._begun = self._clock()
 
     def stop(self) -> Mapping[str, float | None]:
-        """Joules, raw and net. The net one can be negative where decoding adds less than the noise."""
+        """Joules, raw and net. Net can be negative if decoding adds less than the noise."""
         elapsed = self._clock() - self._begun
         joules = self._source.end(elapsed)
         if joules is None or self.idle_w is None:
@@ -108,17 +108,18 @@ class EnergyMeter:
 ROOT = Path("/sys/class/powercap")
 
 MOST_WATTS = 1000.0
-"""More than one domain takes. A counter that could have run full twice at this power tells nothing."""
+"""An upper bound on the power of a domain. A reading is invalid if a counter could have run through its
+whole range at this power."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A counter.
+    """A RAPL counter.
 
     Args:
-        path: its folder.
+        path: the counter's folder.
         name: such as `package-0` or `dram`.
-        range_uj: microjoules after which it begins at 0 again.
+        range_uj: microjoules after which the counter starts from 0 again.
     """
 
     path: Path
@@ -126,18 +127,18 @@ class Domain:
     range_uj: int
 
     def read(self) -> int:
-        """Microjoules."""
+        """The counter's value in microjoules."""
         return int((self.path / "energy_uj").read_text())
 
 
 class Rapl:
-    """The sum of all packages, and of their memory where that is counted apart.
+    """The sum of all CPU packages, and of memory where it has counters of its own.
 
-    `core` and `uncore` are parts of a package and `psys` holds packages, so these are left out, as are the
-    same counters by another way (`intel-rapl-mmio`).
+    `core` and `uncore` are parts of a package, `psys` contains packages, and `intel-rapl-mmio` shows the
+    same counters again, so none of these is added.
 
     Args:
-        domains: to add up.
+        domains: the counters to add up.
     """
 
     def __init__(self, domains: Sequence[Domain]) -> None:
@@ -147,7 +148,7 @@ class Rapl:
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Self:
-        """The counters of this machine.
+        """Find the counters of this machine.
 
         Raises:
             Unavailable: if there are none, or they cannot be read.
@@ -162,7 +163,7 @@ class Rapl:
                 domain.read()
             except PermissionError:
                 raise Unavailable(
-                    f"{path}/energy_uj can be read by root only: sudo chmod a+r {root}/*/energy_uj"
+                    f"only root can read {path}/energy_uj: sudo chmod a+r {root}/*/energy_uj"
                 ) from None
             except (OSError, ValueError) as error:
                 raise Unavailable(f"{path}: {error}") from None
@@ -172,11 +173,11 @@ class Rapl:
         return cls(domains)
 
     def begin(self) -> None:
-        """Remember where the counters stand."""
+        """Remember the counters' values."""
         self._before = [domain.read() for domain in self._domains]
 
     def end(self, seconds: float) -> float | None:
-        """Joules since `begin`, a counter that ran full once counted right; None after too long a time."""
+        """Joules since `begin`, correct if a counter wrapped around once; None after too long a time."""
         total = 0
         for domain, before in zip(self._domains, self._before, strict=True):
             if seconds * MOST_WATTS * 1e6 >= domain.range_uj:
@@ -190,16 +191,16 @@ NEITHER = "neither zeus nor nvidia-ml-py is installed: pip install nvidia-ml-py"
 
 
 class Nvml:
-    """The GPUs' own counters of energy (Volta and later), millijoules since the driver was loaded.
+    """The GPUs' own energy counters (Volta and later), in millijoules since the driver was loaded.
 
-    A counter moves every 20 to 100 ms: a prompt in which it does not move has no reading.
+    A counter is updated every 20 to 100 ms. A prompt during which it does not change has no reading.
 
     Args:
-        nvml: the module `pynvml`, or what stands for it.
-        uuids: of the GPUs, as NVML spells them: `GPU-...`.
+        nvml: the module `pynvml`, or a stand-in for it.
+        uuids: UUIDs of the GPUs, as NVML spells them: `GPU-...`.
 
     Raises:
-        Unavailable: if NVML or a GPU does not tell its energy.
+        Unavailable: if NVML fails, or a GPU does not report its energy.
     """
 
     def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
@@ -213,24 +214,25 @@ class Nvml:
         self.name = f"NVML, {len(self._handles)} GPU{'s' * (len(self._handles) > 1)}"
 
     def begin(self) -> None:
-        """Remember where the counters stand."""
+        """Remember the counters' values."""
         self._before = self._read()
 
     def end(self, seconds: float) -> float | None:
-        """Joules since `begin`; None if no counter moved, or one was set back."""
+        """Joules since `begin`; None if a counter did not change, or was reset."""
         changes = [after - before for after, before in zip(self._read(), self._before, strict=True)]
         return sum(changes) / 1e3 if min(changes) > 0 else None
 
     def _read(self) -> list[int]:
-        return [int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(h)) for h in self._handles]
+        energy = self._nvml.nvmlDeviceGetTotalEnergyConsumption
+        return [int(energy(handle)) for handle in self._handles]
 
 
 class Zeus:
-    """Energy by `zeus.monitor.ZeusMonitor`, which also reads GPUs without such a counter.
+    """Energy from `zeus.monitor.ZeusMonitor`, which also measures GPUs without an energy counter.
 
     Args:
-        monitor: `zeus.monitor`, or what stands for it.
-        indices: of the GPUs, as torch counts them.
+        monitor: the module `zeus.monitor`, or a stand-in for it.
+        indices: the GPUs, by torch's numbering.
 
     Raises:
         Unavailable: if zeus cannot read them.
@@ -239,20 +241,20 @@ class Zeus:
     def __init__(self, monitor: Any, indices: Sequence[int]) -> None:
         try:
             self._monitor = monitor.ZeusMonitor(gpu_indices=list(indices), cpu_indices=[])
-        except Exception as error:  # zeus has no base class for what can go wrong here
+        except Exception as error:  # zeus has no common base class for its errors
             raise Unavailable(f"zeus: {in_words(error, 'its start')}") from None
         self.name = f"zeus, {len(indices)} GPU{'s' * (len(indices) > 1)}"
         self._open = False
 
     def begin(self) -> None:
-        """Open a window. A prompt that failed may have left one open."""
+        """Open a window, after closing any that a failed prompt has left open."""
         if self._open:
             self._monitor.end_window("prompt", sync_execution=False, cancel=True)
         self._monitor.begin_window("prompt", sync_execution=False)
         self._open = True
 
     def end(self, seconds: float) -> float | None:
-        """Joules of all GPUs in the window; None if it was too short for a reading."""
+        """Joules of all GPUs in the window; None if the window was too short for a reading."""
         window = self._monitor.end_window("prompt", sync_execution=False)
         self._open = False
         values = list(window.gpu_energy.values())
@@ -260,13 +262,13 @@ class Zeus:
 
 
 def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
-    """The source of the energy of these GPUs.
+    """Find an energy counter for these GPUs: zeus, else NVML.
 
     Args:
-        indices: as torch counts them.
+        indices: the GPUs, by torch's numbering.
 
     Raises:
-        Unavailable: if there is none.
+        Unavailable: if there is none; gives the reasons.
     """
     if not indices:
         raise Unavailable("no model is on a CUDA device")
@@ -287,7 +289,7 @@ def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
 
 
 def _uuid(index: int) -> str:
-    """What NVML calls a GPU; its own numbers do not know CUDA_VISIBLE_DEVICES."""
+    """NVML's UUID of a GPU; NVML's indices ignore CUDA_VISIBLE_DEVICES."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}"

@@ -12,14 +12,14 @@ PROCESS = Path("/proc/self")
 
 
 class ResidentMemory:
-    """Resident memory of this process: at the end of the prompt, and its peak while it was decoded.
+    """Resident memory of this process: at the end of a prompt, and its peak during the prompt.
 
-    The peak is the kernel's own (`VmHWM`), set back before every prompt by writing 5 to `clear_refs`. Where
-    that cannot be done there is none: a peak since the process began says nothing of a prompt. It includes
-    the models, and everything else that the process keeps.
+    The peak is the kernel's own (`VmHWM`), reset before every prompt by writing 5 to `clear_refs`. If it
+    cannot be reset, no peak is reported, since a peak since the process began says nothing about a prompt.
+    It includes the models and everything else that the process holds.
 
     Args:
-        process: folder of the process in /proc.
+        process: the process's folder in /proc.
     """
 
     def __init__(self, process: Path = PROCESS) -> None:
@@ -31,22 +31,22 @@ class ResidentMemory:
             self._peak()
         except (OSError, ValueError) as error:
             self.unavailable["peak_rss_bytes"] = (
-                f"this system does not let a process set its peak back before each prompt: {error}"
+                f"this system does not let a process reset its peak before each prompt: {error}"
             )
         else:
-            self.sources["peak_rss_bytes"] = "VmHWM, set back before every prompt"
+            self.sources["peak_rss_bytes"] = "VmHWM, reset before every prompt"
 
     def start(self) -> None:
-        """Set the peak back."""
+        """Reset the peak."""
         if "peak_rss_bytes" in self.sources:
             self._reset()
 
     def stop(self) -> Mapping[str, int | None]:
-        """Bytes."""
+        """Bytes by column."""
         resident = int(psutil.Process().memory_info().rss)
         if "peak_rss_bytes" not in self.sources:
             return {"rss_bytes": resident}
-        # The kernel counts in batches per thread, so the peak may lag behind by some pages.
+        # The kernel updates counts per thread in batches, so the peak may lag by some pages.
         return {"rss_bytes": resident, "peak_rss_bytes": max(self._peak(), resident)}
 
     def _reset(self) -> None:
@@ -56,15 +56,15 @@ class ResidentMemory:
         for line in (self._process / "status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        raise ValueError("its status has no VmHWM")
+        raise ValueError("its /proc status has no VmHWM")
 
 
 class CudaMemory:
-    """Most memory that torch had allocated on CUDA devices while a prompt was decoded, added over devices.
+    """Peak memory that torch allocated on CUDA devices while a prompt was decoded, summed over devices.
 
     Args:
-        devices: that hold the models, such as `cuda:0`.
-        cuda: `torch.cuda`, or what stands for it.
+        devices: the devices that hold the models, such as `cuda:0`.
+        cuda: `torch.cuda`, or a stand-in for it.
     """
 
     def __init__(self, devices: Sequence[str], cuda: Any) -> None:
@@ -77,12 +77,12 @@ class CudaMemory:
             self.unavailable["peak_cuda_bytes"] = "no model is on a CUDA device"
 
     def start(self) -> None:
-        """Set the peaks back."""
+        """Reset the peaks."""
         for device in self._devices:
             self._cuda.reset_peak_memory_stats(device)
 
     def stop(self) -> Mapping[str, int | None]:
-        """Bytes."""
+        """Bytes by column."""
         if not self._devices:
             return {}
         return {"peak_cuda_bytes": sum(map(self._cuda.max_memory_allocated, self._devices))}

@@ -1,4 +1,4 @@
-"""What a meter is, and several of them read as one."""
+"""The interface of a meter, and a group of meters that are read together."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -20,35 +20,35 @@ COLUMNS = (
 
 
 class Unavailable(TreespecError):
-    """Something cannot be read on this machine; the message says why."""
+    """A quantity that cannot be read on this machine; the message says why."""
 
 
 class Meter(Protocol):
-    """Reads some quantities around one prompt.
+    """Measures quantities over one prompt.
 
     Attributes:
-        sources: what each of its columns is read from.
-        unavailable: why a column is always null here.
+        sources: what each column is read from.
+        unavailable: why a column is always null on this machine.
     """
 
     sources: dict[str, str]
     unavailable: dict[str, str]
 
     def start(self) -> None:
-        """Called just before the prompt."""
+        """Begin to measure; called just before the prompt."""
 
     def stop(self) -> Mapping[str, float | int | None]:
-        """Called just after it: the values by column, null where the reading is not to be trusted."""
+        """Values by column, null where the reading is invalid; called just after the prompt."""
         ...
 
 
 class Meters:
-    """Several meters around the same prompt. None of them can make a run fail.
+    """Several meters that measure the same prompts. A meter that fails never fails the run.
 
     Args:
-        meters: started in this order, stopped in the other.
+        meters: the meters, in the order in which they are started; they are stopped in reverse.
         unavailable: why columns without a meter are null.
-        idle_w: power of the idle machine, by part, None where it is not known.
+        idle_w: watts of the idle machine by part, None where unknown.
 
     Example:
         >>> meters = Meters([])
@@ -68,7 +68,7 @@ class Meters:
         self._idle_w = dict(idle_w or {})
 
     def start(self) -> None:
-        """Start all that have not failed."""
+        """Start all meters that have not failed."""
         for meter in self._meters:
             try:
                 meter.start()
@@ -76,7 +76,7 @@ class Meters:
                 self._drop(meter, error)
 
     def stop(self) -> dict[str, Any]:
-        """The value of every column."""
+        """Stop the meters, and return the value of every column."""
         values: dict[str, Any] = dict.fromkeys(COLUMNS)
         for meter in reversed(self._meters):
             try:
@@ -86,7 +86,7 @@ class Meters:
         return values
 
     def about(self) -> dict[str, Any]:
-        """For the manifest: `sources` by column, why others are null, and the power of the idle machine."""
+        """`meters` of the manifest: sources by column, why other columns are null, and the idle power."""
         reasons = dict(self._unavailable)
         sources: dict[str, str] = {}
         for meter in self._meters:
@@ -99,7 +99,7 @@ class Meters:
         }
 
     def _drop(self, meter: Meter, error: Exception) -> None:
-        """Read a meter no more; the manifest says from what on its columns may be null."""
+        """Stop using a meter that failed; the manifest records why its columns may be null."""
         self._meters = tuple(m for m in self._meters if m is not meter)
         why = f"reading it failed during the run: {in_words(error, 'its reading')}"
         self._unavailable |= dict.fromkeys([*meter.sources, *meter.unavailable], why)

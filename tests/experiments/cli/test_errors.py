@@ -49,7 +49,7 @@ WRONG = {
     "run exp.yaml prompts.path=folder": ["folder: Is a directory"],
     "run exp.yaml prompts.path=empty": ["empty: the file is empty"],
     "run exp.yaml prompts.path=bytes": ["bytes: not UTF-8"],
-    "run exp.yaml prompts.path=null.jsonl": ["null.jsonl, line 1: a JSON object is needed"],
+    "run exp.yaml prompts.path=null.jsonl": ["null.jsonl, line 1: expected a JSON object"],
     "run exp.yaml prompts={kind:\u00a0text,path:\u00a0blank.txt}": ["the file is empty"],
     "run exp.yaml prompts={kind:\u00a0spec_bench,path:\u00a0folder}": ["folder: Is a directory"],
     # run: its folder

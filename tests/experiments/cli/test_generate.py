@@ -98,11 +98,11 @@ def test_a_character_of_several_tokens_is_shown_whole(loaded_pair):
     ids = loaded_pair.tokenizer.encode(text)
     assert len(ids) > len(text)
     pieces = one_text._Pieces(loaded_pair.tokenizer)
-    shown = [piece.text for token in ids for piece in pieces.of([token], 0)]
+    shown = [piece.text for token in ids for piece in pieces.add([token], 0)]
     assert "".join(shown) == text
     assert not any("\ufffd" in piece for piece in shown)
     broken = one_text._Pieces(loaded_pair.tokenizer)
-    assert list(broken.of(ids[:1], 1)) == []
+    assert list(broken.add(ids[:1], 1)) == []
     assert [piece.text for piece in broken.rest()] == ["\ufffd"]
 
 
@@ -152,9 +152,9 @@ def test_colours_on_a_terminal(monkeypatch):
         (["x", "--shape", "karry:2x3"], ["--shape = 'karry:2x3'", "kary:2x3"]),
         (["x", "--shape", "{kind:"], ["--shape is not YAML"]),
         (["x", "--shape", "{kind: chain}"], ["--shape.depth is missing", "chain:4"]),
-        (["x", "--shape", "optimal:16"], ["needs what a run measures"]),
-        (["x", "--shape", "plain", "--rule", "rrs"], ["--rule is of a tree"]),
-        (["x", "--shape", "plain", "--source", "lookup"], ["--source is of a tree"]),
+        (["x", "--shape", "optimal:16"], ["depends on measurements of a run"]),
+        (["x", "--shape", "plain", "--rule", "rrs"], ["--rule applies to trees only"]),
+        (["x", "--shape", "plain", "--source", "lookup"], ["--source applies to trees only"]),
         (["x", "--source", "lokup"], ["--source: unknown source 'lokup'; did you mean 'lookup'?"]),
         (["x", "--source", "{source:"], ["--source is not YAML"]),
         (["x", "--source", "{ngram: 2}"], ["--source: a mapping with a 'source' is needed"]),

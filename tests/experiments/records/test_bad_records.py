@@ -1,4 +1,4 @@
-"""Damaged manifests, rows and options: exit code 2, one sentence of ours, the file and the key in it."""
+"""Damaged manifests, rows and options: exit code 2, and one message that names the file and the key."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ METHODS = [
     SyntheticMethod("kary", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (3.0, 23.0, 1.5, 1.0)),
 ]
 NEVER = [-1, [], 1e308, [None], {"a": 1}, True]
-"""What a value is replaced by; each key takes at most some of them."""
+"""Replacements for a value; each key accepts some of them at most."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def changed(data, path, value):
 
 
 def refused(call, *names):
-    """The sentence; None where the input is taken."""
+    """The message; None if the input is accepted."""
     try:
         call()
     except TreespecError as error:
@@ -85,15 +85,15 @@ def test_every_key_of_a_manifest(bad):
     manifest = json.loads(path.read_text())
     count = 0
     for place in places(manifest):
-        told = 0
+        refusals = 0
         for value in NEVER:
             path.write_text(json.dumps(changed(manifest, place, value)))
-            told += refused(lambda: read_manifest(bad), str(path)) is not None
+            refusals += refused(lambda: read_manifest(bad), str(path)) is not None
             count += 1
         if place[0] not in ("config", "tuning", "sessions") and place[-1] not in (
             "triton", "context", "top_k", "top_p", "min_p", "prompts_hash", "name",
         ):  # fmt: skip
-            assert told >= 3, place
+            assert refusals >= 3, place
     assert count > 500
 
 
@@ -173,13 +173,13 @@ def test_lines_of_an_unfinished_run(tmp_path, table):
     path = folder / f"{table}.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     row = json.loads(lines[1])
-    told = 0
+    refusals = 0
     for key in row:
         for value in (*NEVER, None):
             new = json.dumps(row | {key: value}).encode() + b"\n"
             path.write_bytes(b"".join([lines[0], new, *lines[2:]]))
-            told += refused(lambda: load_run(folder), str(folder / table)) is not None
-    assert told > 5 * len(row)
+            refusals += refused(lambda: load_run(folder), str(folder / table)) is not None
+    assert refusals > 5 * len(row)
 
 
 SWEEP = {
@@ -253,7 +253,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_nonsense_for_every_option(tmp_path, monkeypatch, line):
-    """Nothing here is a right call, whatever the word; no call reaches a model."""
+    """None of these calls is valid, whatever the word, and none reaches a model."""
     monkeypatch.chdir(tmp_path)
     for word in WORDS:
         arguments = [part.replace("{}", word) for part in line.split(" ")]

@@ -58,11 +58,11 @@ def test_rows_come_back_as_they_were(tmp_path):
 def test_a_torn_last_line_is_dropped_at_any_byte(tmp_path):
     path = tmp_path / "p.jsonl"
     append_lines(path, [prompt_row(0)])
-    whole = path.read_bytes()
-    for cut in range(0, len(whole), 7):
-        path.write_bytes(whole + whole[:cut])
+    content = path.read_bytes()
+    for cut in range(0, len(content), 7):
+        path.write_bytes(content + content[:cut])
         assert len(read_lines(path, PromptRow)) == 1
-    path.write_bytes(whole + whole[:-1])
+    path.write_bytes(content + content[:-1])
     assert len(read_lines(path, PromptRow)) == 1
 
 
@@ -82,7 +82,7 @@ def test_a_corrupt_line_names_file_and_number(tmp_path, bad, part):
         file.write(bad + b"\n")
     append_lines(path, [prompt_row(1)])
     before = path.read_bytes()
-    with pytest.raises(RunFolderError, match=r"p\.jsonl, line 2: no valid row") as caught:
+    with pytest.raises(RunFolderError, match=r"p\.jsonl, line 2: not a valid row") as caught:
         read_lines(path, PromptRow)
     assert part in str(caught.value)
     assert path.read_bytes() == before
@@ -227,12 +227,12 @@ def test_a_damaged_manifest_is_told(tmp_path):
     with RunFolder(path) as folder, pytest.raises(RunFolderError, match=r"manifest\.json"):
         folder.require_same(config())
     (path / "manifest.json").write_text(json.dumps([1]))
-    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="no manifest"):
+    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="not the manifest"):
         folder.manifest()
 
 
 def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
-    """A run that an older version started goes on: keys that it did not know have their defaults."""
+    """A run that an older version started can be resumed: keys that it did not know have their defaults."""
     path = started(tmp_path / "run", config())
     manifest = json.loads((path / "manifest.json").read_text())
     for key in ("trees", "repeats", "meters", "tracker"):
@@ -248,7 +248,7 @@ def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
 
 
 def test_a_run_of_before_models_were_enlarged_goes_on(tmp_path):
-    """Its config says `models.grow`, and its hash is of that."""
+    """Its config has the old key `models.grow`, and its hash is computed with it."""
     path = started(tmp_path / "run", config(models={"enlarge": "50M"}))
     manifest = json.loads((path / "manifest.json").read_text())
     models = manifest["config"]["models"]

@@ -1,4 +1,4 @@
-"""Folders of others with files that are called as ours: no command changes a byte, also with --fresh."""
+"""Foreign folders with files named like ours: no command changes a byte, not even with --fresh."""
 
 import json
 import os
@@ -24,7 +24,7 @@ HEAD = '{"treespec": "%s", "id": "' + "0" * 32 + '", "version": 1}\n'
 
 
 def contents(name, chance):
-    """What others may have in a file of this name: nothing, garbage, or what looks like ours."""
+    """What a foreign file of this name may hold: nothing, garbage, or content that looks like ours."""
     rows = {"prompt": "walk the tree", "question_id": "1"}
     like = {
         "manifest.json": {"config": {}, "config_hash": "", "finished": None, "schema_version": 2},
@@ -33,7 +33,7 @@ def contents(name, chance):
         "latency.json": {"unit": "ms"},
     }.get(name.rpartition("/")[2], rows)
     choices = [b"", b"mine", chance.randbytes(200), (json.dumps(like) + "\n").encode()]
-    if name == ".treespec":  # alone and empty it would be a start of ours that was killed
+    if name == ".treespec":  # alone and empty it would be a killed start of ours
         choices[0] = (HEAD % "other").encode()
         choices += [
             (HEAD % "run").encode()[:-9] + b"\n",
@@ -43,7 +43,7 @@ def contents(name, chance):
 
 
 def foreign(folder, chance):
-    """A folder of somebody: some of these files, and perhaps one that is called otherwise."""
+    """A foreign folder: some of these files, and perhaps one of another name."""
     wanted = chance.sample(NAMES, chance.randint(1, 9)) + ["thesis.tex"] * chance.randint(0, 1)
     folder.mkdir()
     for name in wanted:
@@ -57,7 +57,7 @@ def foreign(folder, chance):
 
 
 def snapshot(folder):
-    """Names, kinds, contents and times of everything."""
+    """Names, types, contents and times of everything in a folder."""
     return {
         path.relative_to(folder).as_posix(): (
             path.stat().st_mtime_ns,
@@ -68,23 +68,23 @@ def snapshot(folder):
 
 
 def commands(folder):
-    """Every command that writes, aimed at a folder, or at the files in it."""
-    out, one = ("--out", folder), "sweep.seed=[0]"
+    """Every command that writes, pointed at a folder, or at the files in it."""
+    out, grid = ("--out", folder), "sweep.seed=[0]"
     yield from (
         ("run", "exp.yaml", *out),
         ("run", "exp.yaml", *out, "--fresh"),
         ("run", "exp.yaml", *out, "--retry"),
         ("run", "searched.yaml", *out, "--fresh"),
-        ("sweep", "exp.yaml", one, *out),
-        ("sweep", "exp.yaml", one, *out, "--fresh"),
-        ("sweep", "exp.yaml", one, *out, "--executor", "local", "--fresh"),
+        ("sweep", "exp.yaml", grid, *out),
+        ("sweep", "exp.yaml", grid, *out, "--fresh"),
+        ("sweep", "exp.yaml", grid, *out, "--executor", "local", "--fresh"),
         ("report", folder),
         ("report", folder, "--json"),
     )
     if (folder / "prompts.jsonl").exists():
-        own = f"prompts={{kind: jsonl, path: {folder / 'prompts.jsonl'}}}"
-        yield ("run", "exp.yaml", own, *out, "--fresh")
-        yield ("sweep", "exp.yaml", own, one, *out, "--fresh")
+        prompts = f"prompts={{kind: jsonl, path: {folder / 'prompts.jsonl'}}}"
+        yield ("run", "exp.yaml", prompts, *out, "--fresh")
+        yield ("sweep", "exp.yaml", prompts, grid, *out, "--fresh")
     if (folder / "check.json").exists():
         yield ("check-lossless", "exp.yaml", *out)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -95,13 +95,13 @@ def commands(folder):
         yield ("export", "[[0]]", "--from", "medusa", "--to", "eagle", *file)
         yield ("estimate", "trace.npz", *file)
         yield ("run", "exp.yaml", *file, "--fresh")
-        yield ("sweep", "exp.yaml", one, *file, "--fresh")
+        yield ("sweep", "exp.yaml", grid, *file, "--fresh")
         yield ("check-lossless", "exp.yaml", *file)
 
 
 @pytest.fixture
 def call(settings, tmp_path, monkeypatch):
-    """Call `treespec` where no model may be loaded: what is refused is refused before."""
+    """Call `treespec` and fail if it loads a model: refusals must come first."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "treespec.models.load.load_pair", lambda *a, **k: pytest.fail("a model was loaded")
@@ -126,7 +126,7 @@ def call(settings, tmp_path, monkeypatch):
     ],
 )
 def test_nothing_of_others_is_changed(call, tmp_path, most):
-    """50 folders; of the commands some for each, or all."""
+    """50 folders, each with some of the commands, or all."""
     count = 0
     for seed in range(50):
         chance = random.Random(seed)
@@ -135,11 +135,11 @@ def test_nothing_of_others_is_changed(call, tmp_path, most):
         for line in lines if most is None else chance.sample(lines, min(most, len(lines))):
             before = snapshot(folder), sorted(os.listdir(tmp_path))
             done = call(line)
-            said = f"{line}: {done.output}"
-            assert done.exit_code == 2, said
-            assert "error: " in done.stderr, said
-            assert "Traceback" not in done.output, said
-            assert (snapshot(folder), sorted(os.listdir(tmp_path))) == before, said
+            message = f"{line}: {done.output}"
+            assert done.exit_code == 2, message
+            assert "error: " in done.stderr, message
+            assert "Traceback" not in done.output, message
+            assert (snapshot(folder), sorted(os.listdir(tmp_path))) == before, message
             count += 1
     assert count >= (200 if most else 2000), count
 
@@ -148,7 +148,7 @@ def test_nothing_of_others_is_changed(call, tmp_path, most):
     "how", ["itself", "above", "link to it", "linked input", "config", "target"]
 )
 def test_a_run_does_not_write_where_it_reads(call, tmp_path, prompt_file, tiny_pair, how):
-    """Even where the folder is ours: what is read may be deleted by --fresh."""
+    """Even in our own folder, because --fresh might delete what is read."""
     from treespec.experiments.records.folder import RunFolder
 
     folder, extra = tmp_path / "data", []

@@ -1,4 +1,4 @@
-"""What other processes took while a run was measured: told from counters, or not told at all."""
+"""The use of the CPU by other processes during a run: from counters, or unknown."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ LINUX = pytest.mark.skipif(not psutil.LINUX, reason="counters of single cores ar
 
 
 def watched(*readings):
-    """The mean between the first and the last of these readings."""
+    """The mean between the first and the last of these readings of the counters."""
     source = iter(readings)
     return LoadWatch(lambda: next(source)).busy_percent()
 
@@ -63,11 +63,11 @@ def test_the_load_of_others_is_what_is_busy_and_not_ours(busy, ours, percent):
     "later",
     [
         None,  # no counters any more
-        after(START, 0.9, busy=3, ours=0),  # too short to tell
-        after(START, 10, busy=0, ours=8, idle=0),  # counters that stand still
-        after(START, 10, busy=0, ours=20),  # of another world than our own times
+        after(START, 0.9, busy=3, ours=0),  # too short
+        after(START, 10, busy=0, ours=8, idle=0),  # counters that do not advance
+        after(START, 10, busy=0, ours=20),  # contradict our own times
         after(START, 10, busy=320, ours=20, idle=320),  # of a larger machine
-        after(START, 10, busy=30, ours=20, idle=30, cores=6),  # cores came
+        after(START, 10, busy=30, ours=20, idle=30, cores=6),  # cores were added
     ],
 )
 def test_what_cannot_be_told_is_not_told(later):
@@ -82,10 +82,10 @@ def test_a_mean_is_worth_a_word_above_ten_percent():
 
 @LINUX
 def test_counters_of_this_machine():
-    """Cheap, and our own work and that of our children counts as ours."""
+    """Reading is cheap, and our own work and that of our children counts as ours."""
     begin, first = time.perf_counter(), read_counters()
     took = time.perf_counter() - begin
-    assert took < 0.5  # some milliseconds, on a machine that may be full
+    assert took < 0.5  # some milliseconds, on a machine that may be busy
     work = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", work], check=True)
     now = read_counters()
@@ -98,14 +98,14 @@ def test_counters_of_this_machine():
 
 @LINUX
 def test_a_busy_neighbour_is_seen(tmp_path):
-    """On one core beside a process that never pauses, and that is none of ours."""
-    mine = psutil.Process().cpu_affinity()
-    core = mine[-1:]
+    """On one core, beside a process that never pauses and is not ours."""
+    cores = psutil.Process().cpu_affinity()
+    core = cores[-1:]
     psutil.Process().cpu_affinity(core)  # children inherit it
     pid = tmp_path / "pid"
     away = f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))\n" + BURN.format(30)
     try:
-        # Its parent ends at once, so that it belongs to nobody here.
+        # Its parent ends at once, so that it is not our descendant.
         launch = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {away!r}])"
         subprocess.run([sys.executable, "-c", launch], check=True)
         end = time.monotonic() + 20
@@ -117,11 +117,11 @@ def test_a_busy_neighbour_is_seen(tmp_path):
     finally:
         if pid.exists() and pid.read_text():
             psutil.Process(int(pid.read_text())).kill()
-        psutil.Process().cpu_affinity(mine)
+        psutil.Process().cpu_affinity(cores)
 
 
 def beside(monkeypatch, *shares):
-    """Counters by which others take these shares of the cores, one run after another."""
+    """Counters by which other processes use these shares of the cores, one run after another."""
     taken = iter(shares)
 
     def source():
@@ -142,7 +142,7 @@ PLAIN = {"methods": [{"kind": "plain"}], "samplings": [{"temperature": 0}]}
 
 
 def printed(folder):
-    """What is printed of a run, in one line."""
+    """The output of a run, in one line."""
     shown = StringIO()
     print_results(load_run(folder), Console(file=shown, width=300))
     return " ".join(shown.getvalue().split())
@@ -155,16 +155,16 @@ def test_a_run_records_it_and_says_it_once(start, monkeypatch, share, percent):
     folder = start(PLAIN, console=Console(file=shown, width=300)).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [session["busy_percent"] for session in manifest["sessions"]] == [percent]
-    said = "other processes used 25 % of the CPU during the run"
+    caution = "other processes used 25 % of the CPU during the run"
     wanted = 1 if percent == 25 else 0
     assert shown.getvalue().count("other processes used") == wanted
-    assert shown.getvalue().count(said) == wanted
-    assert " ".join(load_run(folder).verdicts["T=0"]).count(said) == wanted
-    assert printed(folder).count(said) == wanted
+    assert shown.getvalue().count(caution) == wanted
+    assert " ".join(load_run(folder).verdicts["T=0"]).count(caution) == wanted
+    assert printed(folder).count(caution) == wanted
 
 
 def test_an_interrupted_session_keeps_its_load(start, monkeypatch):
-    """What was measured under load before an interruption is not forgotten by going on."""
+    """A load measured before an interruption is still recorded after the run is resumed."""
     beside(monkeypatch, 0.5, 0.0)
     decode_units = runner.decode_units
 

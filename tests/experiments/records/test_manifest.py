@@ -1,4 +1,4 @@
-"""What a run says about the code that measured it."""
+"""What a manifest records about the code and the machine."""
 
 import subprocess
 
@@ -38,7 +38,9 @@ def test_dirty_means_that_tracked_files_differ(tmp_path):
 
 def test_what_changed_of_the_machine():
     start = {"versions": {"torch": "2.13.0"}, "hardware": {"threads": 2}}
-    assert changes_of_machine(start, {"git_hash": "a"}) == []  # of a run before sessions kept it
+    assert (
+        changes_of_machine(start, {"git_hash": "a"}) == []
+    )  # from a run whose sessions did not record it
     assert changes_of_machine(start, start) == []
     other = start | {"hardware": {"threads": 1}}
     assert changes_of_machine(start, other) == ["hardware.threads: 2 -> 1"]

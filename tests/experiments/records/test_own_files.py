@@ -1,4 +1,4 @@
-"""Whose a folder is, what is deleted in it, and what a kill at any moment leaves."""
+"""Which folders are ours, what is deleted in them, and what a kill at any moment leaves."""
 
 import json
 import os
@@ -25,7 +25,7 @@ FOREIGN = {
 
 
 def tree(folder):
-    """Everything in a folder: files with what they hold, folders with None."""
+    """Everything in a folder: files with their contents, folders with None."""
     return {
         path.relative_to(folder).as_posix() + "/" * path.is_dir(): None
         if path.is_dir()
@@ -63,7 +63,7 @@ def config():
 
 
 class Moments:
-    """Copies of a folder as it is before every call that may change it: what a SIGKILL there leaves."""
+    """Copies of a folder before every call that may change it: what a SIGKILL there would leave."""
 
     def __init__(self, folder, copies):
         self.folder, self.copies, self.count, self.on = folder, copies, 0, False
@@ -98,7 +98,7 @@ def moments(tmp_path, monkeypatch):
 
 
 def whole_life(folder, config):
-    """All that is written in a run's folder, a fresh start in the middle."""
+    """Everything that a run writes in its folder, with a fresh start in the middle."""
     with RunFolder(folder) as records:
         records.keep(records.search / "config.json", "{}")
         records.keep(records.search / "trace-0-iid.npz", b"\0")
@@ -120,11 +120,11 @@ def whole_life(folder, config):
 
 
 def test_whatever_a_kill_leaves_is_ours_and_named(tmp_path, config, moments, monkeypatch):
-    """Before each of these calls: it goes on, and `clear` leaves what is not ours, and nothing else."""
+    """Killed before any of these calls, a run resumes, and `clear` leaves exactly what is not ours."""
     with moments:
         whole_life(tmp_path / "run", config)
     assert moments.count > 100
-    monkeypatch.setattr(os, "fsync", lambda file: None)  # what is checked now is no kill
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # no kill is simulated here
     for copy in moments:
         before = tree(copy)
         mark = before.get(MARK, b"").splitlines(keepends=True)
@@ -146,15 +146,17 @@ def test_a_mark_that_is_cut_short_at_any_byte_names_nothing_wrong(tmp_path, monk
     folder = tmp_path / "run"
     with RunFolder(folder) as records:
         records.keep(records.search / "config.json", "{}")
-    whole = (folder / MARK).read_bytes()
-    add(folder, {"search/con": b"mine", "s": b"mine"})  # names that begin like those of the list
-    head = whole.index(b"\n") + 1
+    content = (folder / MARK).read_bytes()
+    add(
+        folder, {"search/con": b"mine", "s": b"mine"}
+    )  # names with the same beginning as listed names
+    head = content.index(b"\n") + 1
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    for cut in range(head, len(whole)):
+    for cut in range(head, len(content)):
         copy = tmp_path / f"cut-{cut}"
         shutil.copytree(folder, copy)
-        (copy / "search" / "config.json").unlink()  # it is made after its line is whole
-        (copy / MARK).write_bytes(whole[:cut])
+        (copy / "search" / "config.json").unlink()  # it is made only after its line is complete
+        (copy / MARK).write_bytes(content[:cut])
         with RunFolder(copy) as records:
             records.keep(records.search / "config.json", "{}")
             records.clear()
@@ -165,7 +167,7 @@ def test_a_mark_that_is_cut_short_at_any_byte_names_nothing_wrong(tmp_path, monk
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 30, 60])
 def test_a_mark_that_is_cut_short_is_not_ours(tmp_path, cut):
-    """Ours is there whole or not at all, so nothing says whose this one is."""
+    """Our mark is written atomically, so a truncated one is not ours."""
     with RunFolder(tmp_path / "run"):
         pass
     head = (tmp_path / "run" / MARK).read_bytes()
@@ -173,7 +175,7 @@ def test_a_mark_that_is_cut_short_is_not_ours(tmp_path, cut):
     other.mkdir()
     (other / MARK).write_bytes(head[:cut])
     before = tree(other)
-    with pytest.raises(ForeignFolder, match="no mark of treespec"):
+    with pytest.raises(ForeignFolder, match="not a mark of treespec"):
         RunFolder(other).__enter__()
     assert tree(other) == before
 
@@ -304,7 +306,7 @@ def test_a_copy_of_a_folder_is_ours_too(tmp_path, config):
 
 
 def refuse(folder, *measured, error=PromptError):
-    """A start that writes what is measured, reads the rows, and fails."""
+    """A start that writes measurements, reads the rows, and fails."""
 
     def start():
         with RunFolder(folder) as records:
@@ -318,7 +320,7 @@ def refuse(folder, *measured, error=PromptError):
 
 
 class TestRefused:
-    """What a start that is refused leaves."""
+    """What a refused start leaves."""
 
     def test_nothing_of_a_new_folder(self, tmp_path):
         (tmp_path / "there").mkdir()
@@ -364,7 +366,7 @@ class TestRefused:
 
 
 class TestBesideUs:
-    """`treespec report` writes in a folder without holding it."""
+    """`treespec report` writes to a folder without locking it."""
 
     def test_a_start_that_cleans_costs_a_report_nothing(self, tmp_path, config, monkeypatch):
         with RunFolder(tmp_path) as records:

@@ -33,7 +33,7 @@ def tree_row(prompt=0, method="tree", step=0, **changes):
 
 @contextmanager
 def room_for(size):
-    """No file may grow beyond so many bytes, as on a disk that is full there."""
+    """Limit files to this many bytes, as if the disk were full then."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -77,7 +77,7 @@ def test_a_full_disk_names_the_folder_and_loses_no_finished_unit(tmp_path):
             return [{row.unit for row in table} for table in rows]
 
         for room in range(1, max(sizes) + 9, 97):
-            with room_for(room), pytest.raises(RunFolderError, match="goes on") as caught:
+            with room_for(room), pytest.raises(RunFolderError, match="resume with") as caught:
                 folder.append(*more)
             assert str(folder.path) in str(caught.value)
             assert folder.recover(["tree"]) == one
@@ -114,7 +114,7 @@ def test_a_last_line_of_another_kind_is_an_error_not_damage(tmp_path):
     append_lines(path, [prompt_row(0)])
     with path.open("ab") as file:
         file.write(b'{"prompt": 1}\n')
-    with pytest.raises(RunFolderError, match="line 2: no valid row"):
+    with pytest.raises(RunFolderError, match="line 2: not a valid row"):
         read_lines(path, PromptRow)
 
 
@@ -132,14 +132,14 @@ def test_a_unit_whose_last_line_is_garbage_runs_again(tmp_path):
 
 def test_repeats_are_units_of_their_own(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
-        both = "tree", "plain"
+        methods = "tree", "plain"
         folder.append(
-            [prompt_row(0, method=m) for m in both], [step_row(0, method=m) for m in both]
+            [prompt_row(0, method=m) for m in methods], [step_row(0, method=m) for m in methods]
         )
         folder.append([prompt_row(0, repeat=1)], [step_row(0, repeat=1)])
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0)}
-        again = [step_row(0, method=m, repeat=1) for m in both]
-        folder.append([prompt_row(0, method=m, repeat=1) for m in both], again)
+        again = [step_row(0, method=m, repeat=1) for m in methods]
+        folder.append([prompt_row(0, method=m, repeat=1) for m in methods], again)
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0), (0, "T=0", 1)}
 
 

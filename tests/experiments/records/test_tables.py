@@ -1,4 +1,4 @@
-"""Tables of a run, read by us and by others."""
+"""Tables of a run, read by us and by other tools."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ KINDS = {"prompts": PromptRow, "steps": StepRow, "trees": TreeRow}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small run that was finished by the folder itself, trees and all."""
+    """A small run with trees, finished by `RunFolder.finish`."""
     path = write_run(
         tmp_path_factory.mktemp("run") / "run", prompts=3, new_tokens=8, finished=False
     )
@@ -62,15 +62,17 @@ def test_pandas_reads_every_table(folder, name):
 def test_duckdb_reads_every_table(folder, name):
     duckdb = pytest.importorskip("duckdb")
     path, ours = folder / f"{name}.parquet", pl.read_parquet(folder / f"{name}.parquet")
-    found = duckdb.sql(f"SELECT * FROM '{path}'")
-    assert found.columns == ours.columns
-    assert len(found.fetchall()) == len(ours)
+    relation = duckdb.sql(f"SELECT * FROM '{path}'")
+    assert relation.columns == ours.columns
+    assert len(relation.fetchall()) == len(ours)
     if name == "prompts":
         rate = "sum(new_tokens) / sum(decode_s)"
         query = f"SELECT method, {rate} FROM '{path}' WHERE error IS NULL GROUP BY method"
         rates = dict(duckdb.sql(query).fetchall())
-        mine = ours.filter(pl.col("method") == "plain")
-        assert rates["plain"] == pytest.approx(mine["new_tokens"].sum() / mine["decode_s"].sum())
+        plain_rows = ours.filter(pl.col("method") == "plain")
+        assert rates["plain"] == pytest.approx(
+            plain_rows["new_tokens"].sum() / plain_rows["decode_s"].sum()
+        )
 
 
 def test_a_table_of_another_version_is_refused(folder, tmp_path):
@@ -104,8 +106,8 @@ def test_damaged_tables_are_told(folder, tmp_path):
 def test_a_folder_of_another_version_is_not_gone_on_with(folder, tmp_path, version):
     path = write_run(tmp_path / "run", prompts=2, finished=False, schema_version=version)
     manifest = json.loads((path / "manifest.json").read_text())
-    both = f"version {version}, but .*{SCHEMA_VERSION}"
-    with RunFolder(path) as run, pytest.raises(RunFolderError, match=both):
+    versions = f"version {version}, but .*{SCHEMA_VERSION}"
+    with RunFolder(path) as run, pytest.raises(RunFolderError, match=versions):
         run.manifest()
     assert json.loads((path / "manifest.json").read_text()) == manifest
 
@@ -120,7 +122,7 @@ def test_a_finished_run_with_a_table_of_another_version_is_refused(folder, tmp_p
 
 
 def test_tables_of_version_2_are_read(folder, tmp_path):
-    """Version 2 had no times of steps or of a method alone, and steps of our loop only."""
+    """Version 2 had no times of steps or of methods alone, and only steps of our own loop."""
     new = {"prompts": ["alone_s", "state"], "steps": ["at_s", "step_s"]}
     for name, kind in (("prompts", PromptRow), ("steps", StepRow)):
         frame = pl.read_parquet(folder / f"{name}.parquet").drop(new[name])

@@ -98,7 +98,7 @@ def test_a_model_folders_own_settings_change_nothing(loaded_pair, prompt):
 
 
 def test_top_k_is_off_unless_asked_for(loaded_pair, prompt):
-    """transformers would cut at 50 by itself."""
+    """transformers would apply its default top_k of 50."""
     tokens = set()
     hot = Sampling(temperature=5.0)
     for seed in range(12):
@@ -148,7 +148,7 @@ def test_preference_is_a_difference_of_logits(loaded_pair, prompt):
 def test_a_draft_with_a_vocabulary_padded_otherwise(
     tiny_pair, tmp_path, prompt, width, temperature
 ):
-    """Real pairs pad differently; transformers would take them for different tokenizers."""
+    """Real pairs pad their vocabularies differently; transformers would assume different tokenizers."""
     shutil.copytree(tiny_pair, tmp_path / "pair")
     draft = AutoModelForCausalLM.from_pretrained(tmp_path / "pair" / "draft")
     target = AutoModelForCausalLM.from_pretrained(tmp_path / "pair" / "target")

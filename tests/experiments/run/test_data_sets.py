@@ -1,4 +1,4 @@
-"""Prompts of a data set: a folder, or (faked here) one of the hub."""
+"""Prompts of a data set: from a folder, or (faked here) from the hub."""
 
 import json
 import sys

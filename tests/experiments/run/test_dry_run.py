@@ -1,4 +1,4 @@
-"""`treespec run --dry-run`: what would run, nothing written, and the errors of the run itself."""
+"""`treespec run --dry-run`: shows what would run, writes nothing, raises the errors of the run."""
 
 import json
 from operator import mul
@@ -61,7 +61,7 @@ def test_as_data(call, tmp_path):
     assert (tree["method"], tree["sampling"], tree["nodes"]) == ("expansion 2x2", "T=1", 7)
     assert (tree["law"], tree["rule"]) == ("without_replacement", "rrsw")
     assert all(row["seconds_per_text"] > 0 for row in data["methods"])
-    # 6 units of each setting, 2 prompts by themselves, the twin of `generate`; no warm-up, no tuning.
+    # 6 units in each setting, 2 prompts decoded alone, the twin of `generate`; no warm-up, no tuning.
     times = [6 + 2 + 6 * (row["method"] == "generate") for row in data["methods"]]
     texts = [row["seconds_per_text"] for row in data["methods"]]
     assert data["seconds"] == pytest.approx(sum(map(mul, times, texts)))
@@ -76,7 +76,7 @@ def test_what_compiling_took_is_said(settings, loaded_pair, monkeypatch, tmp_pat
     console = Console(record=True, width=300)
     print_plan(plan, console)
     assert (
-        " and up to 42 s of compiling, which is what it took now; from 6 tokens"
+        " and up to 42 s of compiling, the time it took just now; from 6 tokens"
         in console.export_text()
     )
 
@@ -139,9 +139,9 @@ def test_a_method_that_fails_is_named(call, monkeypatch):
 
 
 def test_a_draft_model_of_a_methods_own_is_timed(call, tiny_pair):
-    own = {"source": "model", "model": str(tiny_pair / "draft")}
+    draft = {"source": "model", "model": str(tiny_pair / "draft")}
     shape = {"kind": "chain", "depth": 2}
-    method = {"kind": "tree", "name": "own", "shape": shape, "draft": own}
+    method = {"kind": "tree", "name": "own", "shape": shape, "draft": draft}
     done = call("exp.yaml", "--dry-run", "--json", f"methods={json.dumps([method])}")
     assert done.exit_code == 0, done.output
     assert all(row["seconds_per_text"] > 0 for row in json.loads(done.stdout)["methods"])

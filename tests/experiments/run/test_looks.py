@@ -1,4 +1,4 @@
-"""What a look finds clear, on runs whose times are known."""
+"""Whether a look finds a run clear, on runs with known times."""
 
 import json
 
@@ -13,7 +13,7 @@ from treespec.tree import TreeShape
 
 @pytest.fixture
 def run(tmp_path, request):
-    """Twelve prompts; the tree keeps 1.38 times the tokens, and takes as long to draft as a test says."""
+    """Twelve prompts; the tree keeps 1.38 times the tokens, and its drafting time is set by the test."""
     rates, ms = (0.6, 0.2), (1.0, 20.0, 0.3, 0.3)
     drafting = getattr(request, "param", 1.0)
     path = write_run(

@@ -1,4 +1,4 @@
-"""Steps say which source drafted each node, where a drafter says so."""
+"""Steps record which source drafted each node, if the drafter reports it."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from treespec.stopping import stop_at_tokens
 
 
 class Two(PromptLookup):
-    """Lookup that says that two sources drafted its nodes in turn."""
+    """Lookup that reports two sources, which drafted its nodes alternately."""
 
     def __init__(self, wanted, settings):
         super().__init__(wanted.tree.depth)
@@ -68,7 +68,7 @@ def test_a_step_and_its_row_say_it(two):
 
 
 def test_a_cascade_says_its_levels():
-    """Tokens of the draft model, and those that it took from the source below."""
+    """Tokens of the draft model, and tokens that it took from the level below."""
     steps = steps_of("cascade", None, draft={"source": "lookup"})
     key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
     rows = [step_row(key, i, step) for i, step in enumerate(steps)]

@@ -1,4 +1,4 @@
-"""How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
+"""How a run's passes are chosen, recorded and reported: `models.passes` and `models.draft_passes`."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def experiment(settings):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """A pair whose eager passes take 10 and 2 ms, and whose code is on disk where the model says so."""
+    """A pair whose eager passes take 10 and 2 ms; each model says whether its machine code is on disk."""
     monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
     monkeypatch.setattr(code_on_disk, "is_on_disk", lambda model: getattr(model, "on_disk", False))
     models = [
@@ -60,25 +60,25 @@ def pair(monkeypatch):
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """What is asked of the library."""
-    found = []
+    """The calls of `choose_passes`."""
+    calls = []
 
     def choose(model, asked, *, draft=False):
-        found.append((model, asked, draft))
+        calls.append((model, asked, draft))
         model.passes = Passes("compiled", asked, None, 12.0, 2**20, frozen=True)
 
     monkeypatch.setattr(library, "choose_passes", choose)
-    return found
+    return calls
 
 
 def test_passes_that_are_ahead(experiment):
-    # Two samplings; plain: 100 tokens a text; each of two trees: 40 steps, of 3 and of 2 levels.
+    # Two settings; plain: 100 tokens per text; two trees: 40 steps each, of 3 and of 2 levels.
     assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), {None: 2 * 40 * (3 + 2)})
     assert ahead(experiment, texts=10) == (3600, {None: 4000})
 
 
 def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
-    """So many that compiling pays for both together, and for one of them only."""
+    """Compiling pays off for one of two drafts, although it would for both if their passes were pooled."""
     draft = {"source": "model", "model": "other"}
     methods = [*settings["methods"], settings["methods"][-1] | {"name": "own", "draft": draft}]
     changed = {"max_new_tokens": 100, "methods": methods}
@@ -113,14 +113,14 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     for model in (pair.target, pair.draft):
         assert model.passes.asked == "auto"
         assert "passes of" in model.passes.why
-    said = console.export_text()
-    assert "passes of the draft stay eager: about" in said
-    assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
+    output = console.export_text()
+    assert "passes of the draft stay eager: about" in output
+    assert ("passes of the target are compiled (12 s)" in output) == (texts == 40)
 
 
 @pytest.mark.parametrize("asked", ["auto", "compiled"])
 def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
-    """Trace, profile and the check of a pair load as their config asks: `auto` compiles at once."""
+    """Trace, profile and the check of a pair load as their config asks; `auto` compiles at once."""
     pair.draft.on_disk = True
     loaded, console = [], Console(record=True, width=300)
 
@@ -129,12 +129,12 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
         return pair
 
     config = ModelsConfig(passes=asked, draft_passes=asked)
-    for _ in range(2):  # a pair that is as asked already stays so
+    for _ in range(2):  # a pair that already is as asked is not changed
         assert load_with_passes(config, [], loading, Reporter(console)) is pair
     assert loaded == [ModelsConfig()] * 2
     assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
-    said = console.export_text().splitlines()
-    assert said == [
+    lines = console.export_text().splitlines()
+    assert lines == [
         "loading the models ...",
         f"compiling passes of the target (about {passes.COMPILING_S['target']:.0f} s) ...",
         f"compiling passes of the draft (about {passes.LOADING_S['draft']:.0f} s) ...",
@@ -153,7 +153,7 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
-    """A run whose gain lies between what loading and what compiling take."""
+    """A run that gains more than loading takes, but less than compiling takes."""
     pair.target.on_disk = on_disk
     count = ahead(experiment, texts=1)[0]
     loading, compiling = passes.LOADING_S["target"], passes.COMPILING_S["target"]
@@ -161,14 +161,14 @@ def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, 
     texts = round(between / (passes.SAVED_SHARE["target"] * pair.target.seconds * count))
     console = Console(record=True, width=300)
     choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
-    said = console.export_text()
+    output = console.export_text()
     assert pair.target.passes.kind == ("compiled" if on_disk else "eager")
-    assert (f"take about {loading:.0f} s, since its machine code is on disk" in said) == on_disk
-    assert (f"take about {compiling:.0f} s" in said) != on_disk
+    assert (f"take about {loading:.0f} s, since its machine code is on disk" in output) == on_disk
+    assert (f"take about {compiling:.0f} s" in output) != on_disk
 
 
 def test_what_compiling_saves_is_what_was_measured():
-    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on any machine."""
+    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on every machine."""
     for role, name in (("target", "50M"), ("draft", "draft")):
         saved = [
             1 - row["compiled_ms"] / row["eager_ms"]
@@ -188,7 +188,7 @@ NAMES = ("the first 2 of 3 layers", "the target without attention.0, mlp.1")
 
 @pytest.fixture
 def with_parts(settings, pair):
-    """Both kinds of parts; one of them within a merge too. Passes of the parts take 8 ms."""
+    """Both kinds of parts, one of them also within a merge. Their passes take 8 ms."""
     parts = {}
 
     def without(skip):
@@ -218,7 +218,7 @@ def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
     parts = parts_of(with_parts.methods, pair.target)
     assert tuple(parts) == NAMES
     settings = len(with_parts.samplings)
-    # Chains of three levels and a merge of four: 40 steps a text.
+    # Chains of three levels and a merge of four: 40 steps per text.
     counts = [40 * settings * (3 + 4), 40 * settings * 3]
     few = passes.COMPILING_S["target"] / (passes.SAVED_SHARE["target"] * 0.008)
     texts = round(few / ((counts[0] + counts[1]) / 2))
@@ -226,9 +226,9 @@ def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
     choose_by_length(pair, config, with_parts, texts, Reporter(console), None)
     assert [part.passes.kind for part in parts.values()] == ["compiled", "eager"]
     assert (parts[NAMES[0]], "auto", True) in chosen
-    said = console.export_text()
-    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in said
-    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in said
+    output = console.export_text()
+    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in output
+    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in output
     data = model_data_of(pair, parts)
     assert [data["parts"][name]["passes"]["kind"] for name in NAMES] == ["compiled", "eager"]
 
@@ -257,8 +257,8 @@ def test_parts_keep_the_passes_that_a_run_began_with(with_parts, pair, chosen):
 def test_parts_are_told_in_the_report(with_parts, pair):
     parts = parts_of(with_parts.methods, pair.target)
     parts[NAMES[0]].passes = Passes("compiled", "compiled", None, 12.0, 0, frozen=True)
-    told = details._drafting(model_data_of(pair, parts))
-    assert told == {
+    drafting = details._drafting(model_data_of(pair, parts))
+    assert drafting == {
         "part of the target 1": f"{NAMES[0]}, compiled passes (compiled in 12 s, not measured; no "
         "additional copies of weights)",
         "part of the target 2": f"{NAMES[1]}, eager passes",
@@ -332,9 +332,9 @@ def test_a_draft_that_there_is_not_has_no_passes():
         return SimpleNamespace(passes=passes, max_length=8, model=torch.nn.Linear(2, 2))
 
     pair = SimpleNamespace(target=model(Passes("compiled", "auto", "long")), others={})
-    told = model_data(ModelsConfig(draft="none"), pair)
-    assert told["target"]["passes"]["kind"] == "compiled"
-    assert told["draft"]["passes"] is None
+    data = model_data(ModelsConfig(draft="none"), pair)
+    assert data["target"]["passes"]["kind"] == "compiled"
+    assert data["draft"]["passes"] is None
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_run_does_not_go_on_with_other_passes(then, said, pair):
 
 
 def test_passes_are_compared_when_a_run_goes_on(settings, tmp_path, monkeypatch):
-    """A run that was compiled does not go on eager where the compiler is gone."""
+    """A compiled run is not resumed with eager passes if the compiler is gone."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     config = Config(**settings | {"models": ModelsConfig(passes="auto")})
     session = SimpleNamespace(

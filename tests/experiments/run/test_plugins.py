@@ -1,4 +1,4 @@
-"""Plug-ins in runs: proved first, kept with the run, the same ones when it goes on."""
+"""Plug-ins in runs: proved first, kept with the run, and required to be the same when it is resumed."""
 
 import hashlib
 import importlib
@@ -106,16 +106,16 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
     }
     assert values["repeat n=2 chain 4 (mine)", "distinct"] == 1.0
 
-    # The report needs no plug-in, and its page has the metric.
+    # The report needs no plug-in, and shows the metric.
     plugin_files.load()
-    told = json.loads(treespec("report", folder, "--json").stdout)
-    (sampling,) = told["samplings"]
+    report = json.loads(treespec("report", folder, "--json").stdout)
+    (sampling,) = report["samplings"]
     metrics = {m["method"]: m["metrics"] for m in sampling["methods"]}
     assert metrics["repeat n=2 chain 4 (mine)"]["distinct"]["estimate"] == 1.0
     assert [m["group"] for m in sampling["methods"]] == ["plain", "chain", "tree"]
     assert "distinct" in (folder / "report.html").read_text()
 
-    # It goes on with its own copy; proofs are kept.
+    # It resumes with its own copy; proofs are remembered.
     lines = (folder / "prompts.jsonl").read_text().splitlines(keepends=True)
     (folder / "prompts.jsonl").write_text("".join(lines[:3]))
     manifest["finished"] = None
@@ -141,7 +141,7 @@ def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
         p: t for p, t in before.items() if p != lock
     }
 
-    # So is a copy that was changed.
+    # A modified copy is refused too.
     (folder / "plugins" / "four_parts.py").write_text(other.read_text())
     refused = treespec("run", config)
     assert refused.exit_code == 2
@@ -198,7 +198,7 @@ class Crossed:
 
 
 def test_a_growth_that_makes_trees_of_marginals(tmp_path):
-    """It states no law, and none but one is true of it; its own code is proved, not a chain instead."""
+    """It states no law, and only one is true of it; the proof runs its own code, not a chain instead."""
     plugin = tmp_path / "crossed.py"
     data = {"name": "x", "prompts": {"kind": "embedded", "count": 1}, "max_new_tokens": 4}
     data |= {
@@ -211,13 +211,13 @@ def test_a_growth_that_makes_trees_of_marginals(tmp_path):
         plugin_files.load(plugin_files.read([plugin]))
         return build(validated(tmp_path / "x.yaml", data))
 
-    fine, said = built("self.max_depth"), []
+    fine, messages = built("self.max_depth"), []
     (choice,) = fine.methods[0].choices.values()
     assert (choice.law, str(choice.rule)) == (Law.DETERMINISTIC, "onehot")
-    require_proved(fine, said.append)
-    assert said == ["proving that the growth 'crossed' is lossless, on small trees"]
+    require_proved(fine, messages.append)
+    assert messages == ["proving that the growth 'crossed' is lossless, on small trees"]
     with pytest.raises(ConfigError, match=r"'crossed' of .* fails on small trees .*no_such_name"):
-        require_proved(built("no_such_name"), said.append)
+        require_proved(built("no_such_name"), messages.append)
 
 
 REFUSED = {
@@ -268,11 +268,13 @@ def test_workers_of_a_sweep_load_the_copy(write, tmp_path):
 
 
 def test_parts_lists_what_is_ours_and_what_is_plugged_in():
-    told = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
-    del told["version"]
-    assert set(told) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
-    assert all(row["about"] for rows in told.values() for row in rows)
-    plugged = {row["name"] for rows in told.values() for row in rows if row["origin"] != "treespec"}
+    listed = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
+    del listed["version"]
+    assert set(listed) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
+    assert all(row["about"] for rows in listed.values() for row in rows)
+    plugged = {
+        row["name"] for rows in listed.values() for row in rows if row["origin"] != "treespec"
+    }
     assert plugged == {"mine", "repeat", "twins", "distinct"}
     text = treespec("parts").stdout
     assert all(name in text for name in ("rrsw", "eagle2", "lookup", "kary", "deterministic"))
@@ -280,7 +282,7 @@ def test_parts_lists_what_is_ours_and_what_is_plugged_in():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Makes the four parts an installed package of a version, as a process that starts anew finds it."""
+    """Install the four parts as a package of some version, as a new process would find it."""
     folder = tmp_path / "site"
     info = folder / "mine.dist-info"
     info.mkdir(parents=True)
@@ -323,13 +325,15 @@ def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
     install("1.1")
     refused = treespec("run", config)
     assert refused.exit_code == 2
-    said = f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
-    assert f"{said} is mine 1.1" in refused.stderr
+    message = (
+        f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
+    )
+    assert f"{message} is mine 1.1" in refused.stderr
     other = install("1.0", FOUR.read_text() + "\n# changed\n")
     refused = treespec("run", config)
     assert refused.exit_code == 2
     assert f"now there is mine 1.0 (SHA-256 {other[:16]}...)" in refused.stderr
-    # Manifests of before do not say what was installed.
+    # Older manifests do not record what was installed.
     del manifest["installed_plugins"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert treespec("run", config).exit_code == 0

@@ -12,7 +12,7 @@ from treespec.experiments.run.progress import Reporter
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is moved by hand."""
+    """A clock that is set by hand."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
@@ -61,7 +61,7 @@ def test_what_stops_is_not_called_finished(clock):
 
 
 def test_the_time_left_is_that_of_all_the_work(clock):
-    """Parts are not alike: a run begins with many short ones, texts that methods decode by themselves."""
+    """Parts differ in length: a run begins with many short ones, texts that methods decode alone."""
     console = file_console()
     with Reporter(console).units(50, counted="texts", may_end_early=True) as begin:
         for work in [10, *[1] * 10, 10, 10, 10]:

@@ -44,8 +44,8 @@ def test_the_embedded_prompts():
 def test_a_text_file_is_one_prompt_or_several(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("first\n\nstill\n---\nsecond\n")
-    (whole,) = read_prompts(source(kind="text", path=str(path)))
-    assert whole.text == path.read_text()
+    (prompt,) = read_prompts(source(kind="text", path=str(path)))
+    assert prompt.text == path.read_text()
     parts = read_prompts(source(kind="text", path=str(path), separator="---"))
     assert [part.text for part in parts] == ["first\n\nstill\n", "second\n"]
     assert [part.id for part in parts] == ["a.txt:1", "a.txt:2"]
@@ -136,11 +136,13 @@ def test_excerpts_of_embedded_files_are_categories():
     assert len({prompt.id for prompt in prompts}) == len(prompts)
     encoded = encode(prompts[:8], config, Letters())
     for category, start in (("beginning", 0), ("middle", 50)):
-        own = [p for p in encoded if p.category == category]
-        assert ["".join(map(chr, p.ids)) for p in own] == [
+        excerpts = [p for p in encoded if p.category == category]
+        assert ["".join(map(chr, p.ids)) for p in excerpts] == [
             f.text[start : start + 5] for f in files[:4]
         ]
-        assert [p.index % 2 for p in own].count(0) == 2  # each half of the prompts has both
+        assert [p.index % 2 for p in excerpts].count(
+            0
+        ) == 2  # each half of the prompts has both categories equally often
     long = read_prompts(
         source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, least_characters=4000)
     )
@@ -155,7 +157,7 @@ def test_excerpts_of_embedded_files_are_categories():
 
 
 def test_no_more_is_read_than_needed(tmp_path, monkeypatch):
-    """Neither the length of the file nor its end matters then."""
+    """With a count, neither the length of the file nor its end matters."""
     monkeypatch.setattr("treespec.experiments.run.prompts.MOST_PROMPTS", 8)
     monkeypatch.setattr("treespec.experiments.run.prompts.MOST_BYTES", 1000)
     path = tmp_path / "p.jsonl"
@@ -196,7 +198,7 @@ def test_a_run_keeps_the_text_of_the_prompts_whose_trees_it_keeps(start):
 
 
 def test_tasks_are_short_texts_of_each_category():
-    """Of our own: nothing of the held-out files, and short enough for the smallest context."""
+    """The tasks are our own: not from the held-out files, and short enough for the smallest context."""
     from treespec.experiments.run.held_out import HeldOut
 
     prompts = read_prompts(source(kind="tasks"))

@@ -1,4 +1,4 @@
-"""What is told of an experiment before a model is loaded."""
+"""What is checked of an experiment before a model is loaded."""
 
 import pytest
 
@@ -24,9 +24,9 @@ def config(**changes):
 
 
 def test_measured_prompts_and_those_for_tuning():
-    found = ready(config(methods=[PLAIN, ASSISTED]), print)
-    assert (len(found.measured), len(found.spare)) == (4, 3)
-    assert [m.name for m in found.experiment.methods] == ["plain", "assisted"]
+    checked = ready(config(methods=[PLAIN, ASSISTED]), print)
+    assert (len(checked.measured), len(checked.spare)) == (4, 3)
+    assert [m.name for m in checked.experiment.methods] == ["plain", "assisted"]
 
 
 @pytest.mark.parametrize(

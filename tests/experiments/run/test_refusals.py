@@ -1,4 +1,4 @@
-"""What fails in a run leaves its error, and what cannot run is refused and loses nothing."""
+"""A failure in a run leaves its error; a run that cannot start is refused and loses nothing."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_prompts_that_changed_since_are_refused(start, tmp_path):
 
 
 def renamed(folder, **changes):
-    """A run as another version would have made it, which called a method otherwise."""
+    """A run as another version might have made it, with another name for a method."""
     for name in ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl"):
         text = (folder / name).read_text().replace('"plain"', '"best: plain decoding"')
         (folder / name).write_text(
@@ -137,7 +137,7 @@ def test_a_run_is_not_finished_with_other_methods_than_it_was_started_with(start
 
 
 def test_what_is_refused_is_not_retried_away(start, monkeypatch):
-    """Rows that hold an error are dropped only once nothing stands against running them again."""
+    """Rows with an error are dropped only once it is certain that their units can run again."""
     from treespec.experiments.run import unit
 
     methods = {"methods": [{"kind": "plain"}, {"kind": "generate"}]}

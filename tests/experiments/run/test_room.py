@@ -1,4 +1,4 @@
-"""Caches have room for a run's texts before anything is timed."""
+"""Caches are reserved for a run's texts before anything is timed."""
 
 from contextlib import contextmanager
 
@@ -24,7 +24,7 @@ DRAFTS = [
 
 
 def test_no_cache_grows_while_a_step_is_timed(start, monkeypatch):
-    """A cache that grows is copied, and what was captured with it is captured anew."""
+    """A cache that grows is copied, and passes captured with it are captured again."""
     stages, grown = [None], []
     stage, grow = StageTimer.stage, cache._Pool.grow
 

@@ -30,7 +30,7 @@ IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "
 
 @pytest.fixture(scope="module")
 def whole(settings, loaded_pair, tmp_path_factory):
-    """The folder of a run that nobody killed. Read only."""
+    """The folder of an uninterrupted run. Read only."""
     path = tmp_path_factory.mktemp("whole") / "run"
     config = Config.model_validate(settings)
     return run(config, folder=path, load=lambda models: loaded_pair).folder
@@ -54,7 +54,7 @@ def test_records_follow_the_schema(whole):
     assert greedy["equal_to_plain"].to_list() == [True] * 12
     assert prompts.filter(pl.col("sampling") == "T=1")["equal_to_plain"].null_count() == 12
     for row in prompts.iter_rows(named=True):
-        mine = steps.filter(
+        method_steps = steps.filter(
             (pl.col("prompt") == row["prompt"])
             & (pl.col("sampling") == row["sampling"])
             & (pl.col("method") == row["method"])
@@ -63,15 +63,15 @@ def test_records_follow_the_schema(whole):
         assert row["emitted"] == row["accepted"] + row["steps"]
         assert 0 < row["prefill_s"] < row["total_s"]
         assert row["decode_s"] == pytest.approx(row["total_s"] - row["prefill_s"])
-        assert mine["step"].to_list() == list(range(row["steps"]))
-        assert mine["step_s"].sum() == pytest.approx(row["decode_s"])
-        assert mine["kept"].sum() == row["new_tokens"]
-        assert mine["accepted"].sum() == row["accepted"]
-        assert mine["path_ranks"].list.len().to_list() == mine["accepted"].to_list()
-        assert (mine["size"] - 1).sum() == row["drafted"]
+        assert method_steps["step"].to_list() == list(range(row["steps"]))
+        assert method_steps["step_s"].sum() == pytest.approx(row["decode_s"])
+        assert method_steps["kept"].sum() == row["new_tokens"]
+        assert method_steps["accepted"].sum() == row["accepted"]
+        assert method_steps["path_ranks"].list.len().to_list() == method_steps["accepted"].to_list()
+        assert (method_steps["size"] - 1).sum() == row["drafted"]
         if row["verify_s"] is None:
             assert row["method"].startswith(("generate", "assisted"))
-            assert mine["draft_s"].null_count() == len(mine)
+            assert method_steps["draft_s"].null_count() == len(method_steps)
             continue
         stages = sum(row[f"{stage}_s"] for stage in ("draft", "verify", "accept", "commit"))
         assert stages < row["decode_s"]
@@ -141,7 +141,7 @@ def test_tuning_uses_prompts_that_are_not_measured(start):
 
 
 def _child(config, path, pair, die):
-    """Run in a forked process; `die` may plant a kill."""
+    """Run in a forked process; `die` may arrange for it to be killed."""
     torch.set_num_threads(1)
     die()
     run(config, folder=path, load=lambda models: pair)
@@ -156,7 +156,7 @@ def _fork(config, path, pair, die=lambda: None):
 
 
 def _die_in_write(number, part):
-    """Kill this process in the middle of the write of the given number."""
+    """Kill this process in the middle of the write with the given number."""
     real, count = folder_module.append_lines, iter(range(1_000))
 
     def append(path, rows):
@@ -196,14 +196,14 @@ def test_killed_at_random_times(settings, loaded_pair, start, whole, tmp_path):
 
 
 class _NoFrame:
-    """Stands for a table in forked processes: the threads of polars do not survive a fork."""
+    """Stand-in for a table in forked processes: the threads of polars do not survive a fork."""
 
     def write_parquet(self, file, **more):
         file.write(b"not read: this process dies before it says that the run is finished")
 
 
 def _die_at_call(number):
-    """Kill this process just before the given one of its calls that change the folder."""
+    """Kill this process just before the call with the given number among those that change the folder."""
     folder_module.to_frame = lambda rows, kind: _NoFrame()
     count = iter(range(10_000))
 
@@ -273,7 +273,7 @@ def test_a_fresh_start_that_cannot_start_loses_nothing(start):
 @pytest.mark.parametrize("part", ["make_meters", "tune", "_warm_up", "model_data", "new_manifest"])
 @pytest.mark.parametrize("kind", [PromptError, RuntimeError, KeyboardInterrupt])
 def test_what_fails_before_the_first_unit_loses_nothing(start, monkeypatch, part, kind):
-    """The earlier run is deleted last, right before the manifest of the fresh one is written."""
+    """The earlier run is deleted last, right before the manifest of the new run is written."""
     folder = start(SMALL).folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -1,4 +1,4 @@
-"""Trackers, by a module that stands for trackio and wandb."""
+"""Trackers, with a stand-in module for trackio and wandb."""
 
 import sys
 from types import ModuleType
@@ -15,7 +15,7 @@ from treespec.experiments.search_then_run.run import run
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A module `trackio` that writes down its calls, and fails at those named in `fail`."""
+    """A module `trackio` that records its calls, and fails at those named in `fail`."""
     module = ModuleType("trackio")
     module.calls, module.fail = [], set()
 
@@ -73,7 +73,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(fake, start, call):
     fake.fail = {call}
     result = start()
     assert load_run(result.folder).finished
-    assert [name for name, _, _ in fake.calls].count(call) == 1  # and is not asked again
+    assert [name for name, _, _ in fake.calls].count(call) == 1  # and is not called again
 
 
 def test_a_tracker_changes_nothing_of_the_run(fake, start):

@@ -1,4 +1,4 @@
-"""Candidates of assisted generation race in turns, and a neighbour's bursts choose none of them."""
+"""Candidates of assisted generation race in turns, and bursts of other processes do not decide."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ def test_candidates_take_turns_as_far_as_there_is_room(start, assisted, monkeypa
 
 
 def steps(times, size):
-    """Steps of one token each, at these places in time and with these durations."""
+    """Steps of one token each, at these times and with these durations."""
     verdict = Verdict((0,), 7)
     shape = TreeShape.chain(size - 1)
     return [StepOutcome(shape, (7,) * size, verdict, 1, {}, at, took) for at, took in times]
@@ -65,14 +65,14 @@ def race(turns):
 
 @pytest.mark.parametrize("burst", [1.0, 3.0])
 def test_a_burst_that_meets_one_candidate_more_chooses_none(assisted, monkeypatch, burst):
-    both = [(SHORT, 1.0), (LONG, 1.0)]
+    settings = [(SHORT, 1.0), (LONG, 1.0)]
     met = [(SHORT, burst)] * 3 + [(LONG, burst)]
     after = [(LONG, 1.0)] * 2
-    turns = both * 40 + met * 5 + after * 5 + both * 40
+    turns = settings * 40 + met * 5 + after * 5 + settings * 40
     outcomes = race(turns)
     assert len(outcomes[SHORT].steps) == len(outcomes[LONG].steps)
     measured = [outcomes[s].total_s for s in (SHORT, LONG)]
-    assert (measured[0] < measured[1]) is (burst == 1.0)  # by totals the burst chooses
+    assert (measured[0] < measured[1]) is (burst == 1.0)  # by totals the burst decides
     monkeypatch.setattr(tuning, "_race", lambda *arguments: outcomes)
     experiment = build(Config.model_validate(assisted))
     prompts = [SimpleNamespace(index=0)]
@@ -86,7 +86,7 @@ def test_a_burst_that_meets_one_candidate_more_chooses_none(assisted, monkeypatc
 
 
 def test_totals_decide_where_memory_does_not_hold_all_candidates(assisted, monkeypatch):
-    """The steps nearest to those of the second are the last of the first, and tell nothing about them."""
+    """The nearest neighbours of the second group's steps are the first group's last, which say nothing."""
     outcomes = race([(SHORT, 1.0)] * 56 + [(SHORT, 2.0)] * 4 + [(LONG, 1.0)] * 60)
     totals = {s: 60 / outcomes[s].total_s for s in (SHORT, LONG)}
     monkeypatch.setattr(tuning, "_race", lambda *arguments: outcomes)

@@ -1,4 +1,4 @@
-"""Texts that take turns are the texts that they are by themselves."""
+"""Texts decoded in turns are the same as texts decoded alone."""
 
 import gc
 import time
@@ -35,7 +35,7 @@ def step(kept=1, token=7):
 
 
 def text(*kept, log=None, name=None):
-    """A text whose steps bring so many tokens; an exception stands for a step that fails."""
+    """A text whose steps emit these numbers of tokens; an exception stands for a step that fails."""
     for k in kept:
         if isinstance(k, BaseException):
             raise k
@@ -161,7 +161,7 @@ def test_who_has_the_fewest_tokens_is_next(kept):
     outcomes = take_turns(turns, seed=0)
     have, taken = [0] * len(kept), [0] * len(kept)
     for i in log:
-        # one that has no step left is asked once more, and then has ended
+        # a text without steps left is asked once more, and then has ended
         others = [have[j] for j in range(len(kept)) if taken[j] < len(kept[j])]
         assert have[i] == min(others)
         have[i] += kept[i][taken[i]]
@@ -336,7 +336,7 @@ def test_a_part_of_the_target_takes_memory_if_it_has_a_cache(loaded_pair, settin
 
 
 def test_groups_share_a_reference(start):
-    """With room for three, every group holds plain decoding or a copy of it; ids are those of one group."""
+    """With room for three, every group holds plain decoding or its twin; ids are as with one group."""
     from treespec.experiments.report.run import load_run
 
     chains = [{"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (1, 2, 3)]
@@ -360,7 +360,7 @@ def test_groups_share_a_reference(start):
 
 
 def test_texts_that_end_at_their_first_step(settings, loaded_pair, tmp_path):
-    """Any token ends a text: every method has one step of it, in turns and by itself."""
+    """Any token ends a text: every method takes one step, in turns and alone."""
     from treespec.experiments.report.run import load_run
     from treespec.experiments.search_then_run.run import run
 

@@ -1,4 +1,4 @@
-"""Units on real (tiny) models: the trees that are kept, repeats, and meters around every prompt."""
+"""Units on real (tiny) models: the trees that are kept, repeats, and meters."""
 
 import json
 
@@ -18,7 +18,7 @@ KEY = ["prompt", "sampling", "method", "repeat"]
 
 @pytest.fixture(scope="module")
 def finished(settings, loaded_pair, tmp_path_factory):
-    """A run with one prompt of trees and two repeats. Read only."""
+    """A run that keeps trees of one prompt, with two repeats. Read only."""
     changes = {"trees": 1, "repeats": 2, "name": "repeats"}
     changes["methods"] = [
         m for m in settings["methods"] if m["kind"] in ("generate", "plain", "tree")
@@ -52,7 +52,7 @@ def test_trees_are_those_of_the_steps(finished, loaded_pair):
 
 
 def test_trees_give_the_text_back(finished):
-    """Accepted nodes and bonus tokens, joined and cut, are the tokens of the prompt."""
+    """Accepted nodes and bonus tokens, joined and cut to the budget, are the new tokens."""
     for row in finished.prompts.iter_rows(named=True):
         if row["method"] == "generate" or row["prompt"] or row["repeat"]:
             continue
@@ -88,7 +88,7 @@ def test_repeats_have_seeds_and_orders_of_their_own(finished, settings, loaded_p
     assert (sampled["tokens"] != sampled["tokens_again"]).any()
     greedy = pairs.filter(pl.col("sampling") == "T=0")
     assert (greedy["tokens"] == greedy["tokens_again"]).all()
-    # the first repeat is the run without repeats
+    # the first repeat equals a run without repeats
     config = Config.model_validate(settings | {"methods": [settings["methods"][-1]]})
     once = load_run(run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder)
     mine = rows.filter((pl.col("repeat") == 0) & (pl.col("method") == "expansion 2x2"))
@@ -152,7 +152,7 @@ def test_without_generate_the_plain_loop_is_the_reference(start):
 
 
 def test_a_method_that_fails_by_itself_says_why(start, monkeypatch):
-    """In turns it decoded the prompt, which counts; what meters read of the attempt does not."""
+    """Its result in turns counts; meter readings of the failed attempt are dropped."""
     real, begun, calls = unit_module.decode_ours, set(), []
 
     def fragile(pair, method, sampling, ids, **arguments):

@@ -1,4 +1,4 @@
-"""Runs that end when they are clear enough: looks, resumption, refusals."""
+"""Runs with `until`: looks, resumption, refusals."""
 
 import json
 
@@ -41,7 +41,7 @@ def rows_of(result):
 
 
 def clear_after(monkeypatch, least, seen=None):
-    """Looks see what they see, but are clear from so many prompts on."""
+    """Make looks clear from this number of prompts on, whatever they see."""
     real = looks_module.look_at
 
     def look_at(run, until, prompts):
@@ -68,7 +68,9 @@ def test_a_run_ends_at_the_first_look_that_is_clear(start, many):
         assert look["boundary"] > 2
         assert look["decided"] is True
     assert set(rows_of(result)["prompt"]) == set(range(8))
-    assert len(rows_of(result)) == 8 * 2 * 2 * 4  # repeats of a prompt come before the next
+    assert (
+        len(rows_of(result)) == 8 * 2 * 2 * 4
+    )  # all repeats of a prompt come before the next prompt
     assert start(many | {"until": WIDE, "repeats": 2}).already_finished
 
 
@@ -140,7 +142,7 @@ def test_what_failed_is_decoded_again_and_looked_at_again(start, many, monkeypat
     again = start(many | {"until": WIDE}, retry=True)
     assert not again.failures
     looks = [look for look in manifest_of(again)["looks"] if look["sampling"] == "T=0"]
-    assert [look["samples"] for look in looks] == [8, 12, 14]  # it had gone on to the end
+    assert [look["samples"] for look in looks] == [8, 12, 14]  # it had already run to the end
 
 
 @pytest.mark.usefixtures("clear_at_once")

@@ -4,7 +4,7 @@ from treespec.experiments.run.meters.energy import EnergyMeter
 
 
 class Source:
-    """So many watts, whatever the clock says."""
+    """A source of constant power."""
 
     name = "fake"
 

@@ -1,4 +1,4 @@
-"""NVML and zeus, by what stands for them."""
+"""NVML and zeus, with stand-ins for both."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -79,7 +79,7 @@ class FakeMonitor:
 def test_zeus_adds_its_gpus_up_and_survives_a_failed_prompt():
     source = Zeus(SimpleNamespace(ZeusMonitor=FakeMonitor), [0, 1])
     source.begin()
-    source.begin()  # the prompt before failed
+    source.begin()  # the previous prompt failed
     assert source.end(1.0) == 6.0
     source._monitor.joules = 0.0  # the window was shorter than the counter's step
     source.begin()
@@ -97,7 +97,7 @@ def module(name, **members):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Say which of the two packages there are."""
+    """Set which of the two packages are installed."""
 
     def installed(zeus=None, pynvml=None):
         package = None if zeus is None else module("zeus", monitor=zeus)

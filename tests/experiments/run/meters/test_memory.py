@@ -28,7 +28,7 @@ def test_the_peak_is_that_of_the_prompt_not_of_the_process():
 
 def test_a_kernel_that_keeps_its_peak_gives_none(tmp_path):
     meter = ResidentMemory(tmp_path / "nowhere")
-    assert "does not let a process set its peak back" in meter.unavailable["peak_rss_bytes"]
+    assert "does not let a process reset its peak" in meter.unavailable["peak_rss_bytes"]
     meter.start()
     values = meter.stop()
     assert set(values) == {"rss_bytes"}
@@ -41,7 +41,7 @@ def test_the_peak_is_read_in_kilobytes(tmp_path):
     meter.start()
     assert (tmp_path / "clear_refs").read_text() == "5"
     assert meter.stop()["peak_rss_bytes"] == 900_000_000 * 1024
-    (tmp_path / "status").write_text("VmHWM:\t  8 kB\n")  # lags behind what is resident
+    (tmp_path / "status").write_text("VmHWM:\t  8 kB\n")  # lags behind the resident memory
     values = meter.stop()
     assert values["peak_rss_bytes"] == values["rss_bytes"]
 
