@@ -190,7 +190,7 @@ def test_one_of_two_equals_is_rarely_advised():
     found = false_advice.two_equals(25)
     assert found["share"] <= 0.12
     assert found["searches"] == 25
-    assert f"Of 25 searches among equally fast shapes {found['share']:.1%}".replace(
+    assert f"Of 25 searches among equally fast shapes, {found['share']:.1%}".replace(
         "%", " %"
     ) in texts_of("equals", found)
 
@@ -226,7 +226,7 @@ def test_no_draft_is_advised_where_several_are_as_fast():
     assert sum(found["told"].values()) <= 1
     assert set(found["flattered"]) == {"chain"}
     assert abs(found["flattered"]["chain"]) < 0.05
-    assert f"{100 * found['share']:.1f} % of 8 searches among 3" in texts_of(
+    assert f"{100 * found['share']:.1f} % of 8 searches among 3 drafts" in texts_of(
         "sources", {"3": found}
     )
 
