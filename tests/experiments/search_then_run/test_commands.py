@@ -36,7 +36,7 @@ def test_search_with_rates_by_level():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["0.6;x"], "rates = '0.6;x', but they are numbers with commas"),
+        (["0.6;x"], "rates = '0.6;x', but expected numbers separated by commas"),
         (["0.6,0.7"], "sums to 1.3"),
         (["0.6", "--size", 0], "size"),
         (["0.6", "--size", 9, "--depth", 2], "largest"),

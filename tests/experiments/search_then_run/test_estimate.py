@@ -35,7 +35,7 @@ def test_a_trace_gives_a_table_and_a_file_that_reads_back(trace, tmp_path):
     out = tmp_path / "rates.json"
     code, text = _call(trace, "--by", "depth", "--depth", 2, "--shrinkage", 20, "--out", out)
     assert code == 0, text
-    assert "levels drawn to their mean by 20 counts" in text
+    assert "levels shrunk to their mean by 20 counts" in text
     found = AcceptanceEstimate.from_json(out.read_text())
     again = estimate_acceptance(Trace.load(trace), by="depth", depth=2, shrinkage=20)
     assert found.rates.tolist() == again.rates.tolist()

@@ -174,7 +174,8 @@ def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
             build(config({"kind": "tree", "shape": shape}))
     done = call("regret", path, "--latency", times)
     assert done.exit_code == 2
-    assert "no tree that was tuned elsewhere" in " ".join(done.output.replace("│", " ").split())
+    said = " ".join(done.output.replace("│", " ").split())
+    assert "so it cannot use a tree that was tuned elsewhere" in said
 
 
 LIVE = [
@@ -183,14 +184,14 @@ LIVE = [
     (tree({"source": "jacobi"}, {"kind": "budget", "depth": 4}), "jacobi cannot be traced"),
     (
         tree({"source": "cascade", "draft": {"source": "lookup"}}, {"kind": "budget", "depth": 4}),
-        "the tokens of its first model, whatever drafts for that",
+        "those of its first model, whatever drafts for that model",
     ),
     (
         tree(
             {"source": "merge", "sources": [{"source": "lookup"}, {"source": "suffix_tree"}],
              "rates": [[[0.5]], [[0.5]]]}, BUDGET,
         ),
-        "record them one by one",
+        "record each source alone",
     ),
 ]  # fmt: skip
 
@@ -225,7 +226,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
         method = tree({"source": "doubled"}, "chain:2", name="it")
         asked = validated("test.yaml", SETTINGS | {"methods": [method]})
         with pytest.raises(
-            ConfigError, match="it drafts with a Doubled, which may draft otherwise"
+            ConfigError, match="it drafts with a Doubled, which may not draft as its model alone"
         ):
             trace(asked, method="it", load=lambda models: pair)
     finally:
@@ -235,7 +236,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
 def test_options_of_draft_models_are_refused_for_sources_without_one(pair):
     asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
     for more, said in (
-        ({"width": 3}, "omit --width"),
+        ({"width": 3}, "leave out --width"),
         ({"beam": 4}, "--beam 4 is for growths"),
     ):
         with pytest.raises(Exception, match=said):
