@@ -280,7 +280,7 @@ def test_progress_is_told_of_each_text():
     [
         ({"rule": verify.block}, InvalidTrace, "rule = 'block' cannot be traced.*kseq"),
         ({"rule": verify.traversal}, InvalidTrace, "'traversal' cannot be traced"),
-        ({"rule": verify.chain}, InvalidTrace, "with one child it is 'rrs'"),
+        ({"rule": verify.chain}, InvalidTrace, "with one child it equals 'rrs'"),
         ({"rule": verify.naive, "law": Law.HUB}, InvalidTrace, "law = 'hub' cannot be traced"),
         (
             {"rule": verify.greedy, "law": Law.DETERMINISTIC},
@@ -302,7 +302,7 @@ def test_progress_is_told_of_each_text():
         ({"max_new_tokens": 2_000_000}, ContextOverflow, "shorten"),
         ({"beyond": -1}, InvalidTrace, "beyond = -1"),
         ({"follow": [[1], [2]]}, InvalidTrace, "1 prompts, but 2 texts"),
-        ({"follow": [[]]}, InvalidTrace, "nothing goes on after prompt 0"),
+        ({"follow": [[]]}, InvalidTrace, "no text follows prompt 0"),
         ({"follow": [[9]]}, InvalidPrompt, "token id 9"),
     ],
 )
