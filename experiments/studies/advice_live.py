@@ -50,7 +50,9 @@ PAIRS = {
 }
 """Overrides of the config `search_then_run`: targets of three sizes, and a target that drafts for itself.
 
-For the last one plain decoding is the fastest: every draft is accepted, and a level costs as much as a pass."""
+For the last one plain decoding is the fastest: every draft is accepted, and a level costs as much as a
+pass.
+"""
 
 
 def live(
