@@ -50,7 +50,7 @@ GROWTH_COLUMNS = (
 
 
 def rates(monotone: bool) -> list[float]:
-    """Acceptance rates: a power law over ranks that sums to 0.97; if not monotone, with estimation noise."""
+    """Acceptance rates: a power law over ranks that sums to 0.97, with estimation noise if not monotone."""
     ranked = np.arange(1, BRANCHES + 1) ** -2.0
     if not monotone:
         ranked = ranked * np.exp(0.3 * np.random.default_rng(0).standard_normal(BRANCHES))
@@ -58,7 +58,7 @@ def rates(monotone: bool) -> list[float]:
 
 
 def loops(acceptance: list[float], size: int, depth: int) -> float:
-    """Expected tokens of the best tree, by a literal implementation of Sequoia's recursion (arXiv:2402.12374)."""
+    """Expected tokens of the best tree, by Sequoia's recursion (arXiv:2402.12374) written as loops."""
     infeasible, ranks = -math.inf, len(acceptance)
     best = [infeasible, 1.0] + [infeasible] * (size - 1)
     for _ in range(depth):

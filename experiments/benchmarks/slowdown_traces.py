@@ -32,7 +32,7 @@ Times = NDArray[np.float64]
 
 
 def piece_of_work(seconds: float = PIECE) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two matrices whose product takes about this long at best: a weight, and few rows as in verification."""
+    """A few rows, as in verification, and a weight, whose product takes about this long at best."""
     weight = torch.rand(4096, 1024)
     for rows in (4, 8, 16, 32, 64, 128, 256, 512):
         matrix = torch.rand(rows, 4096)
