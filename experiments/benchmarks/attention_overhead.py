@@ -70,7 +70,7 @@ MEMORY_COLUMNS = (
 
 
 def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callable[[], float]]]:
-    """For each way, the attention implementation it needs and a function that times a pass over one token."""
+    """For each way, the attention implementation it needs and a timer of a pass over one token."""
     prefix, token = ids[:-1], ids[-1:]
     ours = TransformersModel(model, attention="sdpa")
     ours.prefill(prefix)
