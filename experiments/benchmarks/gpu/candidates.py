@@ -37,8 +37,11 @@ ROUND = 64
 """The number of slots of a cache is a multiple of this, so that every row starts at an aligned address."""
 
 RECOMPILES = 64
-"""FlexAttention is recompiled when sizes change their kind, and beyond PyTorch's own limit it would silently run
-uncompiled. The limit is raised to this, and reaching it is an error."""
+"""Raised limit of recompilations of FlexAttention; reaching it is an error.
+
+FlexAttention is recompiled when sizes change their kind. Beyond PyTorch's own limit it would silently run
+uncompiled.
+"""
 
 
 class Case(NamedTuple):

@@ -3,8 +3,8 @@
 The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with heads of dimension 64 instead
 of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
 costs as much as models of these shapes. Plain decoding, a chain and a tree run with passes launched one
-kernel after another ("eager"), with captured graphs of the target ("graph"), and with captured graphs of target and draft ("graphs").
-The draft stays small.
+kernel after another ("eager"), with captured graphs of the target ("graph"), and with captured graphs of
+target and draft ("graphs"). The draft stays small.
 
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.

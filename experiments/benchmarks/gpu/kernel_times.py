@@ -45,7 +45,7 @@ SECONDS = 0.06
 """Duration of each measurement. A cell has two measurements of every candidate."""
 
 LARGEST_DEVIATION = 0.02
-"""Largest allowed difference of the kernel's output from that of `two_pass`, relative to its largest value."""
+"""Largest allowed difference of the kernel's output from that of `two_pass`, over its largest value."""
 
 
 def cases(dry: bool) -> list[Case]:
