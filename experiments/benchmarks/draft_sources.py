@@ -231,7 +231,7 @@ class Steps:
         self.drafted = 0
 
     def step(self, around: Callable[[Callable[[], Any]], Any]) -> int:
-        """Run one step, with propose and commit called through `around`; return how many tokens it emits."""
+        """Run one step, calling propose and commit through `around`; return how many tokens it emits."""
         tree = around(lambda: self.source.propose(self.coins))
         path, shape, ids = [0], tree.shape, tree.token_ids
         self.drafted += shape.size - 1
