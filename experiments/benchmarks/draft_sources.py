@@ -302,7 +302,7 @@ def measured(name: str, size: int, stretch: int) -> dict[str, Any]:
         return {"bytes": used, **costs(source, TEXT[stretch:])}
 
 
-def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
+def stored(tokens: int, query: Sequence[int]) -> dict[str, Any]:
     """Measure the building of a datastore of at least `tokens` tokens, and proposals along another text."""
     arrays = [np.array(ids, dtype=np.int32) for ids in texts_of(tokens)]
     with TemporaryDirectory(prefix="treespec-") as folder:
@@ -314,8 +314,8 @@ def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
         before = resident()
         store = Datastore(path)
         source = Retrieval(store, 10, size=65, branching=64)
-        source.prefill(torch.tensor(asked[:16]))
-        cost = costs(source, asked[16:])
+        source.prefill(torch.tensor(query[:16]))
+        cost = costs(source, query[16:])
         return {
             **{key: store.about[key] for key in ("tokens", "texts")},
             "build_s": seconds,
@@ -353,7 +353,7 @@ def main(
             largest + TOKENS_BEHIND,
         )
     )
-    asked = held_out()
+    query = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name in SOURCES:
@@ -363,7 +363,7 @@ def main(
                 rows.append({"source": name, "tokens": size, **cost})
         print_table(Table("reading and proposing", COLUMNS, rows), console)
         say(console, f"datastore of {datastore:,} tokens")
-        store = pool.apply(stored, (datastore, asked * (TOKENS_BEHIND // len(asked) + 2)))
+        store = pool.apply(stored, (datastore, query * (TOKENS_BEHIND // len(query) + 2)))
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     figures = {"sources": rows, "growth": growth(rows), "datastore": store}
     say(console, f"written: {save('draft_sources', figures)}")

@@ -92,7 +92,7 @@ def explained(
         if row.method.parents is None or row.method.kind != "tree":
             continue
         shape = TreeShape(row.method.parents)
-        verify, one = target[str(shape.size)], target["1"]
+        verify, one_node = target[str(shape.size)], target["1"]
         drafting = sum(draft[str(nodes)] for nodes in drafted_nodes(shape))
         explanations.append(
             {
@@ -100,8 +100,8 @@ def explained(
                 "nodes": shape.size,
                 "tokens": row.tokens_per_step.estimate,
                 "step_ms": row.step_ms,
-                "one_ms": one,
-                "further_ms": verify - one,
+                "one_ms": one_node,
+                "further_ms": verify - one_node,
                 "draft_ms": drafting,
                 "outside_ms": row.step_ms - verify - drafting,
                 "share": (verify + drafting) / row.step_ms,

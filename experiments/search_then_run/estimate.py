@@ -116,13 +116,13 @@ def estimate_table(estimate: AcceptanceEstimate, levels: int | None = None) -> T
     choices += ["isotonic over ranks"] * estimate.monotone
     if estimate.shrinkage:
         choices.append(f"levels shrunk to their mean by {estimate.shrinkage:g} counts")
-    title, said = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
+    title, caption = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
     if estimate.by == "depth":
         columns, rows = _level_columns(estimate), list(range(len(estimate.rates)))[:levels]
         title = f"{title}: rates by depth, and {estimate.level:.0%} intervals below them"
     else:
         columns, rows = _child_columns(estimate), list(range(len(estimate.rates)))
-    return Table("", columns, rows, title=title, said=said)
+    return Table("", columns, rows, title=title, said=caption)
 
 
 def levels_left_out(estimate: AcceptanceEstimate, levels: int | None) -> str | None:

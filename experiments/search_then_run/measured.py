@@ -168,8 +168,8 @@ def _growing(known: Experiment, sampling: str, law: Law) -> list[_Grows]:
     Growths of plug-ins are left out, since reports work without plug-ins.
     """
     growing = []
-    for asked, built in zip(known.config.methods, known.methods, strict=True):
-        shape = getattr(asked, "shape", None)  # methods that wait for measurements have stand-ins
+    for method, built in zip(known.config.methods, known.methods, strict=True):
+        shape = getattr(method, "shape", None)  # methods that wait for measurements have stand-ins
         if not (built.by_pair and isinstance(shape, GrowthShape)):
             continue
         choice = built.choices[sampling]

@@ -241,6 +241,6 @@ def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         about = f"{first['sampling']}, {first['rule']} ({first['law']}), {first['texts']} texts"
         unsure = any(row["sure"] < 1 for row in replayed)
         columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
-        said = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
-        tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=said))
+        caption = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
+        tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=caption))
     return tables

@@ -96,7 +96,7 @@ def trace(
     )
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
-    given = _continuations(config, raw, prompts, pair) if follow else None
+    continuations = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
     if config.stop_strings:
         stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
@@ -105,7 +105,7 @@ def trace(
         settings: dict[str, Any] = {
             "sampling": Sampling(**setting.model_dump()), "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
-            "follow": given, "beyond": beyond, "files": _files_of(raw), "progress": begin,
+            "follow": continuations, "beyond": beyond, "files": _files_of(raw), "progress": begin,
         }  # fmt: skip
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)

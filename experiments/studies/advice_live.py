@@ -76,13 +76,13 @@ def live(
     pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "enlarge": None}))
     ranking = best_tree(trace, latency)
     first = first_drafted(ranking)
-    asked = {"advised": (first.shape, first.law)}
-    asked |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
+    compared = {"advised": (first.shape, first.law)}
+    compared |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
     count = prompts.count if texts is None else texts
     after = following(prompts, int(trace.about["max_new_tokens"]))
     return {
         where: _errors(
-            trace, ranking, asked, pair, encode(read_prompts(part)[:count], part, pair.tokenizer)
+            trace, ranking, compared, pair, encode(read_prompts(part)[:count], part, pair.tokenizer)
         )
         for where, part in (("the trace's own texts", prompts), ("what follows them", after))
     }

@@ -65,15 +65,15 @@ def first_drafted(ranking: Ranking) -> Choice:
 
 def known_shapes(trace: Trace, latency: LatencyModel) -> dict[str, TreeShape]:
     """The shapes of `OTHERS` that fit the trace's width and length and whose times were measured."""
-    known = {}
+    usable = {}
     for name, tree in OTHERS.items():
         try:
             replay(trace, tree)
             latency.step_s(tree, law=law_of(tree, trace, latency))
         except SearchError:
             continue
-        known[name] = tree
-    return known
+        usable[name] = tree
+    return usable
 
 
 def halves(trace: Trace, rng: np.random.Generator) -> list[Int[np.ndarray, "half"]]:

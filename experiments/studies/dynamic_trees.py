@@ -75,13 +75,13 @@ def duels(data: Measurements) -> list[Comparison]:
     static = [name for name in names if name.startswith(STATIC)]
     chains = [name for name in names if name.startswith("chain")]
     dynamic = ("dynamic", [n for n in names if n not in (*static, *chains) and "taken" not in n])
-    alike = [name for name in static if name.startswith(ALIKE)]
+    same_rule = [name for name in static if name.startswith(ALIKE)]
     # DySpec draws its children, so rrsw decides about them.
     choosing = ("dynamic", [n for n in dynamic[1] if not n.startswith("DySpec")])
     rivals = [("static", static), ("chain", chains)]
     planted = [(name, [name]) for name in names if "taken" in name]
     pairs = [
-        (choosing, ("static of the same rule", alike)),
+        (choosing, ("static of the same rule", same_rule)),
         *((dynamic, rival) for rival in rivals),
         *((miscalibrated, ("chain", chains)) for miscalibrated in planted),
     ]

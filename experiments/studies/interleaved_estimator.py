@@ -4,7 +4,7 @@
 
 Every simulated experiment has its own prompts, steps and machine. The methods of a world decode 48 tokens
 of each prompt on that machine; the method with the fewest kept tokens runs next. The work of each step is
-known, so the true ratio of costs is known. Five ways to compare two methods are compared:
+known, so the true ratio of costs is known. The study evaluates five ways to compare two methods:
 
 - *by prompts*: methods take turns by whole prompts on the same kind of machine, and totals are compared;
 - *totals*: totals of the interleaved steps;
@@ -132,10 +132,10 @@ def recorded(path: Path) -> Machine:
         at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
     slowdown = seconds / np.quantile(seconds, 0.05)
     grid = np.arange(at[0], at[-1], GRID)
-    known = np.interp(grid, at, slowdown)
+    on_grid = np.interp(grid, at, slowdown)
 
     def draw(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-        return known[(int(rng.integers(len(known))) + np.arange(times)) % len(known)]
+        return on_grid[(int(rng.integers(len(on_grid))) + np.arange(times)) % len(on_grid)]
 
     return draw
 

@@ -252,8 +252,8 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
 
         for name, draft in layered.items():
             widest = max(map(len, rates[name]))
-            known = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
-            rows = [*known, *[known[-1]] * DEEPEST_OF_MODELS][:DEEPEST_OF_MODELS]
+            padded = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
+            rows = [*padded, *[padded[-1]] * DEEPEST_OF_MODELS][:DEEPEST_OF_MODELS]
             shape = {"kind": "optimal", "rates": rows, "size": size}
             yield method(name, draft, shape, "tree")
         for name, draft in (texts | ahead).items():
