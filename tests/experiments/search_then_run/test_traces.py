@@ -24,7 +24,7 @@ def call(*arguments):
 
 @pytest.fixture(scope="module")
 def traced(settings, loaded_pair):
-    """Records a trace of the tiny pair; changes of the config, then the arguments."""
+    """Record a trace of the tiny pair, with changes of the config and arguments of `trace`."""
 
     def run(change=None, **arguments):
         config = Config.model_validate(settings | {"max_new_tokens": 3} | (change or {}))
