@@ -1,8 +1,8 @@
-# Every target does its own set-up: a fresh clone with Python >= 3.11, git and make is enough.
+# Every target sets up what it needs: a fresh clone, Python >= 3.11, git and make are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Of the benchmarks; the tests that come first take about one more.
+# Minutes for the benchmarks of `make gpu`; the tests before them take about one minute more.
 GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
@@ -31,26 +31,26 @@ $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml constraints.txt
 demo: setup ## compare token trees with chains on the embedded model pair
 	$(BIN)/treespec run tree_vs_chain
 
-test: setup-dev ## the tests
+test: setup-dev ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadfile -m 'not slow and not gpu'
 
 notebooks: setup-dev ## run every notebook from a fresh kernel
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --nbmake --nbmake-timeout=240 notebooks
 
-docs: setup-dev ## the public API, the pages and the notebooks as HTML, into build/docs
+docs: setup-dev ## build the public API, the pages and the notebooks as HTML, into build/docs
 	$(BIN)/python docs/pages.py build/docs
 
-check: setup-dev ## format, lint, types, direction of imports
+check: setup-dev ## check format, lint, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
 	$(BIN)/python tests/helpers/house.py
 
-prove: setup ## every lossless rule by exact enumeration, all trees up to six nodes (up to an hour on two cores)
+prove: setup ## prove every lossless rule by exact enumeration, on all trees up to six nodes (up to an hour on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
 
-bench: setup ## what is claimed about speed, as ratios
+bench: setup ## measure every claim about speed, as ratios
 	$(BIN)/python -m treespec.experiments.benchmarks.loop_overhead
 	$(BIN)/python -m treespec.experiments.benchmarks.attention_overhead
 	$(BIN)/python -m treespec.experiments.benchmarks.speedup
@@ -60,7 +60,7 @@ bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m treespec.experiments.studies.replay
 	$(BIN)/python -m treespec.experiments.studies.dynamic_trees
 
-studies: setup ## every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)
+studies: setup ## run every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)
 	$(BIN)/python -m treespec.experiments.training.drafts
 	@status=0; \
 	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
@@ -71,7 +71,7 @@ studies: setup ## every shipped config on the embedded pair, into runs/ and swee
 	echo "== check_lossless"; $(BIN)/treespec check-lossless check_lossless --out runs/check_lossless || status=1; \
 	exit $$status
 
-gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
+gpu: setup-dev ## run what needs a CUDA device: tests, accuracy, kernel and decoding times (a dry run without one)
 	@status=0; \
 	$(BIN)/pytest -m gpu || [ $$? -eq 5 ] || status=1; \
 	$(BIN)/python -m treespec.experiments.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \

@@ -1,5 +1,5 @@
-"""Benchmarks: what is claimed about speed, measured side by side in one run and printed as ratios.
+"""Benchmarks of all claims about speed, measured side by side in one process and printed as ratios.
 
-Each is a module to run (`python -m treespec.experiments.benchmarks.loop_overhead`) and writes its
+Each benchmark is a module to run (`python -m treespec.experiments.benchmarks.loop_overhead`). It writes its
 figures with hardware, versions and git hash into `experiments/benchmarks/results/`.
 """

@@ -1,11 +1,11 @@
-"""Attention of a short tree behind a long prefix on the CPU: torch's, in one pass or two, and our kernel.
+"""Time attention of a short tree behind a long prefix on the CPU: PyTorch's in one or two passes, and ours.
 
     python -m treespec.experiments.benchmarks.attention_on_cpu [--rounds 40] [--no-save]
 
-One layer of the 100M target in bfloat16 and float32: all keys under one additive mask (`sdpa`), the prefix
-without a mask and the tree under its own, joined by their log-sum-exps (`two_pass`), or the kernel of
-compiled passes (`treespec.kernels`). Layers take turns, more of them than small caches hold; what
-reading them takes at least is measured in turns with the others, as reading as many bytes at once.
+One layer of the 100M target runs in bfloat16 and float32, in three ways: all keys under one additive mask
+(`sdpa`); the prefix without a mask and the tree under its own, merged by their log-sum-exps (`two_pass`);
+or the kernel of compiled passes (`treespec.kernels`). The calls cycle through more layers than small caches
+hold. The floor, the time to read as many bytes, is measured in turns with the other ways.
 """
 
 import statistics
@@ -49,7 +49,7 @@ COLUMNS = (
 
 
 def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[], float]]:
-    """All ways, each timing a call on the keys and values of the next layer."""
+    """All ways; each times one call on the keys and values of the next layer."""
     slots = prefix + nodes
     layer_bytes = 2 * KV_HEADS * slots * HEAD_DIM * dtype.itemsize
     layers = min(MOST_LAYERS, max(2, CACHED_MIB * 2**20 // layer_bytes))
@@ -61,9 +61,9 @@ def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[],
     mask = torch.zeros(nodes, slots) if bias is None else bias
 
     out = torch.empty(1, nodes, HEADS, HEAD_DIM, dtype=dtype)
-    each = list(zip(keys, values, strict=True))
+    pairs = list(zip(keys, values, strict=True))
     kernel_calls = [  # as compiled code calls it, without Python
-        kernel_call(out, query, *layer, mask, None, HEAD_DIM**-0.5, 0.0) for layer in each
+        kernel_call(out, query, *layer, mask, None, HEAD_DIM**-0.5, 0.0) for layer in pairs
     ]
 
     def timed(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
@@ -72,8 +72,8 @@ def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[],
     read = reading(layers * layer_bytes)
     return {
         "floor": lambda: read() / layers,
-        "one_pass": timed([partial(sdpa, query, *layer, tree, options) for layer in each]),
-        "two_passes": timed([partial(two_pass, query, *layer, tree, options) for layer in each]),
+        "one_pass": timed([partial(sdpa, query, *layer, tree, options) for layer in pairs]),
+        "two_passes": timed([partial(two_pass, query, *layer, tree, options) for layer in pairs]),
         "kernel": timed(kernel_calls),
     }
 
@@ -82,7 +82,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     """Median microseconds of a layer for each dtype, prefix and size of tree.
 
     Args:
-        rounds: calls of each way that count.
+        rounds: number of calls of each way that count.
     """
     rows = []
     for name in DTYPES:
@@ -91,12 +91,12 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             for nodes in NODES:
                 with torch.inference_mode():
                     spent = in_turns(calls(prefix, nodes, dtype), rounds, warm_up=3)
-                us = {way: 1e6 * statistics.median(some) for way, some in spent.items()}
+                us = {way: 1e6 * statistics.median(seconds) for way, seconds in spent.items()}
                 floor = us["floor"]
 
                 def over_one(way: str, spent: dict[str, list[float]] = spent) -> float:
-                    pairs = zip(spent["one_pass"], spent[way], strict=True)
-                    return round(statistics.median(other / one for one, other in pairs), 2)
+                    pairs = zip(spent[way], spent["one_pass"], strict=True)
+                    return round(statistics.median(other / single for other, single in pairs), 2)
 
                 rows.append({
                     "dtype": name,
@@ -115,10 +115,10 @@ def measure(rounds: int) -> list[dict[str, Any]]:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=3, help="calls of each way that count")] = 40,
-    no_save: Annotated[bool, typer.Option("--no-save", help="write no file")] = False,
+    rounds: Annotated[int, typer.Option(min=3, help="Calls of each way that count.")] = 40,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not write a file.")] = False,
 ) -> None:
-    """Measure a layer's attention in each way, print and save it."""
+    """Measure a layer's attention in each way; print and save it."""
     console, rows = Console(width=130), measure(rounds)
     heads = f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}"
     title = f"attention of a layer, {heads}; {torch.get_num_threads()} threads"

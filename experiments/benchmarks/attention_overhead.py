@@ -1,17 +1,18 @@
-"""What our attention costs beside transformers' own: time of a pass over one token, memory of a tree.
+"""Compare our attention with that of transformers: time of a pass over one token, memory of a tree.
 
     python -m treespec.experiments.benchmarks.attention_overhead [--enlarge 100M] [--repeats 60]
         [--dtypes float32,bfloat16] [--prefixes 256,1024,4096] [--nodes 1,16,64] [--no-save]
 
-Time: the embedded target, enlarged, runs one token behind a prefix, again and again at the same place. In
-one loop and in changing order: our pass (`TransformersModel.run`, attention="sdpa": topology, masks,
-checks and cache included), and transformers' sdpa with no more arguments than it needs, once with its
-`DynamicCache`, which copies all keys and values at every step, and once with our cache, which does not.
-Ratios are medians of the ratios of one round. Goal: at most 1.03 of plain transformers (DynamicCache).
+Time: the enlarged embedded target runs one token behind a prefix, repeatedly at the same position. One loop
+runs in changing order: our pass (`TransformersModel.run`, attention="sdpa", including topology, masks,
+checks and cache), and transformers' sdpa with the minimal arguments, once with its `DynamicCache`, which
+copies all keys and values at every step, and once with our cache, which does not. Ratios are medians of the
+ratios of each round. Goal: at most 1.03 of plain transformers (DynamicCache).
 
-Memory: one pass over a random tree, by our sdpa path and by the usual way (a 4D mask through transformers'
-sdpa). Counted from inside: calls of PyTorch's attention, distinct masks given to it, keys and values given
-to it that are copies and not the cache (`repeat_kv`), and by the profiler all that was allocated.
+Memory: one pass over a random tree, with our sdpa path and in the usual way (a 4D mask through
+transformers' sdpa). The benchmark counts calls of PyTorch's attention, distinct masks that it gets, and
+keys and values that it gets as copies instead of the cache (`repeat_kv`); the profiler counts all
+allocations.
 """
 
 import random
@@ -69,7 +70,7 @@ MEMORY_COLUMNS = (
 
 
 def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callable[[], float]]]:
-    """For each way the attention implementation that it wants, and a pass over one token, in seconds."""
+    """For each way, the attention implementation it needs and a timer of a pass over one token."""
     prefix, token = ids[:-1], ids[-1:]
     ours = TransformersModel(model, attention="sdpa")
     ours.prefill(prefix)
@@ -82,11 +83,11 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
         shared.keep(range(len(prefix)))
     position = torch.tensor([[len(prefix)]])
 
-    given = {"input_ids": token[None], "position_ids": position, "use_cache": True}
+    arguments = {"input_ids": token[None], "position_ids": position, "use_cache": True}
 
     @torch.inference_mode()
     def plain(cache: Any) -> float:
-        return seconds_of(lambda: model(**given, past_key_values=cache))
+        return seconds_of(lambda: model(**arguments, past_key_values=cache))
 
     def with_dynamic() -> float:
         seconds = plain(dynamic)
@@ -97,40 +98,40 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
         shared.begin(0, 1)
         return plain(shared)
 
-    of_plain = ours.finding.plain
+    plain_route = ours.finding.plain
     return {
         OURS: (
             ours.finding.route.implementation,
             lambda: seconds_of(lambda: ours.run(token, (-1,))),
         ),
-        THEIRS: (of_plain, with_dynamic),
-        STRICT: (of_plain, with_shared),
+        THEIRS: (plain_route, with_dynamic),
+        STRICT: (plain_route, with_shared),
     }
 
 
 def measure_time(
     model: PreTrainedModel, ids: Tensor, repeats: int, title: str = ""
 ) -> dict[str, Any]:
-    """Milliseconds of a pass over the last of these tokens behind the others, and ratios to ours.
+    """Milliseconds of a pass over the last token behind the others, and ratios of our pass to the others.
 
     Args:
-        model: any; it is left on our attention.
+        model: any model; it is left with our attention.
         ids: prefix and token.
-        repeats: rounds that count; two more warm up.
-        title: of the progress bar.
+        repeats: rounds that count; two more rounds warm up.
+        title: title of the progress bar.
     """
     passes = _passes(model, ids)
 
     def measured(implementation: str, run: Callable[[], float]) -> float:
         model.set_attn_implementation(implementation)
-        run()  # after the switch, and with the caches of the processor as this way leaves them
+        run()  # warm up after the switch, with the processor caches as this way leaves them
         return run()
 
     ways = {name: partial(measured, *way) for name, way in passes.items()}
     seconds = in_turns(ways, repeats, warm_up=2, title=title)
     model.set_attn_implementation(passes[OURS][0])
     ratios = {
-        name: [mine / other for mine, other in zip(seconds[OURS], seconds[name], strict=True)]
+        name: [own / other for own, other in zip(seconds[OURS], seconds[name], strict=True)]
         for name in (THEIRS, STRICT)
     }
     return {
@@ -142,10 +143,10 @@ def measure_time(
 
 
 class AttentionCalls(TorchDispatchMode):
-    """Notes what PyTorch's fused attention is given while it lasts.
+    """Records the inputs of PyTorch's fused attention while it is active.
 
     Args:
-        cache: memory that keys and values may lie in without being copies.
+        cache: cache whose keys and values do not count as copies.
     """
 
     def __init__(self, cache: TreeCache) -> None:
@@ -164,31 +165,31 @@ class AttentionCalls(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Look at one operation, then do it."""
+        """Record one operation, then run it."""
         kwargs = kwargs or {}
         if "scaled_dot_product" in str(func):
             self.calls += 1
-            given = (kwargs.get("attn_mask"), *args[3:])
-            mask = next((tensor for tensor in given if isinstance(tensor, Tensor)), None)
-            if mask is not None:  # held, so that no other mask can come to its address
-                held = mask.untyped_storage()
-                self.masks[held.data_ptr()] = (held.nbytes(), mask)
+            candidates = (kwargs.get("attn_mask"), *args[3:])
+            mask = next((tensor for tensor in candidates if isinstance(tensor, Tensor)), None)
+            if mask is not None:  # keep the mask, so that no later one can reuse its address
+                storage = mask.untyped_storage()
+                self.masks[storage.data_ptr()] = (storage.nbytes(), mask)
             for rows in args[1:3]:
-                held = rows.untyped_storage()
-                self.copied += held.nbytes() * (held.data_ptr() not in self._cache)
+                storage = rows.untyped_storage()
+                self.copied += storage.nbytes() * (storage.data_ptr() not in self._cache)
         return func(*args, **kwargs)
 
 
 def measure_memory(
     model: PreTrainedModel, ids: Tensor, nodes: int, attention: str
 ) -> dict[str, float]:
-    """What one pass over a random tree behind these tokens gives to attention and allocates, in bytes.
+    """Measure the inputs of attention and the allocations of one pass over a random tree, in bytes.
 
     Args:
-        model: any.
+        model: any model.
         ids: the prefix.
-        nodes: of the tree.
-        attention: as `TransformersModel` takes it.
+        nodes: nodes of the tree.
+        attention: kind of attention, as for `TransformersModel`.
     """
     wrapped = TransformersModel(model, attention=attention)
     wrapped.prefill(ids)
@@ -215,7 +216,7 @@ def measure_memory(
 
 
 def enlarged(size: str, dtype: str, longest: int) -> PreTrainedModel:
-    """The embedded target with so many parameters and a context of at least `longest` tokens."""
+    """The embedded target, enlarged to `size` parameters, with a context of at least `longest` tokens."""
     model = load_pair("embedded", dtype=dtype, enlarge=size).target.model
     config: Any = model.config
     config.max_position_embeddings = max(config.max_position_embeddings, longest)
@@ -223,9 +224,9 @@ def enlarged(size: str, dtype: str, longest: int) -> PreTrainedModel:
 
 
 def time_row(measured: dict[str, Any]) -> dict[str, Any]:
-    """What the table shows of `measure_time`."""
+    """A table row from the result of `measure_time`."""
     ratio, spread = measured["ratio"], measured["spread"]
-    quartiles = {name: " - ".join(f"{q:.3f}" for q in both) for name, both in spread.items()}
+    quartiles = {name: " - ".join(f"{q:.3f}" for q in bounds) for name, bounds in spread.items()}
     return {
         **measured["ms"],
         "ratio": ratio[THEIRS],
@@ -237,20 +238,21 @@ def time_row(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_megabytes(row: dict[str, float]) -> dict[str, float]:
-    """The same with bytes divided by a million."""
+    """The row with bytes converted to megabytes."""
     return {name: v / BYTES_OF_MB if name.endswith("bytes") else v for name, v in row.items()}
 
 
 def main(
-    enlarge: Annotated[str, typer.Option(help="parameters of the enlarged target")] = "100M",
-    repeats: Annotated[int, typer.Option(min=2, help="rounds that count")] = 60,
-    dtypes: Annotated[str, typer.Option(help="one or more, with commas")] = "float32,bfloat16",
-    prefixes: Annotated[str, typer.Option(help="committed tokens")] = "256,1024,4096",
-    nodes: Annotated[str, typer.Option(help="of the trees whose memory is measured")] = "1,16,64",
-    no_save: Annotated[bool, typer.Option("--no-save", help="print only")] = False,
+    enlarge: Annotated[str, typer.Option(help="Parameters of the enlarged target.")] = "100M",
+    repeats: Annotated[int, typer.Option(min=2, help="Rounds that count.")] = 60,
+    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "float32,bfloat16",
+    prefixes: Annotated[str, typer.Option(help="Numbers of committed tokens.")] = "256,1024,4096",
+    nodes: Annotated[str, typer.Option(help="Nodes of the trees for memory.")] = "1,16,64",
+    no_save: Annotated[bool, typer.Option("--no-save", help="Print only.")] = False,
 ) -> None:
-    """Measure what our attention costs beside transformers' own, print and save it."""
-    lengths, sizes = ([int(text) for text in given.split(",")] for given in (prefixes, nodes))
+    """Compare the cost of our attention with that of transformers; print and save it."""
+    lengths = [int(text) for text in prefixes.split(",")]
+    sizes = [int(text) for text in nodes.split(",")]
     console = Console()
     figures: dict[str, Any] = {"time": {}, "memory": {}}
     times, memory = [], []

@@ -1,4 +1,4 @@
-"""Runs whose figures are wanted and whose records are not."""
+"""Runs that are needed for their figures only, in temporary folders."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ __all__ = ["brief_run"]
 
 @contextmanager
 def brief_run(config: Config, **options: Any) -> Iterator[Run]:
-    """The run of a config, whose folder is there until the context is left.
+    """Run a config in a folder that exists until the context is left.
 
     Args:
-        config: of the run.
-        options: more arguments of `run`.
+        config: the config.
+        options: further arguments of `run`.
     """
     with TemporaryDirectory() as folder:
         yield load_run(run(config, folder=Path(folder) / "run", **options).folder)

@@ -1,11 +1,11 @@
-"""What a level of drafting does with its logits: by one call of a kernel, or operation by operation.
+"""Time what a level of drafting does with its logits: in one kernel call, or operation by operation.
 
     python -m treespec.experiments.benchmarks.draft_heads [--rounds 150] [--no-save]
 
-A *head* sees whether logits are finite, makes probabilities of them and draws children
-(`treespec.draft.heads`). Each call comes right behind a compiled pass of the embedded draft, as in the
-loop: then neither code nor data are in the nearest caches. Also counted: how many of 100,000 draws differ
-between both from the same logits and uniforms, in float32; one at most may.
+A *head* checks that logits are finite, turns them into probabilities and draws children
+(`treespec.draft.heads`). Each call directly follows a compiled pass of the embedded draft, as in the loop,
+so that neither code nor data are in the nearest caches. The benchmark also counts how many of 100,000 draws
+differ between the two heads for the same logits and uniforms, in float32; at most one may.
 """
 
 import statistics
@@ -37,7 +37,7 @@ HEADS = (
     ("three nodes, two without replacement", 3, 2, Law.WITHOUT_REPLACEMENT),
     ("six nodes, one child", 6, 1, Law.IID),
 )
-"""With numbers of nodes and of children."""
+"""Levels: description, number of nodes, children per node, and law."""
 
 COLUMNS = (
     keyed("level", "level", left=True),
@@ -51,14 +51,14 @@ Make = Callable[[int], Head]
 
 
 def level_of(nodes: int, children: int) -> tuple[Levels, Level]:
-    """The level of so many nodes that each have so many children."""
+    """A level with this many nodes, each with this many children."""
     shape = TreeShape.expansion([children] if nodes == 1 else [nodes, children])
     levels = levels_of(shape, CPU)
     return levels, levels.levels[-1]
 
 
 def heads(levels: Levels, law: Law) -> dict[str, Make]:
-    """Both ways, with coins of a seed."""
+    """Makers of both heads, with coins of a given seed."""
     return {
         "tensor": lambda seed: TensorHead(law, Sampling(), TorchCoins(seed)),
         "kernel": lambda seed: KernelHead(levels, law, 1.0, TorchCoins(seed)),
@@ -66,25 +66,23 @@ def heads(levels: Levels, law: Law) -> dict[str, Make]:
 
 
 def differing(children: int, law: Law) -> int:
-    """How many of `DRAWS` draws differ, in float32; of the best, how many of as many rows."""
+    """Number of differing draws among `DRAWS`, in float32; for best children, among as many rows."""
     levels, level = level_of(BATCH, children)
-    generator, different, rounds = (
-        torch.Generator().manual_seed(0),
-        0,
-        -(-DRAWS // BATCH // children),
-    )
-    for seed in range(rounds):
+    generator, different = torch.Generator().manual_seed(0), 0
+    for seed in range(-(-DRAWS // BATCH // children)):
         logits = 2 * torch.randn(BATCH, VOCAB, generator=generator)
-        ours, theirs = (make(seed).children(level, logits) for make in heads(levels, law).values())
-        different += int((ours != theirs).sum())
+        by_operations, by_kernel = (
+            make(seed).children(level, logits) for make in heads(levels, law).values()
+        )
+        different += int((by_operations != by_kernel).sum())
     return different
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=3, help="calls of each head that count")] = 150,
-    no_save: Annotated[bool, typer.Option("--no-save", help="write no file")] = False,
+    rounds: Annotated[int, typer.Option(min=3, help="Calls of each head that count.")] = 150,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not write a file.")] = False,
 ) -> None:
-    """Measure the heads of levels, print and save them."""
+    """Measure the heads of levels; print and save their times."""
     console, rows = Console(width=110), list[dict[str, Any]]()
     model = load_pair("embedded", dtype="bfloat16").draft
     choose_passes(model, "compiled", draft=True)

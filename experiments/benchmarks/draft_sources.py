@@ -1,15 +1,16 @@
-"""What the draft sources without a model cost as what they remember grows, and a datastore of millions.
+"""Measure the cost of draft sources without a model as their memory grows, and of a datastore of millions.
 
     python -m treespec.experiments.benchmarks.draft_sources [LARGEST] [DATASTORE]
 
 The text is Python code of installed packages, encoded by the embedded pair's tokenizer. Each source
-remembers the first so many tokens of it; then it drafts for the same stretch behind, step by step as
-decoding does: it proposes, the tree's path that agrees with the stretch is accepted, it is told. So what is
-compared between sizes differs by what is remembered alone. Operations are bytecode instructions, which no
-neighbour changes; what numpy does within one is not among them. Goals: from 10,000 to 1,000,000 tokens,
-operations a token read differ by 20 % at most and times by a factor of 3; the suffix tree has at most 600
-bytes a token. LARGEST (1,000,000) bounds what is remembered; the datastore has DATASTORE (10,000,000)
-tokens at least, each file once, and is asked along the embedded prompts, which it does not hold.
+remembers a number of tokens from the beginning of the text. Then it drafts for the same later stretch, step
+by step as in decoding: it proposes a tree, the path that agrees with the stretch is accepted, and the
+source gets the step. So sizes differ only in what is remembered. Operations are bytecode instructions,
+which do not depend on other work on the machine; work that numpy does within one instruction is not
+counted. Goals: from 10,000 to 1,000,000 tokens, operations per token read differ by at most 20 % and times
+by at most a factor of 3; the suffix tree takes at most 600 bytes per token. LARGEST (1,000,000) bounds what
+is remembered. The datastore has at least DATASTORE (10,000,000) tokens, each file once, and is queried
+along the embedded prompts, which it does not contain.
 """
 
 import gc
@@ -57,19 +58,19 @@ from treespec.step import Scores, Step
 
 SIZES = (10_000, 100_000, 1_000_000)
 STEPS, COUNTED = 1000, 200
-"""Steps that are timed, and further ones whose operations are counted."""
+"""Number of timed steps, and of further steps whose operations are counted."""
 
 TOKENS_BEHIND = 32_000
-"""Tokens behind the text: more than these steps can take."""
+"""Tokens after the remembered text: more than these steps can consume."""
 
 BATCH = 64
 PROMPT = 64
-"""Tokens of the text that a source begins with if it remembers other texts."""
+"""Tokens of the prompt for sources that remember other texts."""
 
 TREE = {"size": 64, "branching": 8}
 VOCABULARY = 32_768
 LOGITS = torch.rand(128, VOCABULARY, generator=torch.Generator().manual_seed(0))
-"""What the target says after any tree: what it is does not change what reading it costs."""
+"""Logits of the target after any tree; their values do not change the cost of reading them."""
 
 COLUMNS = (
     keyed("source", "source", left=True),
@@ -96,28 +97,28 @@ STORE_COLUMNS = (
 
 
 def texts() -> Iterator[list[int]]:
-    """The token ids of the .py files of installed packages, without copies of held-out files."""
+    """Token ids of the .py files of installed packages, without copies of held-out files."""
     tokenizer = outline_pair("embedded", "none").tokenizer
     files, held_out = installed_code(), HeldOut()
     for begin in range(0, len(files), BATCH):
         batch = files[begin : begin + BATCH]
-        read = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
-        kept = [text for name, text in read if not held_out.has_copy(name, text)]
+        contents = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
+        originals = [text for name, text in contents if not held_out.has_copy(name, text)]
         yield from filter(
-            None, tokenizer(kept, add_special_tokens=False, verbose=False)["input_ids"]
+            None, tokenizer(originals, add_special_tokens=False, verbose=False)["input_ids"]
         )
 
 
 def held_out() -> list[int]:
-    """The embedded prompts' token ids, one after the other: texts that no datastore of ours holds."""
+    """Token ids of the embedded prompts, concatenated: texts that our datastores do not contain."""
     tokenizer = outline_pair("embedded", "none").tokenizer
-    given = [prompt.text for prompt in read_prompts(EmbeddedPrompts(kind="embedded"))]
-    rows = tokenizer(given, add_special_tokens=False, verbose=False)["input_ids"]
+    prompts = [prompt.text for prompt in read_prompts(EmbeddedPrompts(kind="embedded"))]
+    rows = tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]
     return [token for row in rows for token in row]
 
 
-def some(tokens: int) -> Iterator[list[int]]:
-    """Whole texts until they have so many tokens; fewer if there are no more."""
+def texts_of(tokens: int) -> Iterator[list[int]]:
+    """Whole texts until they have this many tokens together; fewer if there are no more texts."""
     for ids in texts():
         yield ids
         tokens -= len(ids)
@@ -126,7 +127,7 @@ def some(tokens: int) -> Iterator[list[int]]:
 
 
 def reading(source: TokenSource, ids: Sequence[int], folder: Path) -> TokenSource:
-    """A source that remembers its own text."""
+    """Prefill a source that remembers its own text with this text."""
     source.prefill(torch.tensor(ids))
     return source
 
@@ -134,14 +135,14 @@ def reading(source: TokenSource, ids: Sequence[int], folder: Path) -> TokenSourc
 def asking(
     make: Callable[[Sequence[int], Path], TokenSource], ids: Sequence[int], folder: Path
 ) -> TokenSource:
-    """One that remembers other texts."""
+    """Make a source that remembers other texts, and prefill it with a short prompt."""
     source = make(ids, folder)
     source.prefill(torch.tensor(ids[-PROMPT:]))
     return source
 
 
 def counted(ids: Sequence[int]) -> SuffixCounts:
-    """A text that is over, as past texts are kept."""
+    """The counts of a finished text, in the form of past texts."""
     counts = SuffixCounts()
     counts.read(ids)
     counts.end()
@@ -149,16 +150,16 @@ def counted(ids: Sequence[int]) -> SuffixCounts:
 
 
 def followers(ids: Sequence[int], length: int, most: int) -> dict[int, list[tuple[int, ...]]]:
-    """What followed each token last: so many different strings of this length."""
+    """For each token, the last `most` different strings of this length that followed it."""
     by_token: dict[int, dict[tuple[int, ...], None]] = {}
     for i in range(len(ids) - length):
-        kept = by_token.setdefault(ids[i], {})
+        strings = by_token.setdefault(ids[i], {})
         string = tuple(ids[i + 1 : i + 1 + length])
-        kept.pop(string, None)
-        kept[string] = None
-        if len(kept) > most:
-            del kept[next(iter(kept))]
-    return {token: list(kept) for token, kept in by_token.items()}
+        strings.pop(string, None)
+        strings[string] = None
+        if len(strings) > most:
+            del strings[next(iter(strings))]
+    return {token: list(strings) for token, strings in by_token.items()}
 
 
 SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
@@ -178,7 +179,10 @@ SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
     "token_recycling": partial(
         asking,
         lambda ids, folder: TokenRecycling(
-            table={of: [one for (one,) in rows] for of, rows in followers(ids, 1, 8).items()}
+            table={
+                token: [follower for (follower,) in strings]
+                for token, strings in followers(ids, 1, 8).items()
+            }
         ),
     ),
     "lookahead": partial(asking, lambda ids, folder: Lookahead(pool=followers(ids, 4, 7))),
@@ -192,18 +196,18 @@ HELD_BY_TOKEN = (
     "suffix_tree, past texts",
     "suffix_automaton",
 )
-"""Sources whose memory grows with the text, and not with the vocabulary or in a file."""
+"""Sources whose memory grows with the text, not with the vocabulary or in a file."""
 
 
 class Operations:
-    """Bytecode instructions that are executed within `counting`."""
+    """Counts the bytecode instructions that are executed within `counting`."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count, in functions that are called from here on."""
+        """Count the instructions of functions that are called within the context."""
         sys.settrace(self._called)
         try:
             yield
@@ -220,14 +224,14 @@ class Operations:
 
 
 class Steps:
-    """Decodes a text that is known, with one source: what comes next is what is accepted."""
+    """Decodes a known text with one source; draft tokens that match the text are accepted."""
 
     def __init__(self, source: TokenSource, ids: Sequence[int]) -> None:
         self.source, self.ids, self.at, self.coins = source, ids, 0, TorchCoins(0)
         self.drafted = 0
 
     def step(self, around: Callable[[Callable[[], Any]], Any]) -> int:
-        """One step, with propose and commit each called by `around`; gives how many tokens it emitted."""
+        """Run one step, calling propose and commit through `around`; return how many tokens it emits."""
         tree = around(lambda: self.source.propose(self.coins))
         path, shape, ids = [0], tree.shape, tree.token_ids
         self.drafted += shape.size - 1
@@ -244,35 +248,35 @@ class Steps:
 
 
 def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
-    """Times and operations of a source along a text."""
-    steps, taken, emitted = Steps(source, ids), [], 0
+    """Measure times and operations of a source along a text."""
+    steps, seconds, emitted = Steps(source, ids), [], 0
 
-    def timed(part: Callable[[], Any]) -> Any:
+    def timed(call: Callable[[], Any]) -> Any:
         start = time.perf_counter()
-        result = part()
-        taken.append(time.perf_counter() - start)
+        result = call()
+        seconds.append(time.perf_counter() - start)
         return result
 
     for _ in range(STEPS):
         emitted += steps.step(timed)
     drafted = steps.drafted / STEPS
-    low, high = np.percentile(taken[::2], [50, 99]) * 1e6
+    median, p99 = np.percentile(seconds[::2], [50, 99]) * 1e6
     operations, counts, read = Operations(), [], 0
 
-    def followed(part: Callable[[], Any]) -> Any:
+    def traced(call: Callable[[], Any]) -> Any:
         before = operations.count
         with operations.counting():
-            result = part()
+            result = call()
         counts.append(operations.count - before)
         return result
 
     for _ in range(COUNTED):
-        read += steps.step(followed)
+        read += steps.step(traced)
     return {
-        "read_us": sum(taken[1::2]) / emitted * 1e6,
+        "read_us": sum(seconds[1::2]) / emitted * 1e6,
         "read_operations": sum(counts[1::2]) / read,
-        "propose_p50_us": float(low),
-        "propose_p99_us": float(high),
+        "propose_p50_us": float(median),
+        "propose_p99_us": float(p99),
         "propose_operations": float(np.median(counts[::2])),
         "drafted": drafted,
         "emitted": emitted / STEPS,
@@ -280,17 +284,17 @@ def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
 
 
 TEXT: list[int] = []
-"""What the sources read: filled before the processes that measure are forked."""
+"""The text that the sources read; filled before the measuring processes are forked."""
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Resident memory of this process in bytes."""
     gc.collect()
     return psutil.Process().memory_info().rss
 
 
 def measured(name: str, size: int, stretch: int) -> dict[str, Any]:
-    """What a source costs that remembers `size` tokens, in a process that has freed no memory before."""
+    """Measure a source that remembers `size` tokens, in a process that has not freed memory before."""
     with TemporaryDirectory(prefix="treespec-") as folder:
         before = resident()
         source = SOURCES[name](TEXT[:size], Path(folder))
@@ -298,20 +302,20 @@ def measured(name: str, size: int, stretch: int) -> dict[str, Any]:
         return {"bytes": used, **costs(source, TEXT[stretch:])}
 
 
-def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
-    """What a datastore of so many tokens costs, and proposals from it along another text."""
-    given = [np.array(ids, dtype=np.int32) for ids in some(tokens)]
+def stored(tokens: int, query: Sequence[int]) -> dict[str, Any]:
+    """Measure the building of a datastore of at least `tokens` tokens, and proposals along another text."""
+    arrays = [np.array(ids, dtype=np.int32) for ids in texts_of(tokens)]
     with TemporaryDirectory(prefix="treespec-") as folder:
         start = time.perf_counter()
         path = Path(folder) / "store"
-        Datastore.build(path, (ids.tolist() for ids in given), vocab_size=2**20)
+        Datastore.build(path, (ids.tolist() for ids in arrays), vocab_size=2**20)
         seconds = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = resident()
         store = Datastore(path)
         source = Retrieval(store, 10, size=65, branching=64)
-        source.prefill(torch.tensor(asked[:16]))
-        cost = costs(source, asked[16:])
+        source.prefill(torch.tensor(query[:16]))
+        cost = costs(source, query[16:])
         return {
             **{key: store.about[key] for key in ("tokens", "texts")},
             "build_s": seconds,
@@ -324,7 +328,7 @@ def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
 
 
 def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each source, what it costs at the largest size over what it costs at the least."""
+    """For each source, its costs at the largest size over its costs at the smallest size."""
     keys = ("read_us", "read_operations", "propose_p50_us", "propose_operations")
     growths = []
     for name in dict.fromkeys(row["source"] for row in rows):
@@ -335,16 +339,21 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(
-    largest: Annotated[int, typer.Argument(help="Most tokens that are remembered.")] = SIZES[-1],
+    largest: Annotated[int, typer.Argument(help="Maximum number of remembered tokens.")] = SIZES[
+        -1
+    ],
     datastore: Annotated[int, typer.Argument(help="Tokens of the datastore.")] = 10_000_000,
 ) -> None:
-    """Measure, print, and keep the figures."""
+    """Measure, print and save the figures."""
     console = Console()
     sizes = [size for size in SIZES if size <= largest]
     TEXT.extend(
-        islice((t for text in some(largest + TOKENS_BEHIND) for t in text), largest + TOKENS_BEHIND)
+        islice(
+            (token for text in texts_of(largest + TOKENS_BEHIND) for token in text),
+            largest + TOKENS_BEHIND,
+        )
     )
-    asked = held_out()
+    query = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name in SOURCES:
@@ -354,7 +363,7 @@ def main(
                 rows.append({"source": name, "tokens": size, **cost})
         print_table(Table("reading and proposing", COLUMNS, rows), console)
         say(console, f"datastore of {datastore:,} tokens")
-        store = pool.apply(stored, (datastore, asked * (TOKENS_BEHIND // len(asked) + 2)))
+        store = pool.apply(stored, (datastore, query * (TOKENS_BEHIND // len(query) + 2)))
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     figures = {"sources": rows, "growth": growth(rows), "datastore": store}
     say(console, f"written: {save('draft_sources', figures)}")

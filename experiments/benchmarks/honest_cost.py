@@ -1,13 +1,13 @@
-"""Whether adjusted times charge methods what they cost, where the machine is quiet and totals are right.
+"""Test whether adjusted times charge methods their real cost on a quiet machine, where totals are right.
 
     python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--enlarge SIZE]
 
-Every run decodes the same prompts by plain decoding, chains of 2 and 4, and methods whose steps honestly
-differ: trees of EAGLE-2 and cost-aware ones, whose sizes follow the draft's confidence, and assisted
-generation, which stops drafting where it is not sure. Their steps must not be taken for slowdowns of the
-machine: the speed over plain decoding by adjusted times is divided by that by totals of the same run.
-Nobody else may use the machine meanwhile; runs whose totals decide say nothing here. Figures are saved
-after every run.
+Every run decodes the same prompts with plain decoding, chains of 2 and 4, and methods whose steps really
+differ in cost: EAGLE-2 and cost-aware trees, whose sizes follow the draft's confidence, and assisted
+generation, which stops drafting where it is unsure. The estimator must not mistake their expensive steps
+for slowdowns of the machine. The study divides the speed over plain decoding by adjusted times by that by
+totals of the same run. Nothing else may use the machine meanwhile; runs whose totals decide are left out.
+Figures are saved after every run.
 """
 
 import statistics
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["FARTHEST_MEDIAN", "Charged", "config_of", "counted", "one"]
 
 FARTHEST_MEDIAN = 0.02
-"""By how much the median may be away from 1."""
+"""Goal: largest distance of the median from 1."""
 
 BASE = "plain"
 
 
 def config_of(seed: int, enlarge: str) -> Config:
-    """The run of a seed."""
+    """The config of the run with this seed."""
 
     def tree(name: str, **shape: Any) -> dict[str, Any]:
         return {"kind": "tree", "name": name, "shape": shape}
@@ -74,12 +74,12 @@ def config_of(seed: int, enlarge: str) -> Config:
 
 @dataclass(frozen=True)
 class Charged:
-    """What a run found.
+    """The result of one run.
 
     Args:
-        over_totals: speed over plain decoding by adjusted times, over that by totals; by method.
-        reason: why totals decided, None if times were adjusted.
-        remark: of the estimator.
+        over_totals: by method, speed over plain decoding by adjusted times over that by totals.
+        reason: why totals decided; None if times were adjusted.
+        remark: remark of the estimator.
     """
 
     over_totals: Mapping[str, float]
@@ -91,16 +91,16 @@ def one(seed: int, enlarge: str, pair: "Pair") -> Charged:
     """Run the methods once.
 
     Args:
-        seed: of the order of turns.
+        seed: seed of the order of turns.
         enlarge: size of the target.
-        pair: the models, loaded.
+        pair: the loaded models.
     """
     with brief_run(config_of(seed, enlarge), load=lambda models: pair) as loaded:
         return charged_in(loaded.folder)
 
 
 def charged_in(folder: Path) -> Charged:
-    """The ratios of a run's methods."""
+    """Read the ratios of a run's methods."""
     data = load_run(folder).measurements["T=0"]
 
     def speed(method: str, column: str) -> float:
@@ -115,7 +115,7 @@ def charged_in(folder: Path) -> Charged:
 
 
 def counted(runs: Sequence[Charged]) -> list[dict[str, Any]]:
-    """For each method, the median and the farthest of its ratios over runs whose times were adjusted."""
+    """For each method, the median and range of its ratios over runs whose times were adjusted."""
     adjusted = [charged.over_totals for charged in runs if charged.reason is None]
     if not adjusted:
         return []
@@ -144,8 +144,8 @@ COLUMNS = (
 
 
 def main(
-    runs: Annotated[int, typer.Option(min=1, help="how many")] = 10,
-    enlarge: Annotated[str, typer.Option(help="size of the target")] = "50M",
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 10,
+    enlarge: Annotated[str, typer.Option(help="Size of the target.")] = "50M",
 ) -> None:
     """Run, print the table and save it."""
     console = Console(width=110)
@@ -161,7 +161,10 @@ def main(
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
     left = sum(charged.reason is not None for charged in charges)
     say(console, f"{len(charges)} runs, {left} of them left to totals")
-    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {FARTHEST_MEDIAN:.0%}")
+    say(
+        console,
+        f"largest distance of a median from 1: {off:.2%}, goal: at most {FARTHEST_MEDIAN:.0%}",
+    )
 
 
 if __name__ == "__main__":

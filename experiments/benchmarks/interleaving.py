@@ -1,20 +1,21 @@
-"""Whether a verdict depends on the neighbours: identical methods, and one that is 5 % dearer, beside them.
+"""Test whether a verdict depends on neighbours: two identical methods and one that takes 5 % longer.
 
     python -m treespec.experiments.benchmarks.interleaving [--runs 40] [--by-prompts 10]
 
-Every run decodes the same prompts by plain decoding, two identical chains of 4, and a third that spins for
-5 % of the time of each of its own steps. The ratio of the first two is 1, that of the third to the first
-1 / 1.05 by construction. Counted over runs, on the quiet machine and beside three neighbours
-(`neighbours`): how often the 95 % interval of the first holds 1, its half-width, how often the third is
-found slower, and the mean of what is found; by adjusted times, by totals of the same runs, and where each
-prompt is decoded by one method after the other. How much slower the machine became within a run, which is
-what `drift` is to do, is printed and saved too. Figures are saved after every run.
+Every run decodes the same prompts with plain decoding, two identical chains of 4, and a third chain that
+spins for 5 % of the time of each of its steps. By construction the ratio of the first two chains is 1, and
+that of the third to the first is 1 / 1.05. Over many runs, on the quiet machine and beside three kinds of
+neighbours (`neighbours`), the benchmark counts how often the 95 % interval of the first ratio contains 1
+and how often the third chain is found slower. It also reports the half-width of the interval and the mean
+ratios. All of this is done with adjusted times, with totals of the same runs, and for runs in which one
+method after the other decodes each prompt. How much slower the machine became within a run, which is the
+purpose of `drift`, is printed and saved too. Figures are saved after every run.
 
-Beside the steady neighbours a run takes one and a half to two and a half minutes: a thread that has done
-its part waits for the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`,
-set before the command, has threads sleep instead: a run then takes three quarters of a minute, on the quiet
-machine half as long again as with spinning threads. Which it was is saved with the figures, in a file of
-its own (`interleaving_steady_passive`).
+Beside the steady neighbours a run takes one and a half to two and a half minutes: a thread that has
+finished its part spins while it waits for the other one, on a core that the other one needs.
+`OMP_WAIT_POLICY=PASSIVE`, set before the command, makes threads sleep instead: a run then takes three
+quarters of a minute; on the quiet machine it takes half as long again as with spinning threads. The policy
+is saved with the figures, in a separate file (`interleaving_steady_passive`).
 """
 
 import os
@@ -53,20 +54,20 @@ from treespec.tree import Law
 
 WAITING = "OMP_WAIT_POLICY"
 SPUN_SHARE = 0.05
-"""Share of each of its steps that the third chain spins."""
+"""The third chain spins for this share of the time of each of its steps."""
 
 RISING_RUNS = 2.0
-"""`drift` reaches a whole core after so many times the first run: half a core at the end of a run."""
+"""`drift` reaches a whole core after this many durations of a run, so half a core at the end of a run."""
 
 LONGEST_STAY_S = 3600.0
-"""For which the others stay at most: longer than any run."""
+"""Maximum stay of the other neighbours, longer than any run."""
 
 
 class Spinning:
     """A drafter that makes each step longer by a share of its own time.
 
     Args:
-        inner: what drafts.
+        inner: the drafter that drafts.
     """
 
     def __init__(self, inner: Drafter) -> None:
@@ -75,12 +76,12 @@ class Spinning:
         self.prefill = inner.prefill
 
     def propose(self, coins: Coins) -> TokenTree:
-        """A tree; the step begins."""
+        """Draft a tree; the step begins here."""
         self._start = time.perf_counter()
         return self._inner.propose(coins)
 
     def commit(self, step: Step) -> None:
-        """The step ends, and then lasts longer."""
+        """End the step, then spin for a share of its time."""
         self._inner.commit(step)
         now = time.perf_counter()
         end = now + SPUN_SHARE * (now - self._start)
@@ -89,14 +90,14 @@ class Spinning:
 
 
 def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
-    """The pair's draft model, in steps that are made 5 % longer."""
+    """A drafter with the pair's draft model whose steps take 5 % longer."""
     return Spinning(
         make_drafter(wanted.pair.draft, wanted.tree, wanted.law, wanted.sampling)  # type: ignore[arg-type]
     )
 
 
 def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
-    """The run of a seed; its draft source `dearer` is registered with the first."""
+    """The config of the run with this seed; the first call registers the draft source `dearer`."""
     if "dearer" not in plugins.parts("source"):
         plugins.drafter("dearer", laws=tuple(Law))(dearer)
     refresh()
@@ -125,16 +126,16 @@ def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one run found.
+    """The findings of one run.
 
     Args:
         same: speed of one identical chain over the other.
-        dearer: speed of the dearer chain over the first.
-        same_totals: as `same`, by totals.
-        dearer_totals: as `dearer`, by totals.
+        dearer: speed of the dearer chain over the first chain.
+        same_totals: `same` by totals.
+        dearer_totals: `dearer` by totals.
         adjusted: whether times were adjusted.
-        alone: time alone over time in turns, by method.
-        slowed: how much slower the machine became, see `slowed_in`; 1.3 for 30 %.
+        alone: by method, time alone over time in turns.
+        slowed: slowdown of the machine within the run, see `slowed_in`; 1.3 for 30 %.
     """
 
     same: Interval
@@ -147,10 +148,10 @@ class Measurement:
 
 
 def slowed_in(steps: pl.DataFrame) -> float:
-    """Median step of the identical chains in the last quarter of a run over that in its first quarter.
+    """Median step time of the identical chains in the last quarter of a run over that in its first quarter.
 
     Args:
-        steps: rows of a run, whose prompts are about equally long.
+        steps: step rows of a run with prompts of about equal length.
     """
     equal = steps.filter(pl.col("method").is_in(["one", "other"])).sort("at_s")
     quarter = max(1, len(equal) // 4)
@@ -159,7 +160,7 @@ def slowed_in(steps: pl.DataFrame) -> float:
 
 
 def found_in(folder: Path) -> Measurement:
-    """The ratios of a run."""
+    """Read the ratios of a run."""
     loaded = load_run(folder)
     data: Measurements = loaded.measurements["T=0"]
 
@@ -180,14 +181,14 @@ def found_in(folder: Path) -> Measurement:
 
 @dataclass(frozen=True)
 class Counted:
-    """What several runs beside one neighbour found, by one way of measuring.
+    """The findings of several runs beside one neighbour, for one way of measuring.
 
     Args:
-        neighbour: beside which.
-        way: of measuring.
+        neighbour: name of the neighbour.
+        way: name of the way of measuring.
         same: ratios of the identical chains.
         dearer: ratios of the dearer chain.
-        adjusted: in how many runs times were adjusted.
+        adjusted: number of runs whose times were adjusted.
     """
 
     neighbour: str
@@ -198,7 +199,7 @@ class Counted:
 
     @property
     def figures(self) -> dict[str, float]:
-        """For the file."""
+        """The figures for the result file."""
         return {
             "runs": len(self.same),
             "adjusted": self.adjusted,
@@ -227,48 +228,60 @@ COLUMNS = (
 def counted(
     neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
 ) -> list[Counted]:
-    """All ways of measuring, beside one neighbour."""
+    """The findings of all ways of measuring, beside one neighbour."""
     adjusted = sum(run.adjusted for run in runs)
     rows = [
-        Counted(neighbour, "in turns", [f.same for f in runs], [f.dearer for f in runs], adjusted),
         Counted(
-            neighbour, "totals", [f.same_totals for f in runs], [f.dearer_totals for f in runs], 0
+            neighbour,
+            "in turns",
+            [run.same for run in runs],
+            [run.dearer for run in runs],
+            adjusted,
+        ),
+        Counted(
+            neighbour,
+            "totals",
+            [run.same_totals for run in runs],
+            [run.dearer_totals for run in runs],
+            0,
         ),
     ]
     if by_prompts:
-        same, dearer_ = ([getattr(f, n) for f in by_prompts] for n in ("same", "dearer"))
-        rows.append(Counted(neighbour, "by prompts", same, dearer_, 0))
+        same, slower = [run.same for run in by_prompts], [run.dearer for run in by_prompts]
+        rows.append(Counted(neighbour, "by prompts", same, slower, 0))
     return rows
 
 
 def measured(
     kind: Neighbour | None,
     seeds: Sequence[int],
-    one: Callable[[int], Measurement],
+    measure: Callable[[int], Measurement],
     begin: Callable[[str], None],
     seconds: float,
 ) -> Iterator[Measurement]:
-    """A run for each seed, beside a neighbour that stays for so long."""
+    """Measure one run per seed, each beside a neighbour that stays for at most `seconds`."""
     for seed in seeds:
         begin(f"beside {kind or 'nobody'}: run {seed + 1}/{len(seeds)}")
         with nullcontext() if kind is None else beside(kind, seconds):
-            yield one(seed)
+            yield measure(seed)
 
 
 def _suffix() -> str:
-    """Of the file's name, where threads wait otherwise than they do by themselves."""
+    """Suffix of the file's name if a wait policy of threads is set."""
     return f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
 
 
 def main(
-    runs: Annotated[int, typer.Option(min=1, help="in turns, beside each neighbour")] = 40,
-    by_prompts: Annotated[int, typer.Option(min=0, help="runs by prompts beside each")] = 10,
-    enlarge: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs in turns beside each neighbour.")] = 40,
+    by_prompts: Annotated[
+        int, typer.Option(min=0, help="Runs by prompts beside each neighbour.")
+    ] = 10,
+    enlarge: Annotated[str | None, typer.Option(help="Size of the target, such as 50M.")] = None,
     neighbour: Annotated[
-        list[str] | None, typer.Option(help="quiet, bursts, steady, drift")
+        list[str] | None, typer.Option(help="One of quiet, bursts, steady, drift; may be repeated.")
     ] = None,
 ) -> None:
-    """Count over runs, print the table and save it."""
+    """Measure runs, print the table and save it."""
     console = Console(width=110)
     chosen = neighbour or ["quiet", *map(str, Neighbour)]
     kinds = {name: None if name == "quiet" else Neighbour(name) for name in chosen}
@@ -276,29 +289,28 @@ def main(
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
-    def one(seed: int, together: int | None) -> Measurement:
+    def measured_run(seed: int, together: int | None) -> Measurement:
         with brief_run(config_of(seed, together, enlarge), load=lambda models: pair) as loaded:
             return found_in(loaded.folder)
 
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")
         start = time.perf_counter()
-        one(0, None)
+        measured_run(0, None)
         rises = RISING_RUNS * (time.perf_counter() - start)
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
             prompts: list[Measurement] = []
-            for mine, seeds, together in (
+            for measurements, seeds, together in (
                 (turns, range(runs), None),
                 (prompts, range(by_prompts), 1),
             ):
-                for measurement in measured(
-                    kind, seeds, partial(one, together=together), begin, stays
-                ):
-                    mine.append(measurement)
-                    these = counted(name, turns, prompts)
-                    ways = {row.way: row.figures for row in these}
+                run_once = partial(measured_run, together=together)
+                for measurement in measured(kind, seeds, run_once, begin, stays):
+                    measurements.append(measurement)
+                    rows_of_kind = counted(name, turns, prompts)
+                    ways = {row.way: row.figures for row in rows_of_kind}
                     figures[name] = ways | {
                         "slowed": statistics.median(turn.slowed for turn in turns),
                         "runs": turns,
@@ -306,14 +318,15 @@ def main(
                         "waiting": os.environ.get(WAITING),
                     }
                     save(f"interleaving_{name}{_suffix()}", {name: figures[name]})
-            rows += these
+            rows += rows_of_kind
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:
         say(
             console,
-            f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}",
+            f"{name}: steps in the last quarter of a run over the first, median: "
+            f"{figures[name]['slowed']:.2f}",
         )
-    alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
+    alone = [run.alone for run in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():
         ratio = statistics.median(entry[method] for entry in alone)
         say(console, f"{method}: alone / in turns, quiet, median of {len(alone)}: {ratio:.3f}")

@@ -1,11 +1,11 @@
-"""What the loop costs beside the two models: time per step outside their forward passes.
+"""Measure the overhead of the decoding loop: time per step outside the forward passes of both models.
 
     python -m treespec.experiments.benchmarks.loop_overhead [SIZE] [DTYPE]
 
-The embedded pair is enlarged (100M parameters by default, bfloat16), every shape decodes the same prompts
-at temperature 0 and 1, and hooks on both modules separate their forward passes from everything around them:
-building inputs and masks, moving cache rows, sampling, drawing, accepting, committing. Goal: at most 10 %
-of a step on a CPU.
+The embedded pair is enlarged (100M parameters by default, bfloat16), and every shape decodes the same
+prompts at temperature 0 and 1. Hooks on both modules separate the forward passes from everything around
+them: building inputs and masks, moving cache rows, sampling, drawing, accepting, committing. Goal: at most
+10 % of a step on a CPU.
 """
 
 import statistics
@@ -54,7 +54,7 @@ COLUMNS = (
 def measure(
     pair: Pair, shape: TreeShape, temperature: float, prompts: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
-    """Milliseconds per step, in all and by part; medians over prompts."""
+    """Milliseconds per step, in total and by part; medians over prompts."""
     rows = []
     for i, ids in enumerate(prompts):
         stages = StageTimer()
@@ -80,10 +80,10 @@ def measure(
 
 
 def main(
-    enlarge: Annotated[str, typer.Argument(help="parameters of the enlarged target")] = "100M",
-    dtype: Annotated[str, typer.Argument(help="of both models")] = "bfloat16",
+    enlarge: Annotated[str, typer.Argument(help="Parameters of the enlarged target.")] = "100M",
+    dtype: Annotated[str, typer.Argument(help="Dtype of both models.")] = "bfloat16",
 ) -> None:
-    """Measure the time of a step outside the models, print and save it."""
+    """Measure the time of a step outside the models; print and save it."""
     console = Console(width=120)
     with console.status(f"enlarging the embedded target to {enlarge} ..."):
         pair = load_pair("embedded", dtype=dtype, enlarge=enlarge)
@@ -98,9 +98,7 @@ def main(
                 rows.append(
                     {"tree": name, "temperature": temperature, **cell["ms_per_step"], **cell}
                 )
-    title = (
-        f"milliseconds per step; draft and verify: outside their forward pass ({enlarge}, {dtype})"
-    )
+    title = f"milliseconds per step; draft and verify: outside their forward passes ({enlarge}, {dtype})"
     print_table(Table(title, COLUMNS, rows), console)
     worst = max(row["outside_share"] for row in rows)
     parameters = sum(p.numel() for p in pair.target.model.parameters())

@@ -1,12 +1,12 @@
-"""Processes that take the machine away from a run, as other users of it do.
+"""Processes that load the machine while a run is measured, as other users of the machine do.
 
     python -m treespec.experiments.benchmarks.neighbours {bursts,steady,drift} --seconds N
 
 - `bursts`: one process that works for 0.7 s of every 2 s;
-- `steady`: a process for each core, which always work;
-- `drift`: a process whose share of a core rises from nothing to all of it, in slices of 20 ms.
+- `steady`: one process per core, all working all the time;
+- `drift`: one process whose share of a core rises from zero to one, in slices of 20 ms.
 
-They end by themselves when their time is over or the process that started them is gone.
+They end when their time is over or the process that started them is gone.
 """
 
 import os
@@ -25,7 +25,7 @@ __all__ = ["Neighbour", "beside", "busy_at"]
 
 BURST, PERIOD = 0.7, 2.0
 LONGEST_START_S = 30.0
-"""Within which a process of a neighbour works."""
+"""Maximum time until a process of a neighbour starts to work."""
 
 SLICE = 0.02
 
@@ -39,12 +39,12 @@ class Neighbour(StrEnum):
 
 
 def busy_at(kind: Neighbour, second: float, seconds: float) -> bool:
-    """Whether a process of this neighbour works at a time since its start.
+    """Whether a process of this kind of neighbour is working at a given time.
 
     Args:
-        kind: of the neighbour.
-        second: since it started.
-        seconds: that it stays.
+        kind: kind of neighbour.
+        second: seconds since its start.
+        seconds: seconds that it stays in total.
 
     Example:
         >>> [busy_at(Neighbour.BURSTS, second, 60) for second in (0.1, 0.8, 2.1)]
@@ -70,49 +70,52 @@ def _spin(kind: Neighbour, seconds: float, parent: int, working: Semaphore) -> N
 
 @contextmanager
 def beside(kind: Neighbour, seconds: float) -> Iterator[None]:
-    """Have the neighbour work while the block runs, from its first line to its last.
+    """Let a neighbour work while the block runs, from its first line to its last.
 
     Args:
-        kind: of the neighbour.
-        seconds: that it stays at most; `drift` reaches its height there.
+        kind: kind of neighbour.
+        seconds: maximum time that it stays; `drift` reaches its peak then.
 
     Raises:
-        RuntimeError: if the block took longer, so that its end was alone on the machine.
+        RuntimeError: if a process did not start in time, or if the block took longer than `seconds`, so
+            that its end ran without the neighbour.
     """
     count = (os.cpu_count() or 1) if kind is Neighbour.STEADY else 1
     spawn = get_context("spawn")
-    working = spawn.Semaphore(0)  # what is measured must not meet the imports of these processes
-    crowd = [
+    working = spawn.Semaphore(
+        0
+    )  # the measurement must not overlap with the imports of these processes
+    processes = [
         spawn.Process(target=_spin, args=(kind, seconds, os.getpid(), working), daemon=True)
         for _ in range(count)
     ]
-    for one in crowd:
-        one.start()
+    for process in processes:
+        process.start()
     try:
-        for _ in crowd:
+        for _ in processes:
             if not working.acquire(timeout=LONGEST_START_S):
                 raise RuntimeError(
                     f"a neighbour ({kind}) did not start within {LONGEST_START_S:g} s"
                 )
         yield
-        if not all(one.is_alive() for one in crowd):
+        if not all(process.is_alive() for process in processes):
             raise RuntimeError(
-                f"the neighbour ({kind}) stayed for {seconds:.0f} s, and what ran beside it took longer: "
-                "its figures are of two machines; let the neighbour stay longer"
+                f"the neighbour ({kind}) stayed for {seconds:.0f} s, but the measurement beside it took "
+                "longer, so its end ran without the neighbour: let the neighbour stay longer"
             )
     finally:
-        for one in crowd:
-            one.terminate()
-            one.join()
+        for process in processes:
+            process.terminate()
+            process.join()
 
 
 def main(
-    kind: Annotated[Neighbour, typer.Argument(help="how the machine is used")],
-    seconds: Annotated[float, typer.Option(min=0, help="for how long")] = 60.0,
+    kind: Annotated[Neighbour, typer.Argument(help="How to use the machine.")],
+    seconds: Annotated[float, typer.Option(min=0, help="For how long, in seconds.")] = 60.0,
 ) -> None:
-    """Use the machine as a neighbour would."""
+    """Use the machine as a neighbour does."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers load numpy
-    with beside(kind, seconds + 1):  # which wants to be there to the end
+    with beside(kind, seconds + 1):  # longer than the block, as `beside` requires
         time.sleep(seconds)
 
 

@@ -1,20 +1,21 @@
-"""What a pass over nodes of a tree costs: operation by operation, compiled, and as bytes over bandwidth.
+"""Time a pass over a tree: operation by operation, compiled, and compared with reading the weights.
 
     python -m treespec.experiments.benchmarks.passes [--size 50M --size 100M] [--rounds 30]
 
-Verification reads every weight once for each pass, so none is faster than reading as many bytes. That,
-eager and compiled passes take turns, behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target
-at most 2.2 times that floor at 1 to 8 nodes; a pass of the embedded draft, which is a level of drafting, at
-most 0.4 ms up to 22 nodes.
+Every verification pass reads every weight once, so no pass is faster than reading as many bytes (the
+floor). This reading, eager passes and compiled passes take turns, behind a prefix of 192 tokens, in
+bfloat16. Goals: a compiled pass of the target takes at most 2.2 times the floor at 1 to 8 nodes; a pass of
+the embedded draft, which is one level of drafting, takes at most 0.4 ms up to 22 nodes.
 
-It counts what a pass finds in the caches of the machine. Over one node, on one core, a pass of the
-embedded draft took 0.33 ms right behind another one, 0.61 behind an eager pass of it, 0.80 behind a small
-target's or a pause of 3 ms; the next pass each time a quarter to a half less. In turns it finds what the
-first level of drafting finds, so compiled passes are measured once more as further levels run: again.
+The time of a pass depends on what it finds in the caches of the machine. Over one node, on one core, a pass
+of the embedded draft took 0.33 ms right after another one, 0.61 ms after an eager pass of the same model,
+and 0.80 ms after a pass of a small target or a pause of 3 ms; in each case the next pass took a quarter to
+a half less. Passes that take turns find what the first level of drafting finds, so compiled passes are also
+measured right after another pass, as further levels run (*again*).
 
-The second table is the loop of the embedded pair, both of whose models have compiled passes: a level of
-drafting with everything (growth, tokens, children, tree), at most 0.5 ms, and what a step of decoding
-spends outside the passes of both models, at most 0.2 ms and 0.1 ms for each level.
+The second table is the loop of the embedded pair with compiled passes of both models: the time of a whole
+level of drafting (growth, tokens, children, tree), at most 0.5 ms, and the time that a step of decoding
+spends outside the passes of both models, at most 0.2 ms plus 0.1 ms per level.
 """
 
 import statistics
@@ -59,9 +60,10 @@ SHAPES = {
 
 
 def reading(size: int) -> Callable[[], float]:
-    """Reads about so many bytes as compiled passes read weights, times one row; gives the seconds.
+    """A function that reads about `size` bytes as compiled passes read weights, and returns the seconds.
 
-    Sums of torch's came to 0.55 (pages of 4 KiB) and 0.9 of its speed.
+    It multiplies the bytes, as a matrix of weights, by one row. PyTorch's `sum` reached 0.55 (pages of 4
+    KiB) and 0.9 of its speed.
     """
     outputs = max(size // (2 * READ_WIDTH), BLOCK) // BLOCK * BLOCK
     matrix = large_pages(2 * READ_WIDTH * outputs).view(torch.bfloat16).zero_()
@@ -71,20 +73,20 @@ def reading(size: int) -> Callable[[], float]:
 
 
 def ternary(nodes: int) -> tuple[int, ...]:
-    """A tree in which every node but the last ones has three children."""
+    """Parents of a tree in which every node has three children, as far as the nodes last."""
     return tuple((node - 1) // 3 if node else -1 for node in range(nodes))
 
 
 def measure(
     ordinary: TransformersModel, compiled: TransformersModel, rounds: int, size: int
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of a pass, for each number of nodes and both ways.
+    """Median milliseconds of eager and compiled passes, for each number of nodes.
 
     Args:
-        ordinary: passes operation by operation.
-        compiled: compiled ones.
-        rounds: that count.
-        size: bytes of the weights. Reading as many takes turns with the passes, and is the floor.
+        ordinary: the model with passes run operation by operation.
+        compiled: the model with compiled passes.
+        rounds: number of rounds that count.
+        size: bytes of the weights. Reading as many bytes takes turns with the passes and gives the floor.
     """
     models = {"eager": ordinary, "compiled": compiled}
     for model in models.values():
@@ -127,7 +129,7 @@ def measure(
 
 
 class TimedRunner:
-    """A runner whose passes are timed."""
+    """A runner that sums the time of its passes."""
 
     def __init__(self, runner: TreeRunner) -> None:
         self._runner, self.seconds = runner, 0.0
@@ -136,7 +138,7 @@ class TimedRunner:
         return getattr(self._runner, name)
 
     def run(self, tokens: Tensor, parents: tuple[int, ...], first: int = 0) -> Tensor:
-        """A pass, against the clock."""
+        """Run and time a pass."""
         start = time.perf_counter()
         logits = self._runner.run(tokens, parents, first)
         self.seconds += time.perf_counter() - start
@@ -144,7 +146,7 @@ class TimedRunner:
 
 
 def timed(model: TransformersModel, runners: list[TimedRunner]) -> TransformersModel:
-    """The model with runners that are timed, which are put into the list."""
+    """The model with timed runners, which are appended to the list."""
     make: Any = model.make_runner
 
     def runner(*arguments: Any) -> Any:
@@ -155,7 +157,7 @@ def timed(model: TransformersModel, runners: list[TimedRunner]) -> TransformersM
 
 
 def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> float:
-    """Median milliseconds of a level of drafting, everything included."""
+    """Median milliseconds of a whole level of drafting."""
     sampling = Sampling(temperature)
     law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
     drafter, coins = ModelDrafter(pair.draft, shape, law, sampling), TorchCoins(0)
@@ -169,7 +171,7 @@ def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> f
 
 
 def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> float:
-    """Milliseconds of a step that are spent outside the passes of both models, the median over prompts."""
+    """Milliseconds of a step spent outside the passes of both models; the median over prompts."""
     sampling = Sampling(temperature)
     law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
     times = []
@@ -182,17 +184,18 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
             torch.tensor(prompt.ids), sampling=sampling, coins=TorchCoins(0), max_new_tokens=tokens,
         )  # fmt: skip
         next(steps)
-        before, count = sum(one.seconds for one in runners), 0
+        before, count = sum(runner.seconds for runner in runners), 0
         start = time.perf_counter()
         for _ in steps:
             count += 1
-        took = time.perf_counter() - start
-        times.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
+        elapsed = time.perf_counter() - start
+        in_passes = sum(runner.seconds for runner in runners) - before
+        times.append((elapsed - in_passes) / max(count, 1))
     return 1e3 * statistics.median(times)
 
 
 def loop(pair: Pair, eager: Pair, rounds: int, tokens: int) -> list[dict[str, Any]]:
-    """What drafting and the loop cost beside the passes, for a few trees and both temperatures."""
+    """Time a level of drafting and the loop outside the passes, for a few trees and two temperatures."""
     rows = []
     for temperature in (0.0, 1.0):
         for name, shape in SHAPES.items():
@@ -231,18 +234,18 @@ LOOP_COLUMNS = (
 
 
 def verdict(what: str, worst: float, goal: float, unit: str) -> str:
-    """A sentence about a goal."""
+    """A sentence that says whether a goal is met."""
     how = "met" if worst <= goal else "MISSED"
     return f"{what}: at most {worst:.2f}{unit}, goal {goal:g}{unit}: {how}"
 
 
 def main(
-    size: Annotated[list[str], typer.Option(help="parameters of an enlarged target")] = list(SIZES),  # noqa: B006
-    rounds: Annotated[int, typer.Option(min=3, help="rounds that count")] = ROUNDS,
-    tokens: Annotated[int, typer.Option(min=8, help="new tokens of a text of the loop")] = 48,
+    size: Annotated[list[str], typer.Option(help="Size of an enlarged target.")] = list(SIZES),  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds that count.")] = ROUNDS,
+    tokens: Annotated[int, typer.Option(min=8, help="New tokens of each text of the loop.")] = 48,
 ) -> None:
-    """Measure passes and the loop around them, print and save them."""
-    console, figures, said = Console(width=110), {}, []
+    """Measure passes and the loop around them; print and save the times."""
+    console, figures, verdicts = Console(width=110), {}, []
     with console.status("compiling the embedded pair ..."):
         eager = load_pair("embedded", dtype=DTYPE)
         pair = load_pair("embedded", dtype=DTYPE, passes="compiled", draft_passes="compiled")
@@ -276,10 +279,10 @@ def main(
         )
         if name == "draft":
             worst = max(row["compiled_ms"] for row in rows if row["nodes"] <= DRAFT_NODES)
-            said.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
+            verdicts.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
         else:
             worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW_NODES)
-            said.append(
+            verdicts.append(
                 verdict(f"{name}, up to {FEW_NODES} nodes", worst, TARGET_GOAL, " of the floor")
             )
     with console.status("measuring the loop ..."):
@@ -287,10 +290,10 @@ def main(
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"
     print_table(Table(title, LOOP_COLUMNS, rows), console)
     worst = max(row["level_ms"] for row in rows)
-    said.append(verdict("a level of drafting in the loop", worst, LEVEL_GOAL, " ms"))
+    verdicts.append(verdict("a level of drafting in the loop", worst, LEVEL_GOAL, " ms"))
     worst = max(row["outside_ms"] / row["outside_goal_ms"] for row in rows)
-    said.append(verdict("outside the passes", worst, 1.0, " of the goal"))
-    for sentence in said:
+    verdicts.append(verdict("outside the passes", worst, 1.0, " of the goal"))
+    for sentence in verdicts:
         say(console, sentence)
     setting = {
         "dtype": DTYPE,
@@ -299,7 +302,9 @@ def main(
         "threads": torch.get_num_threads(),
         "loop_target": pair.target.passes.kind,
     }
-    say(console, f"written: {save('passes', {'setting': setting, **figures, 'verdicts': said})}")
+    say(
+        console, f"written: {save('passes', {'setting': setting, **figures, 'verdicts': verdicts})}"
+    )
 
 
 if __name__ == "__main__":

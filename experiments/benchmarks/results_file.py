@@ -1,4 +1,4 @@
-"""Where benchmarks put their figures."""
+"""Result files of benchmarks."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MANIFEST_KEYS = ("treespec_version", "git_hash", "versions", "hardware", "config
 
 
 def save(benchmark: str, figures: Mapping[str, Any]) -> Path:
-    """Write figures that were measured just now, with what they were measured on; see `write`."""
+    """Write figures that were measured just now, with the machine and versions; see `write`."""
     return write(benchmark, described(benchmark) | {"figures": figures})
 
 
@@ -25,11 +25,11 @@ def write(benchmark: str, data: Mapping[str, Any]) -> Path:
     """Write `<benchmark>-<cpu or gpu>.json`.
 
     Args:
-        benchmark: its name.
-        data: figures, and what they were measured on; see `plain_data` for what it may hold.
+        benchmark: name of the benchmark.
+        data: figures, and what they were measured on; see `plain_data` for the allowed types.
 
     Returns:
-        The path.
+        The path of the file.
     """
     path = path_of(benchmark)
     path.parent.mkdir(exist_ok=True)
@@ -46,16 +46,16 @@ def path_of(benchmark: str, folder: Path = RESULTS) -> Path:
 
 
 def described(benchmark: str) -> dict[str, Any]:
-    """What stands at the head of every file: the benchmark, when, code, versions and hardware."""
+    """The head of every file: benchmark, time, code, versions and hardware."""
     return {"benchmark": benchmark, "measured": now(), **environment()}
 
 
 def of_manifest(manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """The same for figures that come from a run: when it began, code, hardware, config, models and turns.
+    """The head for figures that come from a run: its start, code, hardware, config, models and turns.
 
     Args:
-        manifest: of the run.
-        more: further keys to take; None where the manifest has no such key.
+        manifest: manifest of the run.
+        more: further keys to copy; None where the manifest lacks the key.
     """
     keys = (*MANIFEST_KEYS, *more)
     turns = {"together": manifest.get("together", 1)}

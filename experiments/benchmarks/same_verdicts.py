@@ -1,12 +1,12 @@
-"""Whether runs name the same winners on a quiet machine and beside bursts of other work.
+"""Test whether runs name the same winners on a quiet machine and beside bursts of other work.
 
     python -m treespec.experiments.benchmarks.same_verdicts [--runs 5] [--small] [KEY=VALUE ...]
 
-Runs the config `speed` at temperature 0, changed by what is given, several times on the quiet machine and
-as often beside a neighbour that uses a core for 0.7 s of every 2 s, and lists what each verdict says: who
-wins, or nobody. A run that decides nothing contradicts no other one; two runs that name different winners
-do. `--small` takes 50M parameters, fewer prompts and texts half as long: less than a minute a run. Figures
-are saved after every run.
+Run the config `speed` at temperature 0, with the given overrides, several times on the quiet machine and as
+often beside a neighbour that uses one core for 0.7 s of every 2 s, and list the winner that each verdict
+names, if any. Two runs contradict each other if they name different winners; an undecided run contradicts
+none. `--small` uses 50M parameters, fewer prompts and texts half as long: less than a minute per run.
+Figures are saved after every run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,22 +48,22 @@ SETTING = (
     "models.passes=eager",
     "models.draft_passes=eager",
 )
-"""One temperature, of which each run gives one verdict; nothing is compiled for runs as short as these."""
+"""One temperature, for one verdict per run; compiling does not pay for runs this short."""
 
 LONGEST_STAY_S = 3600.0
-"""A neighbour is sent away at the end of a run, and leaves by itself after so long."""
+"""A neighbour is stopped at the end of a run, and ends by itself after this time."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a run says of two families of methods.
+    """The verdict of a run on two families of methods.
 
     Args:
-        sides: that were compared.
-        winner: the faster one, None if the run does not decide.
-        ratio: speed of the first over the second.
-        run: its number.
-        beside: what used the machine meanwhile, `quiet` for nothing.
+        sides: the two families.
+        winner: the faster family, or None if the run does not decide.
+        ratio: speed of the first family over that of the second.
+        run: number of the run.
+        beside: kind of neighbour during the run, or `quiet`.
     """
 
     sides: tuple[str, str]
@@ -77,10 +77,10 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
     """Run once, and read the verdicts.
 
     Args:
-        number: of the run, which is its seed.
-        kind: of the neighbour that is there meanwhile.
-        config: of the run.
-        pair: the models, loaded.
+        number: number of the run, used as its seed.
+        kind: kind of neighbour during the run, or None.
+        config: config of the run.
+        pair: the loaded models.
     """
     seeded = config.model_copy(update={"seed": number})
     with (
@@ -101,7 +101,7 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
 
 
 def agreed(verdicts: Sequence[Named]) -> dict[tuple[str, str], bool]:
-    """For each two sides, whether no two runs name different winners."""
+    """For each pair of families, whether no two runs name different winners."""
     winners: dict[tuple[str, str], set[str]] = {}
     for named in verdicts:
         names = winners.setdefault(named.sides, set())
@@ -119,7 +119,7 @@ COLUMNS = (
 
 
 def figures(config: Config, verdicts: Sequence[Named]) -> Mapping[str, Any]:
-    """For the file."""
+    """The figures for the result file."""
     return {
         "config": config.model_dump(mode="json"),
         "comparisons": [
@@ -139,8 +139,12 @@ def figures(config: Config, verdicts: Sequence[Named]) -> Mapping[str, Any]:
 
 def main(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="quiet, and as many beside bursts")] = 5,
-    small: Annotated[bool, typer.Option("--small", help="less than a minute a run")] = False,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Runs on the quiet machine, and as many beside bursts.")
+    ] = 5,
+    small: Annotated[
+        bool, typer.Option("--small", help="Small runs of less than a minute each.")
+    ] = False,
 ) -> None:
     """Run, list the winners and save them."""
     console = Console(width=110)

@@ -1,11 +1,12 @@
-"""How fast the best tree is found: best first and the exact programme, beside the recursion as plain loops.
+"""Time the search for the best tree: best first and exact programme, compared with plain loops.
 
     python -m treespec.experiments.benchmarks.search_speed [LARGEST]
 
-Times are seconds of one core (process time), so that a busy machine changes them little; ratios are of one
-run. Goals: at 128 nodes, 9 edges and 32 branches best first at least 200 times and the exact programme at
-least 25 times as fast as the loops; the exact programme at 1024 nodes, 19 edges and 32 branches in 2 s and
-1 GiB; best first to 1,000,000 nodes in 3 s. LARGEST (8192 by default) bounds the exact programme.
+Times are seconds of one core (process time), so a busy machine changes them little; ratios come from one
+run. Goals: at 128 nodes, 9 edges and 32 branches, best first is at least 200 times and the exact programme
+at least 25 times as fast as the recursion in plain loops; the exact programme takes at most 2 s and 1 GiB
+at 1024 nodes, 19 edges and 32 branches; best first takes at most 3 s for 1,000,000 nodes. LARGEST (8192 by
+default) bounds the exact programme.
 """
 
 import math
@@ -49,7 +50,7 @@ GROWTH_COLUMNS = (
 
 
 def rates(monotone: bool) -> list[float]:
-    """A power law over ranks that sums to 0.97; not monotone: with the noise of an estimate."""
+    """Acceptance rates: a power law over ranks that sums to 0.97, with estimation noise if not monotone."""
     ranked = np.arange(1, BRANCHES + 1) ** -2.0
     if not monotone:
         ranked = ranked * np.exp(0.3 * np.random.default_rng(0).standard_normal(BRANCHES))
@@ -57,7 +58,7 @@ def rates(monotone: bool) -> list[float]:
 
 
 def loops(acceptance: list[float], size: int, depth: int) -> float:
-    """Expected tokens of the best tree, by Sequoia's recursion (arXiv:2402.12374) as it is written."""
+    """Expected tokens of the best tree, by Sequoia's recursion (arXiv:2402.12374) written as loops."""
     infeasible, ranks = -math.inf, len(acceptance)
     best = [infeasible, 1.0] + [infeasible] * (size - 1)
     for _ in range(depth):
@@ -76,19 +77,19 @@ def loops(acceptance: list[float], size: int, depth: int) -> float:
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Process and wall time of an action in seconds, and its result."""
+    """Process time and wall time of an action in seconds, and its result."""
     start = time.process_time(), time.perf_counter()
     result = action()
     return time.process_time() - start[0], time.perf_counter() - start[1], result
 
 
 def peak() -> float:
-    """The most memory that this process has held so far, in MiB."""
+    """Peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def beside_loops(console: Console) -> dict[str, Any]:
-    """The three at 128 nodes, 9 edges, 32 branches; values checked against each other."""
+    """Compare all searches at 128 nodes, 9 edges and 32 branches; check that their values agree."""
     size, depth = 128, 9
     figures: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
@@ -97,15 +98,15 @@ def beside_loops(console: Console) -> dict[str, Any]:
         "not monotone": ["dynamic_programme"],
     }
     for kind, searches in methods.items():
-        given = rates(kind == "monotone")
-        slow, _, value = timed(partial(loops, given, size, depth))
-        rows.append({"rates": kind, "search": "loops", "s": slow, "times_as_fast": 1})
+        acceptance = rates(kind == "monotone")
+        loops_s, _, value = timed(partial(loops, acceptance, size, depth))
+        rows.append({"rates": kind, "search": "loops", "s": loops_s, "times_as_fast": 1})
         for method in searches:
-            search = partial(optimal_tree, given, size, depth=depth, method=method)
-            if not math.isclose(expected_tokens(search(), given), value, rel_tol=1e-9):
-                raise AssertionError(f"{method} gives another value than the loops")
+            search = partial(optimal_tree, acceptance, size, depth=depth, method=method)
+            if not math.isclose(expected_tokens(search(), acceptance), value, rel_tol=1e-9):
+                raise AssertionError(f"{method} and the loops find different values")
             seconds = statistics.median(timed(search)[0] for _ in range(21))
-            figure = {"loops_s": slow, "s": seconds, "times_as_fast": slow / seconds}
+            figure = {"loops_s": loops_s, "s": seconds, "times_as_fast": loops_s / seconds}
             figures[f"{kind}, {method}"] = figure
             rows.append({"rates": kind, "search": method, **figure})
     title = f"{size} nodes, {depth} edges, {BRANCHES} branches"
@@ -116,22 +117,25 @@ def beside_loops(console: Console) -> dict[str, Any]:
 def growth(
     console: Console, title: str, sizes: Iterable[int], search: Callable[[int], TreeShape]
 ) -> dict[str, Any]:
-    """Time, memory and depth of the tree by size, and the exponent between neighbouring sizes."""
+    """Time, memory and depth of the tree by size, and the exponent of growth between adjacent sizes."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
         seconds, wall, shape = timed(partial(search, size))
         row = {"size": size, "s": seconds, "wall_s": wall, "peak_mib": peak()}
         rows.append({**row, "depth": shape.depth, "exponent": None})
-    for one, two in pairwise(rows):
-        two["exponent"] = math.log(two["s"] / one["s"]) / math.log(two["size"] / one["size"])
+    for small, large in pairwise(rows):
+        growth_of_size = math.log(large["size"] / small["size"])
+        large["exponent"] = math.log(large["s"] / small["s"]) / growth_of_size
     print_table(Table(title, GROWTH_COLUMNS, rows), console)
     return {str(row.pop("size")): row for row in rows}
 
 
 def main(
-    largest: Annotated[int, typer.Argument(help="nodes that the exact programme gets")] = EXACT[-1],
+    largest: Annotated[int, typer.Argument(help="Maximum nodes for the exact programme.")] = EXACT[
+        -1
+    ],
 ) -> None:
-    """Measure how fast the best tree is found, print and save it."""
+    """Measure how fast the best tree is found; print and save it."""
     console = Console(width=120)
     monotone, noisy = rates(True), rates(False)
     optimal_tree(monotone, 9)

@@ -2,12 +2,12 @@
 
     python -m treespec.experiments.benchmarks.slowdown_traces FOLDER [--seconds 40] [--threads 2]
 
-A fixed product of matrices of about 3 ms is computed again and again, alone and beside each of
-`neighbours`, and its times are written into FOLDER: `quiet.npz`, `bursts.npz`, `steady.npz`, `drift.npz`.
-Each holds `at`, the middle of each piece of work in seconds from the start, and `seconds`, that it took.
-As many threads compute it as models use, by default one for each core. `stalls.npz` is made from
-`quiet.npz`: every two seconds, by chance, a pause of about 50 ms, since no neighbour makes a machine pause
-at will.
+A fixed matrix product of about 3 ms is computed repeatedly, alone and beside each of the `neighbours`, and
+its times are written into FOLDER: `quiet.npz`, `bursts.npz`, `steady.npz`, `drift.npz`. Each file holds
+`at`, the middle of each piece of work in seconds from the start, and `seconds`, its duration. The product
+uses as many threads as models do, by default one per core. `stalls.npz` is derived from `quiet.npz`: pauses
+of about 50 ms are added at random, every two seconds on average, since no neighbour can make a machine
+pause at will.
 """
 
 import os
@@ -32,7 +32,7 @@ Times = NDArray[np.float64]
 
 
 def piece_of_work(seconds: float = PIECE) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two matrices whose product takes about so long at best: a weight, and a few rows as models verify."""
+    """A few rows, as in verification, and a weight, whose product takes about this long at best."""
     weight = torch.rand(4096, 1024)
     for rows in (4, 8, 16, 32, 64, 128, 256, 512):
         matrix = torch.rand(rows, 4096)
@@ -44,16 +44,16 @@ def piece_of_work(seconds: float = PIECE) -> tuple[torch.Tensor, torch.Tensor]:
 def record(
     matrix: torch.Tensor, weight: torch.Tensor, *, repeats: int = 0, seconds: float = 0.0
 ) -> tuple[Times, Times]:
-    """Compute a product again and again.
+    """Compute a product repeatedly and time it.
 
     Args:
-        matrix: of the product.
-        weight: of the product.
-        repeats: at least.
-        seconds: at least.
+        matrix: left factor.
+        weight: right factor.
+        repeats: minimum number of products.
+        seconds: minimum total time.
 
     Returns:
-        Middles of the pieces of work since the start, and their times, in seconds.
+        The middle of each piece of work since the start, and its duration, in seconds.
     """
     start = time.perf_counter()
     marks = [start]
@@ -65,7 +65,7 @@ def record(
 
 
 def with_stalls(at: Times, seconds: Times, seed: int = 0) -> tuple[Times, Times]:
-    """The same trace, in which the machine pauses for about 50 ms every two seconds, by chance."""
+    """The trace with random pauses of about 50 ms, every two seconds on average."""
     rng = np.random.default_rng(seed)
     paused = rng.random(len(at)) < seconds / 2
     pauses = paused * np.clip(np.exp(rng.normal(np.log(0.05), 0.7, len(at))), 0.01, 0.3)
@@ -74,11 +74,11 @@ def with_stalls(at: Times, seconds: Times, seed: int = 0) -> tuple[Times, Times]
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="for the traces")],
-    seconds: Annotated[float, typer.Option(min=1, help="of each trace")] = 40.0,
-    threads: Annotated[int, typer.Option(min=0, help="that work; 0: one for each core")] = 0,
+    folder: Annotated[Path, typer.Argument(help="Folder for the traces.")],
+    seconds: Annotated[float, typer.Option(min=1, help="Duration of each trace.")] = 40.0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads that work; 0 for one per core.")] = 0,
 ) -> None:
-    """Record a trace of each kind of machine, and say how slow they were."""
+    """Record a trace of each kind of machine, and print how slow they were."""
     console = Console()
     torch.set_num_threads(threads or os.cpu_count() or 1)
     folder.mkdir(parents=True, exist_ok=True)

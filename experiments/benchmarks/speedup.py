@@ -1,18 +1,18 @@
-"""How much faster than what a user would choose instead, and what the models alone would allow.
+"""Measure the speedup over a user's alternatives, and what the passes alone would allow.
 
     python -m treespec.experiments.benchmarks.speedup [KEY=VALUE ...]
 
-Runs `experiments/configs/speed.yaml` (temperatures 0 and 1, target enlarged to 100M parameters, passes of
-both models compiled): `generate`, our own plain decoding, assisted generation tuned over lengths and
-thresholds, our chains and trees, on the same prompts, in turns. Then measures what a pass over N nodes
-takes, of both models, and sets the measured speed of the best of ours beside a loop that costs nothing
-but its passes:
+Run `experiments/configs/speed.yaml` (temperatures 0 and 1, target enlarged to 100M parameters, compiled
+passes of both models): `generate`, our own plain decoding, assisted generation tuned over lengths and
+thresholds, and our chains and trees take turns on the same prompts. Then measure how long a pass over N
+nodes of each model takes, and compare the measured speed of our best shape with that of a loop whose only
+cost is its passes:
 
     allowed = tokens per step / (target pass over its nodes + draft passes of its levels)
 
-over the measured speed of each other method. A step is taken apart into what verifying more than one node
-takes, the draft passes, and everything outside the passes; the largest of them is named, with the ratio
-that would be reached without it.
+Both are given over the measured speed of each other method. A step is split into the time of verifying more
+than one node, the draft passes, and everything outside the passes. The largest part is named, with the
+ratio that would be reached without it.
 """
 
 import statistics
@@ -38,7 +38,7 @@ from treespec.experiments.run.models import load_models, passes_data
 from treespec.models.transformers_model import TransformersModel
 
 COMPILED = ("models.passes=compiled", "models.draft_passes=compiled")
-"""Unless something else is asked for."""
+"""Default overrides."""
 
 PREFIX, REPEATS = 160, 9
 OTHERS = {"generate": "generate", "assisted": "tuned assisted", "plain": "our plain decoding"}
@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
-    """Milliseconds of a pass over a root and its children, by nodes; medians over rounds."""
+    """Milliseconds of a pass over a root and its children, by number of nodes; medians over rounds."""
     model.prefill(torch.arange(PREFIX) + 100)
 
     def measured(size: int) -> float:
@@ -72,7 +72,7 @@ def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
 
 
 def drafted_nodes(shape: TreeShape) -> list[int]:
-    """Nodes of each draft pass: of each level, those that get children."""
+    """Number of nodes of each draft pass: the nodes of each level that get children."""
     inner = [shape.depths[node] for node in shape.internal]
     return [inner.count(depth) for depth in range(shape.depth)]
 
@@ -80,11 +80,11 @@ def drafted_nodes(shape: TreeShape) -> list[int]:
 def explained(
     rows: Sequence[MethodSummary], costs: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Where the time of a step goes, for each tree.
+    """Split the time of a step into its parts, for each tree.
 
     Args:
-        rows: of all methods.
-        costs: milliseconds of passes of the target and of the draft, as `pass_ms` gives them.
+        rows: summaries of all methods.
+        costs: milliseconds of target passes and draft passes, as returned by `pass_ms`.
     """
     explanations = []
     target, draft = costs["target_pass_ms"], costs["draft_pass_ms"]
@@ -92,7 +92,7 @@ def explained(
         if row.method.parents is None or row.method.kind != "tree":
             continue
         shape = TreeShape(row.method.parents)
-        verify, one = target[str(shape.size)], target["1"]
+        verify, one_node = target[str(shape.size)], target["1"]
         drafting = sum(draft[str(nodes)] for nodes in drafted_nodes(shape))
         explanations.append(
             {
@@ -100,8 +100,8 @@ def explained(
                 "nodes": shape.size,
                 "tokens": row.tokens_per_step.estimate,
                 "step_ms": row.step_ms,
-                "one_ms": one,
-                "further_ms": verify - one,
+                "one_ms": one_node,
+                "further_ms": verify - one_node,
                 "draft_ms": drafting,
                 "outside_ms": row.step_ms - verify - drafting,
                 "share": (verify + drafting) / row.step_ms,
@@ -111,7 +111,7 @@ def explained(
 
 
 def compared(summary: SamplingSummary) -> dict[str, Any]:
-    """The best of ours over each other method, at one sampling setting."""
+    """Compare our best shape with each other method, at one sampling setting."""
     rows = {row.method.name: row for row in summary.rows}
     ours = max((row for row in rows.values() if row.method.kind == "tree"), key=_rate)
     of_kind = {row.method.kind: row for row in rows.values()}
@@ -126,9 +126,9 @@ def compared(summary: SamplingSummary) -> dict[str, Any]:
 
 
 def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
-    """What was reached, what the passes alone would allow, and what is missing most."""
+    """Sentences on the speedups reached, those that passes alone would allow, and the largest part."""
     best = next(row for row in figures["steps"] if row["tree"] == figures["best_of_ours"])
-    said = []
+    lines = []
     for kind, name in OTHERS.items():
         if f"over_{kind}" not in figures:
             continue
@@ -136,14 +136,14 @@ def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
         verdict = ""
         if goal is not None:
             verdict = f"; goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
-        said.append(
+        lines.append(
             f"{sampling}: {best['tree']} is {ratio:.2f} x {name} (its passes alone would allow "
             f"{ratio / best['share']:.2f}){verdict}"
         )
     parts = {
         "verifying further nodes": best["further_ms"],
-        "drafting, all its passes,": best["draft_ms"],
-        "what is outside of passes": best["outside_ms"],
+        "drafting (all its passes)": best["draft_ms"],
+        "everything outside the passes": best["outside_ms"],
     }
     most = max(parts, key=lambda part: parts[part])
     faster = best["step_ms"] / (best["step_ms"] - parts[most])
@@ -152,11 +152,11 @@ def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
         for kind, name in OTHERS.items()
         if f"over_{kind}" in figures
     )
-    said.append(
-        f"{sampling}: of a step of {best['step_ms']:.1f} ms, {most} takes {parts[most]:.1f} ms, more than "
-        f"any other part but a pass over one node; without it: {reached}"
+    lines.append(
+        f"{sampling}: of a step of {best['step_ms']:.1f} ms, {most} takes {parts[most]:.1f} ms, the "
+        f"largest part besides a pass over one node; without it: {reached}"
     )
-    return said
+    return lines
 
 
 def _rate(row: MethodSummary) -> float:
@@ -166,7 +166,7 @@ def _rate(row: MethodSummary) -> float:
 def main(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Run the config `speed`, measure the cost of passes, print how the two fit and save both."""
+    """Run the config `speed`, measure the cost of passes, compare the two and save both."""
     console = Console(width=120)
     config = load_config("speed", [*COMPILED, *(overrides or [])])
     with brief_run(config, console=Console(stderr=True)) as loaded:
@@ -195,8 +195,8 @@ def main(
         print_table(Table(title, COLUMNS, rows), console)
         for sentence in sentences(summary.sampling, figures[summary.sampling]):
             say(console, sentence)
-    say(console, "the best of ours was chosen and measured on the same prompts")
-    # Of the load during the run, the report of its results tells.
+    say(console, "our best shape was chosen and measured on the same prompts")
+    # The report of the run's results already warns about load during the run.
     if (warning := busy_sentence(busy, "the measurement of passes")) is not None:
         say(console, warning)
     setting = {

@@ -1,4 +1,4 @@
-"""Clocks: of a call, of ways that take turns, of the forward passes of a module, of a decoded text."""
+"""Timers: of calls, of alternatives that take turns, of a module's forward passes, of a decoded text."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,11 +23,11 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
-    """Wall time of a call.
+    """Wall time of a call in seconds.
 
     Args:
-        work: what to call.
-        wait: called before the clock is read; see `synchronizer`.
+        work: function to call.
+        wait: called before each reading of the clock; see `synchronizer`.
     """
     wait()
     start = time.perf_counter()
@@ -44,16 +44,16 @@ def in_turns(
     title: str = "",
     seed: int = 0,
 ) -> dict[Name, list[float]]:
-    """What each way measures, a sample for each round.
+    """Measure alternatives in turns, with one sample of each per round.
 
-    The order changes from round to round, since machines drift.
+    The order changes at random from round to round, since machines drift.
 
     Args:
-        ways: give their own time in seconds.
-        rounds: that count.
-        warm_up: rounds before them, which do not.
-        title: of a progress bar; none by default.
-        seed: of the orders.
+        ways: functions that return their own time in seconds.
+        rounds: number of rounds that count.
+        warm_up: number of rounds before them that do not count.
+        title: title of a progress bar; no bar by default.
+        seed: seed of the orders.
     """
     shuffle, order = Random(seed), list(ways)
     seconds: dict[Name, list[float]] = {name: [] for name in ways}
@@ -68,7 +68,7 @@ class ForwardTimer:
     """Sums the wall time of a module's outermost forward calls while it is entered.
 
     Args:
-        module: a module that is called as a whole.
+        module: the module, which must be called as a whole.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -95,12 +95,12 @@ class ForwardTimer:
 
 
 class TimedText(NamedTuple):
-    """A decoded text. The prefill, and the first step, which grows the cache, are left out of its time.
+    """A decoded text. Its time excludes the prefill and the first step, which grows the cache.
 
     Args:
         first: tokens of the first step.
-        later: tokens of each step after it.
-        seconds: that these took.
+        later: tokens of each later step.
+        seconds: seconds of the later steps.
     """
 
     first: tuple[int, ...]
@@ -130,18 +130,18 @@ def timed_text(
     stages: StageTimer | None = None,
     passes: Sequence[ForwardTimer] = (),
 ) -> TimedText:
-    """Decode a text by the usual law and rule, against the clock.
+    """Decode a text with the usual law and rule, and time it.
 
     Args:
         pair: the models.
-        shape: of every tree; the root alone decodes plainly.
-        sampling: the settings.
-        prompt: token ids, on the models' device.
-        new_tokens: at most.
-        seed: of the coins.
-        target: makes the target of the pair's model.
-        stages: times the stages of all steps, the first one included.
-        passes: entered after the first step.
+        shape: shape of every tree; the root alone means plain decoding.
+        sampling: sampling settings.
+        prompt: token ids on the models' device.
+        new_tokens: maximum number of new tokens.
+        seed: seed of the coins.
+        target: makes the target from the pair's model.
+        stages: times the stages of all steps, including the first.
+        passes: timers that are entered after the first step.
     """
     law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
     decoding = decode(

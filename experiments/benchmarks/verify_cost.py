@@ -1,13 +1,13 @@
-"""What a verdict costs: every rule on one 64-node tree at a vocabulary of 128,256.
+"""Measure the cost of a verdict: every rule on one 64-node tree with a vocabulary of 128,256.
 
     python -m treespec.experiments.benchmarks.verify_cost [--vocab 128256] [--repeats 40]
 
-Logits in, verdict out; beside it, in the same loop, one softmax over all 64 rows, which is what a verifier
-pays that computes the probabilities of the whole tree first. Rules that go top-down read the rows of the
-nodes that they visit, so their floor is visited / 64 of that softmax. Goal: greedy, naive, onehot, rrs and
-rrsw at most 0.35 of the softmax without top-p. With top-p the best thousand tokens of every visited row are
-sorted, or more if these do not hold the mass. Not here: `optimal_transport`, a programme for small
-vocabularies. Also timed: `optimal_acceptance` of 16 i.i.d. drafts (goal: 0.2 s).
+The input is logits, the output a verdict. The same loop also times one softmax over all 64 rows, the cost
+of a verifier that computes the probabilities of the whole tree first. Rules that go top-down read only the
+rows of the nodes that they visit, so their floor is visited / 64 of that softmax. Goal: greedy, naive,
+onehot, rrs and rrsw take at most 0.35 of the softmax without top-p. With top-p, the best thousand tokens of
+every visited row are sorted, or more if these do not hold the mass. Not included: `optimal_transport`, a
+programme for small vocabularies. Also timed: `optimal_acceptance` of 16 i.i.d. drafts (goal: 0.2 s).
 """
 
 import statistics
@@ -33,30 +33,30 @@ SHAPES = {
     "binary": TreeShape.kary(2, 5),
     "chain": TreeShape.chain(63),
 }
-"""64 nodes each; 63 where every node has two children. A rule gets the first that it covers."""
+"""Shapes of 64 nodes each (63 for the binary tree). A rule runs on the first shape that it covers."""
 
 PREFERRED = (Law.WITHOUT_REPLACEMENT, Law.IID, *Law)
-"""How the children are drawn: the first law that a rule takes."""
+"""Laws in order of preference: children are drawn by the first law that the rule covers."""
 
 VOCAB, REPEATS = 128_256, 40
 GOAL = 0.35
 GOAL_RULES = ("greedy", "naive", "onehot", "rrs", "rrsw")
 SETTINGS = {"T=1": Sampling(), "T=1, top_p=0.9": Sampling(top_p=0.9)}
 SPREAD, NOISE = 2.5, 1.2
-"""Standard deviations of the target's logits and of what the draft's differ by: acceptance is about 0.6."""
+"""Standard deviations of the target's logits and of the draft's noise; acceptance is about 0.6."""
 
 
 class CountedRows(SampledRows):
-    """Counts the rows that were computed."""
+    """Rows that count how many of them were computed."""
 
     @property
     def computed(self) -> int:
-        """Rows asked for so far."""
+        """Number of rows that were read so far."""
         return len(self._rows)
 
 
 def drafted(shape: TreeShape, law: Law, target: Tensor, sampling: Sampling, seed: int) -> TokenTree:
-    """A tree over random logits; the draft's are the target's and noise."""
+    """A drafted tree over random logits; the draft's logits are the target's plus noise."""
     noise = torch.randn(
         len(shape.internal), target.shape[1], generator=torch.Generator().manual_seed(seed)
     )
@@ -72,13 +72,13 @@ def drafted(shape: TreeShape, law: Law, target: Tensor, sampling: Sampling, seed
 
 
 def way(rule: Rule) -> tuple[str, Law]:
-    """The tree that a rule decides on, and how its children are drawn."""
+    """The name of the shape that a rule runs on, and the law of its children."""
     law = next(law for law in PREFERRED if law in rule.laws)
     return next(name for name, s in SHAPES.items() if rule.covers(s, law) is None), law
 
 
 def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
-    """Median milliseconds of each rule and of the softmax, all in one loop."""
+    """Median milliseconds of each rule and of the softmax, all measured in one loop."""
     sampling = SETTINGS[setting]
     logits = {
         name: SPREAD * torch.randn(s.size, vocab, generator=torch.Generator().manual_seed(i))
@@ -87,15 +87,15 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
     rules = {
         str(rule): rule for rule in verify.RULES.values() if rule is not verify.optimal_transport
     }
-    on = {name: way(rule) for name, rule in rules.items()}
+    settings = {name: way(rule) for name, rule in rules.items()}
     trees = {
         (shape, law): drafted(SHAPES[shape], law, logits[shape], sampling, seed=7)
-        for shape, law in on.values()
+        for shape, law in settings.values()
     }
     visited: dict[str, list[int]] = {name: [] for name in rules}
 
     def deciding(name: str) -> Callable[[], float]:
-        rule, (shape, law) = rules[name], on[name]
+        rule, (shape, law) = rules[name], settings[name]
         settled = Sampling(temperature=0.0) if rule.one_hot else sampling
 
         def decide() -> float:
@@ -133,7 +133,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
             "of_softmax": round(of_softmax, 3),
             "rows_visited": rows,
             "floor": round(rows / 64, 3),
-            "tree": on[name][0],
+            "tree": settings[name][0],
         }
 
     return {
@@ -145,7 +145,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
 
 
 def table_of(setting: str, figures: dict[str, Any]) -> Table:
-    """The rules under a setting, and whether those with a goal meet it."""
+    """A table of the rules under one setting, and whether rules with a goal meet it."""
 
     def goal(name: str, share: float) -> str:
         if name not in GOAL_RULES or setting != "T=1":
@@ -169,10 +169,10 @@ def table_of(setting: str, figures: dict[str, Any]) -> Table:
 
 
 def main(
-    vocab: Annotated[int, typer.Option(help="tokens of the vocabulary")] = VOCAB,
-    repeats: Annotated[int, typer.Option(min=1, help="rounds that count")] = REPEATS,
+    vocab: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = VOCAB,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = REPEATS,
 ) -> None:
-    """Measure the cost of a verdict by every rule, print it, and save it for the usual vocabulary."""
+    """Measure the cost of a verdict by every rule; print it, and save it for the default vocabulary."""
     console = Console()
     figures = {setting: measure(vocab, repeats, setting) for setting in SETTINGS}
     for setting, measured in figures.items():

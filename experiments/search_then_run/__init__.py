@@ -1,1 +1,1 @@
-"""What is measured before a run and between its prompts: traces, times, and the trees that follow."""
+"""What is measured before a run and between its prompts: traces, times, and the trees chosen from them."""

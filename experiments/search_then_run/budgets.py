@@ -1,4 +1,4 @@
-"""The best limits of a text source, on a trace of it."""
+"""Search for the best limits of a text source on a trace of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,25 +13,25 @@ from treespec.shape import TreeShape
 __all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]
 
 USUAL_SIZE = 16
-"""Nodes of a tree, the root included, where none are given."""
+"""Default number of nodes of a tree, including the root."""
 
 SAME_TEXTS = (
-    "chosen and valued on the same texts, of few limits: small differences may be chance; --latency ranks "
-    "by speed, with intervals"
+    "a few limits were compared, and chosen and evaluated on the same texts: small differences may be "
+    "chance; --latency ranks by speed, with intervals"
 )
 
 
 @dataclass(frozen=True)
 class FoundBudget:
-    """The best limits of a text source, on a trace of it.
+    """The best limits of a text source on a trace of it.
 
     Args:
-        config: as configs write them.
-        size: nodes that were given, the root included; a chain may have fewer.
-        tokens: per step.
-        nodes: verified in the mean step, the root included.
+        config: the limits as a config states them.
+        size: requested number of nodes, including the root; a chain may have fewer.
+        tokens: tokens per step.
+        nodes: mean number of nodes verified per step, including the root.
         chain: depth of the best chain within the same limits.
-        chain_tokens: of it, per step.
+        chain_tokens: tokens per step of that chain.
     """
 
     config: Mapping[str, Any]
@@ -43,14 +43,14 @@ class FoundBudget:
 
     @property
     def shape(self) -> TreeShape:
-        """There is none.
+        """A budget has no single shape.
 
         Raises:
-            ConfigError: saying what to write instead.
+            ConfigError: always; the message says what to write instead.
         """
         raise ConfigError(
-            "a budget has another tree at each step, and no file of a tree holds it: write "
-            f"`shape: {flow(self.config)}` into a config"
+            "a budget drafts a different tree at each step, so no tree file can hold it: write "
+            f"`shape: {flow(self.config)}` in a config"
         )
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class FoundBudget:
         ])  # fmt: skip
 
     def data(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The result as plain data."""
         return {
             "budget": dict(self.config),
             "tokens_per_step": self.tokens,
@@ -80,49 +80,48 @@ class FoundBudget:
 
 
 def flow(settings: Mapping[str, Any]) -> str:
-    """Settings as configs write them in one line."""
+    """Settings in the one-line form of configs."""
     return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
 def best_budget(
     trace: Trace, size: int | None, depth: int | None, branching: int | None
 ) -> FoundBudget:
-    """The depth and branching of most tokens per step; of equal ones the lowest.
+    """Find the depth and branching with the most tokens per step; ties go to the smallest limits.
 
     Args:
-        trace: of a text source.
-        size: nodes, the root included, which are not searched; None for `USUAL_SIZE`, or what the trace
-            holds if that is less.
-        depth: the most edges; None for what the trace holds.
-        branching: the most children of a node; likewise.
+        trace: trace of a text source.
+        size: nodes, including the root; not searched. None for `USUAL_SIZE`, or for the limit that the
+            trace was recorded with if that is smaller.
+        depth: maximum depth in edges; None for the limit of the trace.
+        branching: maximum number of children of a node; None for the limit of the trace.
 
     Raises:
-        ConfigError: if there is no room for a draft token.
+        ConfigError: if the limits leave no room for a draft token.
         InvalidTrace: if the limits are higher than those recorded.
     """
     drafts = trace.text_drafts
     assert drafts is not None
-    known = drafts.budget
-    size = min(USUAL_SIZE, known.size) if size is None else size
-    deepest = min(size - 1, known.depth if depth is None else depth)
+    recorded = drafts.budget
+    size = min(USUAL_SIZE, recorded.size) if size is None else size
+    deepest = min(size - 1, recorded.depth if depth is None else depth)
     if deepest < 1:
-        raise ConfigError(f"--size {size}, --depth {depth}: there is no room for a draft token")
+        raise ConfigError(f"--size {size}, --depth {depth}: these leave no room for a draft token")
     tried = [
         (replay_budget(trace, budget), budget)
         for deep in range(1, deepest + 1)
-        for wide in range(1, (known.branching if branching is None else branching) + 1)
+        for wide in range(1, (recorded.branching if branching is None else branching) + 1)
         if (budget := Budget(size if wide > 1 else deep + 1, deep, wide))
     ]
-    replayed, best = max(tried, key=lambda one: one[0].tokens_per_step)
-    chain, chained = max(
-        (one for one in tried if one[1].branching == 1), key=lambda one: one[0].tokens_per_step
-    )
+    chains = [pair for pair in tried if pair[1].branching == 1]
+    replayed, best = max(tried, key=lambda pair: pair[0].tokens_per_step)
+    chain_replayed, chain = max(chains, key=lambda pair: pair[0].tokens_per_step)
     config = {"kind": "budget", **asdict(best)}
     return FoundBudget(
         {key: config[key] for key in ("kind", "depth", "size", "branching")},
         size,
         replayed.tokens_per_step,
         replayed.nodes_per_step,
-        chained.depth,
-        chain.tokens_per_step,
+        chain.depth,
+        chain_replayed.tokens_per_step,
     )

@@ -1,4 +1,4 @@
-"""`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' words."""
+"""`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' formats."""
 
 import re
 from collections.abc import Sequence
@@ -47,20 +47,20 @@ __all__ = [
 ]
 
 CHOSEN_ON_OTHERS = (
-    "They are those of choosing a tree on some of the texts, on the others: mostly fewer than the replay "
-    "of this tree on all of them, on which it was chosen."
+    "They are cross-fitted: a tree is chosen on some of the texts and replayed on the others. That mostly "
+    "gives fewer tokens than replaying this tree on all texts, on which it was chosen."
 )
-"""Said of the tokens per step that are expected of a tree found on a trace."""
+"""Note on the expected tokens per step of a tree that was found on a trace."""
 
 LARGEST_DRAWN = 64
-"""Nodes up to which a tree is drawn."""
+"""Trees of up to this many nodes are drawn."""
 
 
 def rates_of(text: str) -> list[float] | list[list[float]]:
-    """Acceptance rates as they are typed: `0.6,0.2,0.1` by rank, levels apart by semicolons.
+    """Parse acceptance rates: `0.6,0.2,0.1` by rank, with semicolons between levels.
 
     Raises:
-        ConfigError: for what is not a number.
+        ConfigError: if a rate is not a number.
     """
     levels = []
     for level in text.split(";"):
@@ -68,19 +68,19 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
             levels.append([float(rate) for rate in level.split(",")])
         except ValueError:
             raise ConfigError(
-                f"rates = {brief(text)}, but they are numbers with commas between them, such as "
-                "0.6,0.2,0.1 (first child, second, third), and semicolons between levels"
+                f"rates = {brief(text)}, but expected numbers separated by commas, such as 0.6,0.2,0.1 "
+                "(first, second and third child), with semicolons between levels"
             ) from None
     return levels[0] if len(levels) == 1 else levels
 
 
 def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEstimate:
-    """Rates as they are typed, or those of a file: an estimate as JSON, or a trace.
+    """Rates as typed, or those of a file: an estimate as JSON, or a trace.
 
     Raises:
-        ConfigError: for what is neither, and for a file that holds no estimate.
+        ConfigError: if the text is neither, or the file holds no estimate.
     """
-    if is_there(text):  # also a folder, a device, a pipe: refused by name
+    if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return read_acceptance(Path(text))
     if text.endswith(".json"):
         require_there(text, "", "treespec estimate TRACE --out rates.json")
@@ -90,10 +90,10 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
 
 
 def read_source(text: str) -> Any:
-    """Rates as they are typed, those of an estimate as JSON, or a trace.
+    """Read rates as typed, an estimate as JSON, or a trace.
 
     Raises:
-        ConfigError, InvalidTrace: for what is none of them.
+        ConfigError, InvalidTrace: if the text is none of these.
     """
     if is_there(text) and Path(text).suffix == ".npz":
         return Trace.load(Path(text))
@@ -102,15 +102,15 @@ def read_source(text: str) -> Any:
 
 @dataclass(frozen=True)
 class FoundTree:
-    """The best tree of a size for acceptance rates, or on a trace.
+    """The best tree of a given size, for acceptance rates or on a trace.
 
     Args:
         shape: the tree.
-        tokens: expected per step.
-        chain: of as many nodes, as far as the depth allows.
-        chain_tokens: expected per step; None if the rates do not reach so deep.
-        form: the format that the tree is shown in.
-        notes: what limits the result.
+        tokens: expected tokens per step.
+        chain: a chain of as many nodes, or as many as the depth limit allows.
+        chain_tokens: expected tokens per step of the chain; None if the rates have too few levels.
+        form: the format in which the tree is shown.
+        notes: limits of the result.
     """
 
     shape: TreeShape
@@ -131,8 +131,8 @@ class FoundTree:
         return "\n".join([*lines, *dumped(self.shape, self.form), *self.notes])
 
     def data(self) -> dict[str, Any]:
-        """The same as plain data, with the format's words for the tree."""
-        made, shape = formats.dump(self.shape, self.form), self.shape
+        """The result as plain data, with the tree in the requested format."""
+        dump, shape = formats.dump(self.shape, self.form), self.shape
         return {
             "shape": {"parents": shape.parents, "size": shape.size, "depth": shape.depth},
             "expected_tokens": self.tokens,
@@ -140,10 +140,10 @@ class FoundTree:
             "notes": list(self.notes),
             "format": {
                 "name": self.form,
-                "content": made.content if isinstance(made.content, str) else None,
-                "counts_root": made.counts_root,
-                "lost": made.lost,
-                "notes": made.notes,
+                "content": dump.content if isinstance(dump.content, str) else None,
+                "counts_root": dump.counts_root,
+                "lost": dump.lost,
+                "notes": dump.notes,
             },
         }
 
@@ -151,51 +151,51 @@ class FoundTree:
 def search(
     rates: str, size: int | None, depth: int | None, branching: int | None, form: str
 ) -> FoundTree | FoundBudget:
-    """The best tree beside a chain: by replay of a trace, or under rates.
+    """Find the best tree, by replay of a trace or for given rates, and compare it with a chain.
 
     Args:
         rates: see `read_source`.
-        size: nodes, the root included; None for 16, or for what the trace of a text source holds if that
-            is less.
-        depth: the most edges.
-        branching: the most children of a node.
-        form: the format that the tree is shown in.
+        size: nodes, including the root; None for 16, or for the limit of a text source's trace if that is
+            smaller.
+        depth: maximum depth in edges.
+        branching: maximum number of children of a node.
+        form: the format in which the tree is shown.
     """
     require_within("--size", USUAL_SIZE if size is None else size, 1, MOST_NODES)
     require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
     require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
-    given = read_source(rates)
-    if isinstance(given, Trace) and given.text_drafts is not None:
-        return best_budget(given, size, depth, branching)
+    source = read_source(rates)
+    if isinstance(source, Trace) and source.text_drafts is not None:
+        return best_budget(source, size, depth, branching)
     size = USUAL_SIZE if size is None else size
-    if isinstance(given, Trace):
-        return _on_trace(given, size, depth, branching, form)
-    acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
+    if isinstance(source, Trace):
+        return _on_trace(source, size, depth, branching, form)
+    acceptance = source.rates if isinstance(source, AcceptanceEstimate) else source
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
     chain, table = TreeShape.chain(min(size - 1, depth or size - 1)), np.asarray(acceptance)
-    reached = table.ndim == 1 or len(table) >= chain.depth
-    worth = expected_tokens(chain, acceptance) if reached else None
+    deep_enough = table.ndim == 1 or len(table) >= chain.depth
+    chain_tokens = expected_tokens(chain, acceptance) if deep_enough else None
     tokens = expected_tokens(shape, acceptance)
-    notes = [f"note: {text}" for text in (RATES_ALONE, *getattr(given, "warnings", ()))]
-    return FoundTree(shape, tokens, chain, worth, form, notes)
+    notes = [f"note: {text}" for text in (RATES_ALONE, *getattr(source, "warnings", ()))]
+    return FoundTree(shape, tokens, chain, chain_tokens, form, notes)
 
 
 def _on_trace(
     trace: Trace, size: int, depth: int | None, branching: int | None, form: str
 ) -> FoundTree:
-    """The tree of most tokens per step on a trace: the fastest where every step takes the same time."""
-    alike = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
-    ranking = best_tree(trace, alike, sizes=[size], depth=depth, branching=branching)
-    first, chain = ranking.best, ranking.chain
-    # There are no rows to explain, and no intervals.
+    """The tree with the most tokens per step on a trace: the fastest if every step takes the same time."""
+    constant = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
+    ranking = best_tree(trace, constant, sizes=[size], depth=depth, branching=branching)
+    best, chain = ranking.best, ranking.chain
+    # Without rows and intervals, the notes on them are dropped.
     notes = [n for n in ranking.notes if n != CHOSEN and n not in ranking.on_intervals]
-    if first.size != size:
+    if best.size != size:
         raise ConfigError(
             f"--size {size}: the trace supports no tree with {size} nodes; {'; '.join(notes)}"
         )
     return FoundTree(
-        first.shape,
-        first.tokens_per_step.estimate,
+        best.shape,
+        best.tokens_per_step.estimate,
         TreeShape.chain(size - 1) if chain is None else chain.shape,
         None if chain is None else chain.tokens_per_step.estimate,
         form,
@@ -204,43 +204,42 @@ def _on_trace(
 
 
 def write_tree(shape: TreeShape, form: str, out: Path) -> str:
-    """Write a tree in a format, and say so.
+    """Write a tree in a format, and return a message that says so.
 
     Raises:
-        ConfigError: if it is plain decoding: there is no tree to write.
+        ConfigError: if the tree is the root alone (plain decoding), which is no tree to write.
     """
     if shape.size == 1:
         raise ConfigError(
             f"--out {out}: the first row is plain decoding, so there is no tree to write"
         )
-    made = formats.dump(shape, form)
-    write_new(out, made.content)
+    write_new(out, formats.dump(shape, form).content)
     return f"written: {out}, {shape.size} nodes, the root included, as {form}"
 
 
 def dumped(shape: TreeShape, form: str) -> list[str]:
-    """The tree in a format, and what the format leaves out."""
-    made = formats.dump(shape, form)
-    shown = made.content if isinstance(made.content, str) else f"{len(made.content)} bytes"
-    return [f"as {form}: {shown}", made.report()]
+    """Lines with the tree in a format and with what the format leaves out."""
+    dump = formats.dump(shape, form)
+    shown = dump.content if isinstance(dump.content, str) else f"{len(dump.content)} bytes"
+    return [f"as {form}: {shown}", dump.report()]
 
 
 def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[str, str]:
-    """What `treespec export` prints, and what the other tool's words leave out.
+    """Convert a tree; return what `treespec export` prints, and what the target format leaves out.
 
-    With `out` the tree goes to that file, and what is printed says so.
+    With `out` the tree is written to that file, and the first text says so.
 
     Raises:
-        ConfigError: if bytes are to be printed, or the file is there already.
+        ConfigError: if a binary format would be printed, or the file exists already.
     """
     if out is not None:
         require_new(out)
-    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", source):  # a name of a file, and no tree as text
+    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", source):  # the name of a file, not a tree as text
         require_there(source, "", "treespec search SOURCE --out tree.json")
     shape = formats.load(Path(source) if is_there(source) else source, form)
-    made = formats.dump(shape, into)
+    dump = formats.dump(shape, into)
     if out is None:
-        if isinstance(made.content, bytes):
+        if isinstance(dump.content, bytes):
             raise ConfigError(f"format {into} is binary: name a file with --out")
-        return made.content, made.report()
-    return write_tree(shape, into, out), made.report()
+        return dump.content, dump.report()
+    return write_tree(shape, into, out), dump.report()

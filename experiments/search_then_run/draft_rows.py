@@ -1,4 +1,4 @@
-"""Recording what the draft thinks along texts and off their path (`search.rates.draft_rows`)."""
+"""Record the draft's predictions along texts and off their path (`search.rates.draft_rows`)."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,22 +22,22 @@ from treespec.tree import Law, TreeShape
 __all__ = ["BEAM", "DEPTH", "record_draft_rows", "require_room_for_rows", "rows_of_position"]
 
 BEAM = 8
-"""Nodes of a level that have rows before a run, and children of each: more if a growth of the run asks."""
+"""Nodes per level with rows in the traces before a run, and children per row; growths may need more."""
 DEPTH = 8
-"""Levels that have rows, unless others are asked for."""
+"""Default number of levels that have rows."""
 
 
-class _Noted:
-    """The expansion whose rows are recorded, and what it saw of the last tree.
+class _RecordingGrowth:
+    """The growth whose rows are recorded; it remembers the shape and probabilities of the last tree.
 
     Args:
-        beam: nodes of a level that get children, and children of each.
+        beam: nodes per level that get children, and children of each.
         depth: levels that get children.
     """
 
     def __init__(self, beam: int, depth: int) -> None:
-        whole = 1 + beam + (depth - 1) * beam * beam
-        self._growth: Growth = Eagle2(beam, depth, whole)
+        all_nodes = 1 + beam + (depth - 1) * beam * beam
+        self._growth: Growth = Eagle2(beam, depth, all_nodes)
         self.max_depth = depth
         self.probs = torch.ones(1)
         self.shape = TreeShape((-1,))
@@ -52,20 +52,20 @@ class _Noted:
 
 
 def rows_of_position(beam: int, depth: int) -> int:
-    """Rows that are recorded at each position."""
+    """Number of rows that are recorded at each position."""
     return 1 + (depth - 1) * beam
 
 
 def require_room_for_rows(positions: int, beam: int, depth: int) -> None:
-    """Refuse rows that no file of a trace holds.
+    """Refuse rows that are too large for a trace file.
 
     Args:
-        positions: of all texts together, at most.
-        beam: children of a row, and rows of a level.
-        depth: levels.
+        positions: maximum number of positions of all texts together.
+        beam: children per row, and rows per level.
+        depth: number of levels.
 
     Raises:
-        InvalidTrace: with the sizes.
+        InvalidTrace: if the rows are too large; the message names the sizes.
     """
     integer("beam", beam, 1, InvalidTrace)
     integer("beam_depth", depth, 1, InvalidTrace)
@@ -73,8 +73,8 @@ def require_room_for_rows(positions: int, beam: int, depth: int) -> None:
     if size > LARGEST_FILE // 2:
         raise InvalidTrace(
             f"draft rows of {positions:,} positions, {depth} levels and {beam} children each take up to "
-            f"{size / 2**20:,.0f} MiB, more than the {LARGEST_FILE / 2**21:.0f} that a trace has room for: "
-            "record fewer or shorter texts, or a smaller --beam or --beam-depth"
+            f"{size / 2**20:,.0f} MiB, more than the {LARGEST_FILE / 2**21:.0f} MiB that a trace has room "
+            "for: record fewer or shorter texts, or use a smaller --beam or --beam-depth"
         )
 
 
@@ -89,29 +89,32 @@ def record_draft_rows(
     device: torch.device | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> DraftRows:
-    """What the draft thinks at each position of texts, and below it, by the drafter's own code.
+    """Record the draft's predictions at and below each position of texts, with the drafter's own code.
 
     Args:
-        draft: the draft's weights.
+        draft: the draft model.
         prompts: token ids of each prompt.
-        texts: the tokens after it.
-        sampling: of target and draft.
-        beam: nodes of a level that get a row, and children in each row.
-        depth: levels that have rows: growths of up to so many edges can be replayed.
-        device: of the draft; the CPU by default.
-        progress: told as each text begins.
+        texts: token ids that follow each prompt.
+        sampling: sampling settings of target and draft.
+        beam: nodes per level that get a row, and children per row.
+        depth: levels that have rows; growths of up to this depth can be replayed.
+        device: device of the draft; the CPU by default.
+        progress: called with a message as each text begins.
 
     Raises:
-        InvalidTrace: if that is more than a trace holds.
-        InvalidTree: if the vocabulary has fewer tokens than the beam.
+        InvalidTrace: if the rows are too large for a trace file.
+        InvalidTree: if the vocabulary has fewer than `beam` tokens.
         NonFiniteLogits: if the draft's logits are NaN or infinite.
     """
     require_room_for_rows(sum(map(len, texts)), beam, depth)
     counts: list[int] = []
     parts: dict[str, list[np.ndarray]] = {"parents": [], "ranks": [], "probs": []}
     text_ranks: list[int] = []
-    noted, coins = _Noted(beam, depth), TorchCoins(0)  # deterministic children need no coin
-    drafter = ModelDrafter(draft, noted, Law.DETERMINISTIC, sampling)
+    growth, coins = (
+        _RecordingGrowth(beam, depth),
+        TorchCoins(0),
+    )  # deterministic children need no coins
+    drafter = ModelDrafter(draft, growth, Law.DETERMINISTIC, sampling)
     with torch.inference_mode():
         for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             progress(f"draft rows of text {i + 1}/{len(texts)}")
@@ -119,17 +122,17 @@ def record_draft_rows(
             for token in text:
                 tree = drafter.propose(coins)
                 inner = tree.shape.internal
-                place = {node: row for row, node in enumerate(inner)}
+                row_of = {node: row for row, node in enumerate(inner)}
                 children = np.array([tree.shape.children[node] for node in inner])
-                above = [place[tree.shape.parents[node]] if node else -1 for node in inner]
+                above = [row_of[tree.shape.parents[node]] if node else -1 for node in inner]
                 parts["parents"].append(np.array(above))
                 parts["ranks"].append(np.array([tree.shape.ranks[node] for node in inner]))
-                parts["probs"].append(noted.probs.double().cpu().numpy()[children].clip(0, 1))
+                parts["probs"].append(growth.probs.double().cpu().numpy()[children].clip(0, 1))
                 first = [tree.token_ids[child] for child in children[0]]
                 text_ranks.append(first.index(token) if token in first else beam)
                 counts.append(len(inner))
-                none = Scores(torch.empty(0, 0))
-                drafter.commit(Step(tree, Verdict((0,), int(token)), none, (int(token),)))
+                no_scores = Scores(torch.empty(0, 0))
+                drafter.commit(Step(tree, Verdict((0,), int(token)), no_scores, (int(token),)))
     return DraftRows(
         offsets=np.concatenate([[0], np.cumsum(counts)]),
         text_ranks=np.array(text_ranks),

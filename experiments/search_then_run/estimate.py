@@ -35,10 +35,10 @@ __all__ = [
 
 
 LEVELS_SHOWN = 8
-"""Levels that are printed unless more are asked for."""
+"""Levels that are printed by default."""
 
 ABOUT = ("name", "models", "prompts_hash", "hardware", "versions", "seed")
-"""What an estimate tells of the run that it is from."""
+"""Facts about the run that an estimate repeats."""
 
 
 def estimate(
@@ -50,43 +50,42 @@ def estimate(
     starts: str | None = None,
     **options: Any,
 ) -> AcceptanceEstimate:
-    """The estimate of a trace's or a run's steps, its warnings kept in it.
+    """Estimate acceptance rates from a trace or from a run; warnings are stored in the estimate.
 
     Args:
         source: a trace (`.npz`), or the folder of a run.
-        method: of a run: the tree method whose steps count.
-        sampling: of a run: under this setting.
-        tree: what the rates are for, as `traces.read_shapes` reads it: one tree.
-        starts: of a trace: the tree whose steps alone count, in the same words.
+        method: for a run, the tree method whose steps count.
+        sampling: for a run, the sampling setting whose steps count.
+        tree: the one tree that the rates are for, as `replays.read_shapes` reads it.
+        starts: for a trace, the one tree whose steps alone count, in the same notation.
         options: see `treespec.search.estimate_acceptance`.
 
     Raises:
-        ConfigError, RunFolderError, InvalidTrace, InvalidLimit: naming the option or the file.
+        ConfigError, RunFolderError, InvalidTrace, InvalidLimit: if an option or a file is invalid; the
+            message names it.
     """
     for name in ("depth", "ranks"):
         if options.get(name) is not None:
             require_within(f"--{name}", options[name], 1, MOST_LEVELS)
-    wanted, begun = _shape("--for", tree), _shape("--starts", starts)
+    rates_for, steps_of = _shape("--for", tree), _shape("--starts", starts)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SmallSample
-        )  # they are in the estimate, and printed from there
-        known = _read(source, method, sampling)
-        return estimate_acceptance(known, tree=wanted, starts=begun, **options)
+        warnings.simplefilter("ignore", SmallSample)  # the estimate holds them, and prints them
+        records = _read(source, method, sampling)
+        return estimate_acceptance(records, tree=rates_for, starts=steps_of, **options)
 
 
 def calibration_error(source: Path) -> float | None:
-    """How far the draft's probabilities are from acceptance, in the mean over ten bins of them.
+    """The mean distance between the draft's probabilities and acceptance, over ten bins of probabilities.
 
-    The expected calibration error of `treespec.search.rates.reliability`, over all drafted children of
-    the kept positions.
+    This is the expected calibration error of `treespec.search.rates.reliability`, over all drafted children
+    of the kept positions.
 
     Args:
-        source: as of `estimate`.
+        source: a trace, or the folder of a run, as in `estimate`.
 
     Returns:
-        None unless it is a trace of deterministic children: others are not accepted with the draft's
-        probability.
+        The error, or None unless `source` is a trace of deterministic children: children of other laws are
+        not accepted with the draft's probability.
     """
     if source.is_dir():
         return None
@@ -98,41 +97,41 @@ def calibration_error(source: Path) -> float | None:
 
 
 def estimate_json(estimate: AcceptanceEstimate, error: float | None) -> str:
-    """The estimate as `treespec estimate --json` prints it: with `expected_calibration_error`, or null.
+    """The estimate as `treespec estimate --json` prints it, with `expected_calibration_error` (or null).
 
-    `AcceptanceEstimate.from_json` reads it, too.
+    `AcceptanceEstimate.from_json` reads this text too.
     """
     body = estimate.to_json().rstrip().removesuffix("}").rstrip()
     return f'{body},\n  "expected_calibration_error": {json.dumps(error)}\n}}'
 
 
 def estimate_table(estimate: AcceptanceEstimate, levels: int | None = None) -> Table:
-    """Rates with intervals and counts: a row for each child; by depth a row for each level.
+    """Rates with intervals and counts: a row for each child, or for each level of rates by depth.
 
     Args:
         estimate: the rates.
-        levels: to show, of those by depth; None for all.
+        levels: number of levels to show of rates by depth; None for all.
     """
     choices = [estimate.source, f"{estimate.interval} intervals"]
     choices += ["isotonic over ranks"] * estimate.monotone
     if estimate.shrinkage:
-        choices.append(f"levels drawn to their mean by {estimate.shrinkage:g} counts")
-    title, said = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
+        choices.append(f"levels shrunk to their mean by {estimate.shrinkage:g} counts")
+    title, caption = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
     if estimate.by == "depth":
         columns, rows = _level_columns(estimate), list(range(len(estimate.rates)))[:levels]
         title = f"{title}: rates by depth, and {estimate.level:.0%} intervals below them"
     else:
         columns, rows = _child_columns(estimate), list(range(len(estimate.rates)))
-    return Table("", columns, rows, title=title, said=said)
+    return Table("", columns, rows, title=title, said=caption)
 
 
 def levels_left_out(estimate: AcceptanceEstimate, levels: int | None) -> str | None:
-    """What `estimate_table` does not show of so many levels, as a sentence; None if it shows all."""
-    there = len(estimate.rates)
-    if estimate.by == "rank" or levels is None or there <= levels:
+    """A sentence that names the levels which `estimate_table` does not show; None if it shows all."""
+    count = len(estimate.rates)
+    if estimate.by == "rank" or levels is None or count <= levels:
         return None
-    last = f"Level {there} is" if there == levels + 1 else f"Levels {levels + 1} to {there} are"
-    return f"{last} not shown; --all shows every level, --json and --out hold them."
+    hidden = f"Level {count} is" if count == levels + 1 else f"Levels {levels + 1} to {count} are"
+    return f"{hidden} not shown; --all shows every level, and --json and --out contain them."
 
 
 def _child_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
@@ -150,7 +149,7 @@ def _child_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
 
 
 def _level_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
-    """The level, how many nodes there were with a first child, and a column for each child."""
+    """Columns of the level, the number of nodes that had a first child, and each child."""
 
     def column(child: int) -> Column[int]:
         def cell(level: int) -> Cell:
@@ -178,19 +177,20 @@ def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Rec
     if source.is_dir():
         if method is None or sampling is None:
             raise ConfigError(
-                f"{source} is a folder: name a tree and a setting of the run with --method and --sampling"
+                f"{source} is a folder: name a tree method and a sampling setting of the run with --method "
+                "and --sampling"
             )
         return counts_from_run(source, method, sampling)
     if method is not None or sampling is not None:
         raise ConfigError(
-            "--method and --sampling choose among the steps of a run: leave them out for a trace"
+            "--method and --sampling select steps of a run: leave them out for a trace"
         )
     require_there(source, "", RECORDING)
     return Trace.load(source)
 
 
 def _shape(option: str, text: str | None) -> TreeShape | None:
-    """The one tree that an option names."""
+    """The single tree that an option names; None without the option."""
     if text is None:
         return None
     try:
@@ -198,27 +198,30 @@ def _shape(option: str, text: str | None) -> TreeShape | None:
     except ConfigError as error:
         raise ConfigError(f"{option}{str(error).removeprefix('--shapes')}") from None
     if len(shapes) > 1:
-        raise ConfigError(f"{option} {text}: name one tree")
+        raise ConfigError(f"{option} {text}: name one tree, not {len(shapes)}")
     return shapes[0]
 
 
 def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
-    """The steps of a tree method under one sampling setting: tree and accepted nodes, by prompt.
+    """Read the steps of a tree method under one sampling setting: tree and accepted nodes, by prompt.
 
     Args:
-        folder: of a run, finished or not.
-        method: its name in the manifest.
+        folder: folder of a run, finished or not.
+        method: name of the method in the manifest.
         sampling: name of the setting, such as `T=0`.
 
     Raises:
-        RunFolderError: if the folder is no run, or `path_ranks` do not fit the method's tree.
-        ConfigError: if there is no such method or setting, the method has no fixed tree, or it has no step.
+        RunFolderError: if the folder is not a run, or `path_ranks` do not fit the method's tree.
+        ConfigError: if the method or setting does not exist, the method has no fixed tree, or it has no
+            steps.
     """
     run = RunRecords.load(folder)
     described = _method(run, method)
     names = [setting["name"] for setting in run.manifest["samplings"]]
     if sampling not in names:
-        raise ConfigError(f"sampling = {sampling!r}, but {folder} has {', '.join(names)}")
+        raise ConfigError(
+            f"sampling = {sampling!r}, but the settings of {folder} are: {', '.join(names)}"
+        )
     assert described.parents is not None
     shape = TreeShape(described.parents)
     setting = dict(run.manifest["samplings"][names.index(sampling)])
@@ -244,5 +247,5 @@ def _method(run: RunRecords, name: str) -> Method:
             return method
     names = ", ".join(repr(m.name) for m in trees) or "none"
     raise ConfigError(
-        f"method = {name!r}, but methods of {run.folder} with a fixed tree are: {names}"
+        f"method = {name!r}, but the methods of {run.folder} with a fixed tree are: {names}"
     )

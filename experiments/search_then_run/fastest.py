@@ -1,4 +1,4 @@
-"""`treespec search --latency` and `treespec regret`: which shape to use, and what a wrong one costs."""
+"""`treespec search --latency` and `treespec regret`: which shape to use, and what a wrong shape costs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from treespec.shape import TreeShape
 __all__ = ["Advised", "Regrets", "regrets", "search_fastest"]
 
 
-STATIC = "trees that grow were left out, since none is one tree that another place could use"
-"""Said of places whose trace would have told of them."""
+STATIC = "trees that grow were left out, since no other place could use them as one fixed tree"
+"""Note on places whose trace could rank growths too."""
 
 TIMES = "treespec profile CONFIG --out latency.json"
-"""Writes files of times."""
+"""The command that writes files of times."""
 
 
 @dataclass(frozen=True, eq=False)
 class Advised:
-    """Rankings by speed, one for each prefix and batch size that was asked for.
+    """Rankings by speed, one for each requested prefix and batch size.
 
     Args:
-        rankings: at least one.
-        form: the format that the first shape of the first ranking is shown in.
+        rankings: the rankings, at least one.
+        form: the format in which the first shape of the first ranking is shown.
     """
 
     rankings: tuple[Ranking, ...]
@@ -46,7 +46,7 @@ class Advised:
         """The first shape of the first ranking.
 
         Raises:
-            ConfigError: if it is a tree that grows or a budget, which no format of trees can hold.
+            ConfigError: if the shape is a growing tree or a budget, which no tree format can hold.
         """
         growth = self.rankings[0].best.growth
         if growth is not None:
@@ -54,8 +54,8 @@ class Advised:
             if growth.config.get("kind") != "budget":
                 name += ", a tree that grows"
             raise ConfigError(
-                f"the first row is {name}, and no file of a tree holds it: write "
-                f"`shape: {flow(growth.config)}` into a config"
+                f"the first row is {name}, and no tree file can hold it: write "
+                f"`shape: {flow(growth.config)}` in a config"
             )
         return self.rankings[0].best.shape
 
@@ -71,9 +71,9 @@ class Advised:
         return "\n".join([*lines, *dumped(self.shape, self.form)])
 
     def data(self) -> dict[str, Any]:
-        """The ranking as plain data; of several, `rankings`."""
-        made = [json.loads(ranking.to_json()) for ranking in self.rankings]
-        return made[0] if len(made) == 1 else {"rankings": made}
+        """The ranking as plain data; several rankings as `{"rankings": [...]}`."""
+        rankings = [json.loads(ranking.to_json()) for ranking in self.rankings]
+        return rankings[0] if len(rankings) == 1 else {"rankings": rankings}
 
 
 def search_fastest(
@@ -85,18 +85,18 @@ def search_fastest(
     batches: Sequence[int] = (),
     **options: Any,
 ) -> Advised:
-    """Trees, chains and plain decoding by predicted speed, over all that was measured.
+    """Rank trees, chains and plain decoding by predicted speed.
 
     Args:
-        sources: see `read_source`; of several, shapes are ranked together.
+        sources: see `read_source`; shapes of several sources are ranked together.
         latencies: files of `LatencyModel`: one for all sources, or one for each.
-        form: the format that the best tree is shown in.
-        prefixes: tokens before the tree; none for the middle one of those measured.
-        batches: texts at once; none for one.
+        form: the format in which the best tree is shown.
+        prefixes: numbers of tokens before the tree; empty for the middle one of those measured.
+        batches: numbers of texts decoded at once; empty for one.
         options: see `treespec.search.best_tree`.
 
     Raises:
-        ConfigError: naming the files.
+        ConfigError: if an option is out of bounds or the files do not fit; the message names them.
     """
     bounds = {
         "size": (1, MOST_NODES),
@@ -111,74 +111,75 @@ def search_fastest(
         require_within("--prefix", prefix, 0, LARGEST_NUMBER)
     for batch in batches:
         require_within("--batch", batch, 1, LARGEST_NUMBER)
-    known = _sources(sources, latencies)
+    pairs = _sources(sources, latencies)
     where = ", ".join(sources) + " with the times of " + ", ".join(map(str, latencies))
     try:
         rankings = [
-            best_tree_among(known, prefix=prefix, batch=batch, **options)
+            best_tree_among(pairs, prefix=prefix, batch=batch, **options)
             for batch in batches or (1,)
             for prefix in prefixes or (None,)
         ]
     except SearchError as error:
         raise ConfigError(f"{where}: {error}") from error
-    files = dict(zip([*latencies] * (len(sources) // len(latencies)), known.values(), strict=True))
-    said = [
+    files = dict(zip([*latencies] * (len(sources) // len(latencies)), pairs.values(), strict=True))
+    warnings = [
         passes_left_to_auto(f"the times of {path}", times) for path, (_, times) in files.items()
     ]
-    more = [f"caution: {text}" for text in said if text is not None]
-    return Advised(tuple(replace(one, notes=(*one.notes, *more)) for one in rankings), form)
+    cautions = [f"caution: {text}" for text in warnings if text is not None]
+    noted = tuple(replace(ranking, notes=(*ranking.notes, *cautions)) for ranking in rankings)
+    return Advised(noted, form)
 
 
 def _sources(
     sources: Sequence[str], latencies: Sequence[Path]
 ) -> dict[str, tuple[Any, LatencyModel]]:
-    """Acceptance and times by name: the file's, without what all have in common."""
+    """Acceptance and times by source; a source is named by its file's stem if all stems differ."""
     if len(latencies) not in (1, len(sources)):
         raise ConfigError(
             f"{len(sources)} sources, but --latency names {len(latencies)} files: give one for all, or one "
             "for each, in the same order"
         )
     if len(set(sources)) < len(sources):
-        raise ConfigError("a source is named twice: name each once")
+        raise ConfigError("the same source is named twice: name each source once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
     for path in latencies:
         require_there(path, "--latency", TIMES)
-    read = [read_source(source) for source in sources]
+    acceptances = [read_source(source) for source in sources]
     files = [*latencies] * (len(sources) // len(latencies))
-    known = {path: LatencyModel.load(path) for path in latencies}
-    for source, acceptance, path in zip(sources, read, files, strict=True):
-        _require_same_pair(source, acceptance, path, known[path])
+    times = {path: LatencyModel.load(path) for path in latencies}
+    for source, acceptance, path in zip(sources, acceptances, files, strict=True):
+        _require_same_pair(source, acceptance, path, times[path])
     return {
-        name: (acceptance, known[path])
-        for name, acceptance, path in zip(names, read, files, strict=True)
+        name: (acceptance, times[path])
+        for name, acceptance, path in zip(names, acceptances, files, strict=True)
     }
 
 
 def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyModel) -> None:
-    """Refuse times of other models than acceptance is of, where both name theirs.
+    """Refuse times and acceptance of different models, where both files name their models.
 
     Raises:
-        ConfigError: naming both files, both pairs, and the way out.
+        ConfigError: if the models differ; the message names both files, both pairs and the way out.
     """
     if (pairs := different_pairs(acceptance, times)) is not None:
         ours, theirs = pairs
         raise ConfigError(
-            f"{source} is of {ours}, but the times of {path} are of {theirs}: profile that pair "
-            "(`treespec profile`) and give --latency for each source, in their order; or, if its passes "
+            f"{source} is of {ours}, but the times of {path} are of {theirs}: profile the first pair "
+            "(`treespec profile`) and give --latency for each source, in the same order; or, if its passes "
             f"take as long, remove `models` from `about` in {path}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Regrets:
-    """What is lost by using a shape where another one is the best.
+    """The speed that is lost by using a shape where another shape is the best.
 
     Args:
-        places: where a shape is used.
-        rows: shapes by name, each with its regret at every place; None where it was not measured.
-        shapes: by the same names.
-        notes: what limits the result, and why a shape was not measured.
+        places: names of the places where a shape is used.
+        rows: by name of the shape, its regret at every place; None where it was not measured.
+        shapes: the shapes by the same names.
+        notes: limits of the result, and why a shape was not measured.
     """
 
     places: tuple[str, ...]
@@ -187,7 +188,7 @@ class Regrets:
     notes: tuple[str, ...]
 
     def table(self) -> Table:
-        """A row for each shape, a column for each place."""
+        """A table with a row for each shape and a column for each place."""
         names = list(self.rows)
 
         def cell(place: str, name: str) -> Cell:
@@ -200,10 +201,12 @@ class Regrets:
             Column[str]("depth", lambda name: str(self.shapes[name].depth)),
             *(Column[str](f"lost at {place}", _at(cell, place)) for place in self.places),
         ]
-        return Table("", columns, names, title="speed lost to the best shape of each place")
+        return Table(
+            "", columns, names, title="speed lost compared with the best shape of each place"
+        )
 
     def data(self) -> dict[str, Any]:
-        """The same as plain data, shares of the speed."""
+        """The regrets as plain data, as shares of the speed."""
         return {
             "regret": [
                 {
@@ -233,38 +236,44 @@ def regrets(
     batch: int = 1,
     max_size: int | None = None,
 ) -> Regrets:
-    """What the best shape of each place, plain decoding and named shapes lose at every place.
+    """Compute what the best shape of each place, plain decoding and named shapes lose at every place.
 
-    A place is a source with its times: another draft, temperature, kind of text or machine. See
-    `treespec.search.Ranking.regret`.
+    A place is a source with its times, so places may differ in draft, temperature, kind of text or machine.
+    See `treespec.search.Ranking.regret`.
 
     Args:
-        sources: see `read_source`. The same one may be named with several times.
-        latencies: see `search_fastest`; with one source, any number.
-        shapes: more shapes, as `traces.read_shapes` reads them.
+        sources: see `read_source`. A single source may be combined with several files of times.
+        latencies: see `search_fastest`; any number for a single source.
+        shapes: more shapes, as `replays.read_shapes` reads them.
         prefix: tokens before the tree; None for the middle one of those measured.
-        batch: texts at once.
+        batch: texts decoded at once.
         max_size: nodes of the largest tree.
 
     Raises:
-        ConfigError: naming the files.
+        ConfigError: if the files do not fit; the message names them.
     """
     named = {} if shapes is None else read_shapes(shapes)
     rankings = dict(_rankings(sources, latencies, prefix=prefix, batch=batch, max_size=max_size))
-    wanted = {
-        f"best of {place}: {one.best.label}": one.best.shape for place, one in rankings.items()
+    compared = {
+        f"best of {place}: {ranking.best.label}": ranking.best.shape
+        for place, ranking in rankings.items()
     }
-    wanted |= named | {"plain decoding": TreeShape.chain(0)}
-    notes = [f"{place}: {n}" for place, one in rankings.items() for n in one.notes if n != CHOSEN]
-    rows: dict[str, dict[str, Interval | None]] = {name: {} for name in wanted}
-    for name, shape in wanted.items():
-        for place, one in rankings.items():
+    compared |= named | {"plain decoding": TreeShape.chain(0)}
+    notes = [
+        f"{place}: {note}"
+        for place, ranking in rankings.items()
+        for note in ranking.notes
+        if note != CHOSEN
+    ]
+    rows: dict[str, dict[str, Interval | None]] = {name: {} for name in compared}
+    for name, shape in compared.items():
+        for place, ranking in rankings.items():
             try:
-                rows[name][place] = one.regret(shape)
+                rows[name][place] = ranking.regret(shape)
             except SearchError as error:
                 rows[name][place] = None
                 notes.append(f"{place}: {name} was not measured: {error}")
-    return Regrets(tuple(rankings), rows, wanted, tuple(notes))
+    return Regrets(tuple(rankings), rows, compared, tuple(notes))
 
 
 def _rankings(
@@ -273,21 +282,21 @@ def _rankings(
     if len(sources) == 1 and len(latencies) > 1:
         for path in latencies:
             require_there(path, "--latency", TIMES)
-        given = read_source(sources[0])
-        places = {path.stem: (given, LatencyModel.load(path)) for path in latencies}
+        shared = read_source(sources[0])
+        places = {path.stem: (shared, LatencyModel.load(path)) for path in latencies}
         for path in latencies:
-            _require_same_pair(sources[0], given, path, places[path.stem][1])
+            _require_same_pair(sources[0], shared, path, places[path.stem][1])
         if len(places) < len(latencies):
             raise ConfigError(
-                "--latency names files of the same name: rename them, to tell them apart"
+                "--latency names several files with the same name: rename them, to tell them apart"
             )
     else:
         places = _sources(sources, latencies)
     for place, (acceptance, times) in places.items():
         if isinstance(acceptance, Trace) and acceptance.text_drafts is not None:
             raise ConfigError(
-                f"{place}: the trace is of a text source, which brings its own continuations: no tree that "
-                "was tuned elsewhere can be given to it: compare its budgets (`treespec search --latency`)"
+                f"{place}: the trace is of a text source, which brings its own continuations, so it cannot "
+                "use a tree that was tuned elsewhere: compare its budgets (`treespec search --latency`)"
             )
         growths: tuple[str, ...] = ()
         if isinstance(acceptance, Trace) and acceptance.draft_rows is not None:

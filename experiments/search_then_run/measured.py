@@ -1,7 +1,7 @@
-"""What the `search` of a config measures before the run: how often children are accepted, and times.
+"""What the `search` of a config measures before the run: acceptance of children, and times.
 
-Where a method's trees grow by what the draft thinks, its traces also hold that, so that the report can hold
-what they were expected to do against what they did.
+For methods whose trees grow by the draft's predictions, the traces also hold these predictions, so that the
+report can compare expected with measured results.
 """
 
 import json
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 LARGEST_TIMED = 64
-"""Nodes up to which the target is timed, unless the config says otherwise."""
+"""Largest tree, in nodes, for which the target is timed by default."""
 
 
 def measure(
@@ -61,10 +61,11 @@ def measure(
     """Record traces and times, or take those that an interrupted start of the run left in the folder.
 
     Args:
-        known: of a config with `search`; of methods that wait, the stand-ins are recorded and timed.
+        known: an experiment whose config has `search`; methods that wait for measurements are recorded and
+            timed through their stand-ins.
         pair: the models.
-        lengths: tokens of the run's prompts.
-        records: in whose `search` everything is kept; each part is written when it is finished.
+        lengths: lengths of the run's prompts in tokens.
+        records: run folder; everything is stored in its `search`, each part as soon as it is finished.
         reporter: shows the progress.
     """
     config = known.config
@@ -84,7 +85,7 @@ def measure(
             rule = usual_rule(law, known.samplings[sampling])
             growing = _growing(known, sampling, law)
             more = ", and what growths decide by" * bool(growing)
-            reporter.note(f"recording what is accepted on other texts{more}: {sampling}, law {law}")
+            reporter.note(f"recording acceptance on other texts{more}: {sampling}, law {law}")
             record = partial(
                 trace,
                 measuring,
@@ -96,8 +97,7 @@ def measure(
                 console=reporter.console,
                 load=load,
             )
-            most = pair.draft.vocab_size
-            recorded = _with_room(record, growing, most, reporter.note)
+            recorded = _with_room(record, growing, pair.draft.vocab_size, reporter.note)
             records.keep(path, recorded.to_bytes())
         traces[sampling, str(law)] = Trace.load(path)
     path = records.search / "latency.json"
@@ -120,19 +120,19 @@ def measure(
 
 
 def _measured_shapes(config: Config, key: str) -> list[Any]:
-    """The shapes of methods in which this key asks for what is measured."""
+    """The shapes of methods in which this key is set to `measured`."""
     shapes = [getattr(method, "shape", None) for method in config.methods]
     return [shape for shape in shapes if getattr(shape, key, None) == MEASURED]
 
 
 def _named_prefixes(config: Config) -> list[int]:
-    """Prefix lengths at which methods ask for measured times."""
+    """Prefix lengths for which methods need measured times."""
     named = [getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency")]
     return [prefix for prefix in named if prefix is not None]
 
 
 def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
-    """What is recorded: the usual law of each setting, and every other that a method uses."""
+    """What is recorded: the usual law of each setting, and every other law that a method uses."""
     recordings = []
     for i, (name, sampling) in enumerate(known.samplings.items()):
         laws = [usual_law(sampling)]
@@ -150,7 +150,7 @@ def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
 
 
 class _Grows(NamedTuple):
-    """What replaying a growth needs: rows for a beam so wide, on so many levels."""
+    """What replaying a growth needs: rows for a beam of this width, on this many levels."""
 
     name: str
     beam: int
@@ -158,29 +158,29 @@ class _Grows(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Probabilities that are recorded at each position."""
+        """Number of probabilities that are recorded at each position."""
         return rows_of_position(self.beam, self.depth) * self.beam
 
 
 def _growing(known: Experiment, sampling: str, law: Law) -> list[_Grows]:
-    """The growths whose steps a trace can tell if it holds what they decide by; those that need most last.
+    """The growths that a trace with draft rows can replay, sorted by what they need, the largest need last.
 
-    Growths of plug-ins are left out, as reports do without plug-ins.
+    Growths of plug-ins are left out, since reports work without plug-ins.
     """
     growing = []
-    for asked, built in zip(known.config.methods, known.methods, strict=True):
-        shape = getattr(asked, "shape", None)  # what waits for a measurement has a stand-in
+    for method, built in zip(known.config.methods, known.methods, strict=True):
+        shape = getattr(method, "shape", None)  # methods that wait for measurements have stand-ins
         if not (built.by_pair and isinstance(shape, GrowthShape)):
             continue
         choice = built.choices[sampling]
-        told = choice.law is law is Law.DETERMINISTIC and by_member(str(choice.rule))
-        if told and not isinstance(built.tree, MarginalGrowth):
+        replayable = choice.law is law is Law.DETERMINISTIC and by_member(str(choice.rule))
+        if replayable and not isinstance(built.tree, MarginalGrowth):
             growing.append(_Grows(built.name, max(BEAM, _children(shape)), built.max_depth))
-    return sorted(growing, key=lambda one: one.entries)
+    return sorted(growing, key=lambda growth: growth.entries)
 
 
 def _children(shape: Any) -> int:
-    """The most children that a growth with these settings gives a node."""
+    """Maximum number of children that a growth with these settings gives a node."""
     if isinstance(shape, Eagle2Growth):
         return shape.k
     if isinstance(shape, EqualGrowthGrowth):
@@ -196,16 +196,17 @@ def _with_room(
     most: int,
     note: Callable[[str], None],
 ) -> Trace:
-    """A trace with what these growths decide by; of as many of them as there is room for.
+    """Record a trace that serves as many of these growths as the trace file has room for.
 
     Args:
         record: takes `beam` and `beam_depth`, and refuses them before anything is recorded.
-        growing: those that need most last.
-        most: children that a node can have.
-        note: told of each growth that is left out.
+        growing: the growths, the largest need last.
+        most: maximum number of children that a node can have.
+        note: called with a message for each growth that is left out.
     """
     while growing:
-        beam, depth = max(one.beam for one in growing), max(one.depth for one in growing)
+        beam = max(growth.beam for growth in growing)
+        depth = max(growth.depth for growth in growing)
         try:
             return record(beam=min(beam, most), beam_depth=depth)
         except (InvalidTrace, ContextOverflow, ConfigError) as error:  # a beam too wide
@@ -214,7 +215,7 @@ def _with_room(
 
 
 def _measuring_config(known: Experiment) -> Config:
-    """The config that is recorded and timed with: prompts of its own, stand-ins for what is searched."""
+    """The config for recording and timing: with prompts of its own, and stand-ins for searched shapes."""
     config = known.config
     assert config.search is not None
     return config.model_copy(

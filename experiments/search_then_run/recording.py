@@ -1,4 +1,4 @@
-"""Recording a trace (`search.Trace`): which drafted child was accepted at every position of texts."""
+"""Record a trace (`search.Trace`): which drafted child was accepted at every position of texts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -42,14 +42,21 @@ __all__ = [
 ]
 
 POSITIONS_BEYOND = 16
-"""Positions recorded after the end of each text: for steps of trees up to one edge deeper."""
+"""Positions recorded after the end of each text; they serve steps of trees up to one edge deeper."""
 POSITIONS_PER_PASS = 64
-"""Positions of a given text that run in one pass."""
+"""Positions of a given text that one pass scores."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """What was found at one position: which child was accepted, and the token that came out."""
+    """The record of one position.
+
+    Args:
+        rank: which child was accepted; the width if none.
+        token: the token that came out.
+        probs: the draft's probability of each child.
+        accepted: the exact probability that each child is accepted.
+    """
 
     rank: int
     token: int
@@ -59,12 +66,12 @@ class Position:
 
 @dataclass
 class Text:
-    """What was recorded of one text.
+    """The record of one text.
 
     Args:
-        tokens: that follow the prompt.
-        positions: what was found at each.
-        kept: positions that decoding keeps.
+        tokens: tokens that follow the prompt.
+        positions: the record of each position.
+        kept: number of positions that decoding keeps.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -73,19 +80,18 @@ class Text:
 
 
 class PositionRecorder(ABC):
-    """Goes through texts, and lets the rule decide over the children of each position alone.
+    """Walks through texts and applies the rule to the children of each position alone.
 
     Args:
-        target: the target's weights.
-        sampling: of target and draft.
+        target: the target model.
+        sampling: sampling settings of target and draft.
         law: how children are drawn.
-        rule: how they are accepted.
-        width: children at each position, at most.
+        rule: how children are accepted.
+        width: maximum number of children at each position.
 
     Raises:
-        InvalidTrace: for a rule whose acceptance depends on what hangs below or elsewhere, so that no
-            record can serve whole trees; or a law that depends on the number of children, with a rule that
-            does not.
+        InvalidTrace: if the rule's acceptance of a child depends on the rest of the tree, so that no record
+            can serve whole trees; or if the law, but not the rule, depends on the number of children.
         RefusedTree: if the rule does not cover the law.
     """
 
@@ -102,7 +108,7 @@ class PositionRecorder(ABC):
     def decode(
         self, prompt: Sequence[int], coins: Coins, stop: Stop, budget: int, beyond: int
     ) -> Text:
-        """Decode plainly, one pass of each model a position."""
+        """Decode plainly, with one pass of each model per position."""
         text, ids, over = Text(), list(prompt), False
         self._prefill(ids)
         while not over or len(text.tokens) < text.kept + beyond:
@@ -119,7 +125,7 @@ class PositionRecorder(ABC):
         self, prompt: Sequence[int], given: Sequence[int], coins: Coins, stop: Stop, budget: int,
         beyond: int,
     ) -> Text:  # fmt: skip
-        """Find what would be accepted along a given text, many positions in one pass."""
+        """Record what would be accepted along a given text, many positions per pass."""
         ids = [*prompt, *given[: budget + beyond]]
         first = len(prompt)
         ends = (n for n in range(1, len(ids) - first + 1) if n >= budget or stop(ids[: first + n]))
@@ -138,7 +144,7 @@ class PositionRecorder(ABC):
         return torch.tensor(tokens, dtype=torch.long, device=self._device)
 
     def _run(self, model: TreeModel, name: str, roots: Sequence[int]) -> Float[Tensor, "R V"]:
-        """The logits of a model after each of these tokens of the text."""
+        """Run a model on these tokens of the text; return the logits after each of them."""
         logits = model.run(self._row(roots), tuple(range(-1, len(roots) - 1)))
         require_finite(logits, name, range(len(roots)))
         model.keep(range(len(roots)))
@@ -146,10 +152,10 @@ class PositionRecorder(ABC):
 
     @abstractmethod
     def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
-        """Go on with a chain of tokens and decide after each of them."""
+        """Run a chain of tokens and decide after each of them."""
 
     def _decided(self, tree: TokenTree, row: Float[Tensor, "V"], coins: Coins) -> tuple[int, int]:
-        """Which child of the root was accepted, `width` if none, and the token that came out."""
+        """The rank of the accepted child of the root (`width` if none), and the token that came out."""
         verdict = self.rule(tree, _RootRow(row), coins)
         if not verdict.accepted:
             return self.width, verdict.bonus
@@ -157,19 +163,19 @@ class PositionRecorder(ABC):
 
 
 class Recorder(PositionRecorder):
-    """Draws children at a position from a draft model, by the drafter's own code.
+    """Draws the children of each position from a draft model, with the drafter's own code.
 
     Args:
-        target: the target's weights.
-        draft: the draft's.
-        sampling: of both.
+        target: the target model.
+        draft: the draft model.
+        sampling: sampling settings of both models.
         law: how children are drawn.
-        rule: how they are accepted.
-        width: children at each position.
+        rule: how children are accepted.
+        width: number of children at each position.
 
     Raises:
         InvalidTrace, RefusedTree: see `PositionRecorder`.
-        InvalidTree: if there are not so many children.
+        InvalidTree: if the vocabulary is too small for `width` children.
     """
 
     def __init__(
@@ -194,9 +200,10 @@ class Recorder(PositionRecorder):
         target_logits = self._run(self._target, "target", roots)
         draft_logits = self._run(self._draft, "draft", roots)
         deterministic = self.law is Law.DETERMINISTIC
-        # As the drafter scores what it does not draw: greedy settings could not tell the children apart.
-        plain = deterministic and self.sampling.greedy
-        draft = (Sampling() if plain else self.sampling)(draft_logits)
+        # The drafter scores children that it does not draw in the same way: under greedy settings all but
+        # the first would have probability 0.
+        unsampled = deterministic and self.sampling.greedy
+        draft = (Sampling() if unsampled else self.sampling)(draft_logits)
         if deterministic:
             drawn = top_k(draft_logits, self.width)
         else:
@@ -219,7 +226,7 @@ class Recorder(PositionRecorder):
 
 
 class _RootRow:
-    """The target's row at the root; below, any row: what is drawn there is not used."""
+    """The target's row at the root, and an arbitrary row below it, where the result is not used."""
 
     def __init__(self, row: Float[Tensor, "V"]) -> None:
         self._row = row
@@ -233,32 +240,36 @@ class _RootRow:
 def _acceptance(
     rule: Rule, shape: TreeShape, law: Law, sampling: Sampling
 ) -> ChildAcceptance | None:
-    """The rule's formula, None if it has none; unless no record can serve whole trees.
+    """Return the rule's acceptance formula, or None if it has none.
 
     Args:
-        rule: that decides.
-        shape: the children at one position.
-        law: how they are drawn.
-        sampling: of target and draft.
+        rule: the acceptance rule.
+        shape: the root and its children at one position.
+        law: how the children are drawn.
+        sampling: sampling settings of target and draft.
+
+    Raises:
+        InvalidTrace: if no record can serve whole trees.
+        RefusedTree: if the rule does not cover the law.
     """
     exact = rule.child_acceptance
     if not rule.lossless or (exact is None and rule.scope is not Scope.SIBLINGS):
-        other = rule.on_trees.get(law)
-        hint = f" (with one child it is '{other}': take that)" if other else ""
-        known = RULES.items()
-        traced = [name for name, rule in known if rule.child_acceptance]
-        siblings = [name for name, rule in known if rule.lossless and rule.scope is Scope.SIBLINGS]
+        tree_rule = rule.on_trees.get(law)
+        hint = f" (with one child it equals '{tree_rule}': use that)" if tree_rule else ""
+        rules = RULES.items()
+        traced = [name for name, rule in rules if rule.child_acceptance]
+        siblings = [name for name, rule in rules if rule.lossless and rule.scope is Scope.SIBLINGS]
         raise InvalidTrace(
             f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves many trees, so it needs a rule "
-            "whose acceptance of a child does not depend on what hangs below or elsewhere. For any tree: "
-            f"{', '.join(traced)}; for trees whose nodes all have as many children as are recorded: "
+            "whose acceptance of a child does not depend on the rest of the tree. Rules for any tree: "
+            f"{', '.join(traced)}; rules for trees whose nodes all have as many children as are recorded: "
             f"{', '.join(siblings)}"
         )
     if law.together and exact is not None:
-        apart = ", ".join(str(law) for law in Law if not law.together)
+        allowed = ", ".join(str(law) for law in Law if not law.together)
         raise InvalidTrace(
             f"law = '{law}' cannot be traced: how a child is drawn depends on how many there are; "
-            f"take one of {apart}"
+            f"use one of {allowed}"
         )
     if rule.one_hot and not sampling.greedy:
         raise InvalidTrace(
@@ -290,33 +301,33 @@ def record(
 ) -> Trace:
     """Record which of `width` drafted children is accepted at every position of texts.
 
-    Decoding goes one position a pass. Given texts (`follow`) run up to 64 positions a pass; at
-    temperature 0, texts that turn out to be the target's own give the trace that decoding gives.
+    Decoding records one position per pass. Given texts (`follow`) are recorded with up to 64 positions per
+    pass; at temperature 0, given texts that equal the target's own give the same trace as decoding.
 
     Args:
         pair: the models.
         prompts_ids: token ids of the prompts.
-        sampling: of target and draft.
-        law: how children are drawn: deterministic, iid or without replacement; of rules that look at all
-            siblings, theirs.
-        rule: greedy, naive, onehot, rrs or rrsw; or one that looks at all siblings, such as kseq.
-        width: children at each position: trees of up to so many children a node can be replayed; of rules
-            that look at all siblings, those whose nodes have exactly so many.
-        max_new_tokens: tokens of each text.
-        stop: when a text is over before that.
-        seed: of the coins, of which each text has its own.
-        follow: token ids after each prompt, at least one, instead of decoding.
-        beyond: positions recorded after the end of each text, as far as a given text goes on: steps of
+        sampling: sampling settings of target and draft.
+        law: how children are drawn: deterministic, iid or without replacement; for rules that look at all
+            siblings, a law that they cover.
+        rule: greedy, naive, onehot, rrs or rrsw; or a rule that looks at all siblings, such as kseq.
+        width: children at each position. Trees with up to `width` children per node can be replayed; for
+            rules that look at all siblings, only trees whose nodes have exactly `width` children.
+        max_new_tokens: maximum number of tokens of each text.
+        stop: decides whether a text ends earlier.
+        seed: seed of the coins; each text has coins of its own.
+        follow: token ids after each prompt, at least one, to follow instead of decoding.
+        beyond: positions recorded after the end of each text, as far as a given text continues; steps of
             trees up to `beyond + 1` deep then end as in a live run.
-        beam: nodes of a level whose children are recorded at each position, and how many of them, so that
+        beam: nodes per level whose children are recorded at each position, and children of each, so that
             growths can be replayed (`DraftRows`); 0 for none. Only for deterministic children.
-        beam_depth: levels of these: growths of up to so many edges can be replayed.
-        files: a number for the file that each prompt is an excerpt of; None if each stands for itself.
-        progress: told as each text begins.
+        beam_depth: levels of these nodes; growths of up to this depth can be replayed.
+        files: for each prompt, the number of the file it is an excerpt of; None if prompts are independent.
+        progress: called with a message as each text begins.
 
     Raises:
         InvalidTrace: if there is no prompt, a text to follow is missing or empty, one record cannot serve
-            all trees (see `Recorder`), or a beam is asked for that growths cannot use or no file holds.
+            all trees (see `Recorder`), or a beam is requested that growths cannot use or no file can hold.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see `treespec.decode`.
     """
     target, draft = pair.target, pair.draft
@@ -326,22 +337,22 @@ def record(
         if Law.of(law) is not Law.DETERMINISTIC:
             raise InvalidTrace(
                 f"beam = {beam} is for growths, which choose among deterministic children, but the law is "
-                f"'{Law.of(law)}': leave it out, or record with --law deterministic"
+                f"'{Law.of(law)}': leave out the beam, or record with --law deterministic"
             )
         require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), beam, beam_depth)
-    made = trace_of(
+    trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context,
         reach=beyond + beam_depth * bool(beam), max_new_tokens=max_new_tokens, stop=stop, seed=seed,
         follow=follow, beyond=beyond, files=files, progress=progress,
     )  # fmt: skip
     if not beam:
-        return made
-    texts = np.split(made.tokens, made.offsets[1:-1])
+        return trace
+    texts = np.split(trace.tokens, trace.offsets[1:-1])
     rows = record_draft_rows(
         draft, prompts_ids, [text.tolist() for text in texts], sampling=sampling, beam=beam,
         depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
     )  # fmt: skip
-    return replace(made, draft_rows=rows)
+    return replace(trace, draft_rows=rows)
 
 
 def trace_of(
@@ -359,21 +370,21 @@ def trace_of(
     files: Sequence[int] | None,
     progress: Callable[[str], None],
 ) -> Trace:
-    """Go through all texts with a recorder.
+    """Run a recorder over all texts and assemble the trace.
 
     Args:
-        recorder: of which each text is told.
+        recorder: records each text.
         prompts_ids: token ids of the prompts.
-        vocab_size: of the target.
-        context: positions of the models.
-        reach: positions after the end of each text that must fit in.
-        max_new_tokens: see `record`, as all that follow.
-        stop: when a text is over before that.
-        seed: of the coins.
+        vocab_size: vocabulary size of the target.
+        context: maximum context length of the models.
+        reach: positions after the end of each text that must fit into the context.
+        max_new_tokens: see `record`, as for all arguments below.
+        stop: decides whether a text ends earlier.
+        seed: seed of the coins.
         follow: token ids after each prompt.
         beyond: positions recorded after the end of each text.
-        files: a number for the file that each prompt is an excerpt of.
-        progress: told as each text begins.
+        files: for each prompt, the number of the file it is an excerpt of.
+        progress: called with a message as each text begins.
 
     Raises:
         InvalidTrace, EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see
@@ -401,7 +412,7 @@ def trace_of(
     }  # fmt: skip
     positions = [position for text in texts for position in text.positions]
     tokens = [token for text in texts for token in text.tokens]
-    # What came out at every position is what the texts go on with.
+    # The texts are the target's own if they continue with the token that came out at every position.
     targets_own = recorder.sampling.greedy and [p.token for p in positions] == tokens
     return Trace(
         offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
@@ -422,14 +433,14 @@ def trace_of(
 
 def _require_texts(prompts: Sequence[Any], follow: Sequence[Any] | None, beyond: int) -> None:
     if not len(prompts):
-        raise InvalidTrace("there is no prompt to record texts after")
+        raise InvalidTrace("there are no prompts: a trace needs at least one")
     integer("beyond", beyond, 0, InvalidTrace)
     if follow is None:
         return
     if len(follow) != len(prompts):
         raise InvalidTrace(
-            f"{len(prompts)} prompts, but {len(follow)} texts to follow: give one for each"
+            f"{len(prompts)} prompts, but {len(follow)} texts to follow: give one text per prompt"
         )
     for i, text in enumerate(follow):
         if not len(text):
-            raise InvalidTrace(f"follow[{i}] is empty: nothing goes on after prompt {i}")
+            raise InvalidTrace(f"follow[{i}] is empty: no text follows prompt {i}")

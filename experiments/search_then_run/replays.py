@@ -1,4 +1,4 @@
-"""`treespec replay`: any trees on recorded traces, as they are typed, and the tables of it."""
+"""`treespec replay`: replay trees named on the command line on recorded traces, and tabulate the result."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -36,10 +36,10 @@ from treespec.shape import TreeShape
 __all__ = ["RECORDING", "read_shapes", "replay_tables", "replay_traces"]
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
-"""Writes traces."""
+"""The command that writes traces."""
 
 MOST_NODES_TOGETHER = 2**18
-"""Nodes of all trees that are named at once."""
+"""Maximum number of nodes of all trees that one option names."""
 
 _TYPED = (
     "chain:4",
@@ -47,14 +47,14 @@ _TYPED = (
     "chains:2x4 (width x depth)",
     "expansion:3x2x1",
 )
-"""How trees are typed; those that are searched need rates."""
+"""How trees are typed. Kinds that are searched are missing: they need rates."""
 
 
 def read_shapes(text: str) -> dict[str, TreeShape]:
-    """Trees as they are typed: `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`, by these names.
+    """Parse trees such as `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`; the words are the keys.
 
     Raises:
-        ConfigError: saying which one is not a tree, and how trees are written.
+        ConfigError: if a word is not a tree; the message names it and says how trees are written.
     """
     shapes: dict[str, TreeShape] = {}
     nodes = 0
@@ -65,7 +65,7 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
             elif is_file(word):
                 shapes[word] = formats.load(Path(word))
             else:
-                raise ValueError("no such kind and no such file")
+                raise ValueError("neither a known kind of tree nor a file")
         except (TreespecError, ValueError) as error:
             known = ", ".join(_TYPED)
             raise ConfigError(
@@ -74,16 +74,17 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         nodes += shapes[word].size
         if nodes > MOST_NODES_TOGETHER:
             raise ConfigError(
-                f"--shapes: more than {MOST_NODES_TOGETHER:,} nodes up to {brief(word)}: name fewer trees"
+                f"--shapes: the trees up to {brief(word)} have more than {MOST_NODES_TOGETHER:,} nodes: "
+                "name fewer trees"
             )
     return shapes
 
 
 def _spelled_tree(word: str) -> TreeShape:
-    """The tree of a spelling; one that needs acceptance rates is none here.
+    """The tree that a word spells.
 
     Raises:
-        ValueError: saying what is wrong.
+        ValueError: if the word is wrong, or its tree needs acceptance rates; the message says which.
     """
     data = spelled(word)
     try:
@@ -98,10 +99,10 @@ def _spelled_tree(word: str) -> TreeShape:
 
 
 def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
-    """Growths and budgets as configs write them, `{kind: eagle2, k: 4, depth: 6, size: 16}`, by labels.
+    """Parse growths and budgets written as in configs, `{kind: eagle2, k: 4, depth: 6, size: 16}`.
 
     Raises:
-        ConfigError: saying which one is none, and how growths are written.
+        ConfigError: if a text is neither; the message names it and says how growths are written.
     """
     growths: dict[str, Growth | Budget] = {}
     for text in texts:
@@ -116,18 +117,18 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
                 growths[f"budget {growth.branching}x{growth.depth}, {growth.size}"] = growth
                 continue
             if not isinstance(shape, GrowthShape) or not isinstance(growth, Growth):
-                raise ValueError("it is no growth: name trees with --shapes")
+                raise ValueError("it is not a growth: name trees with --shapes")
             growths[LABELS[type(shape)](shape)] = growth
         except (TreespecError, ValueError) as error:
-            said = error
+            problem = error
             if isinstance(error, ValidationError):
-                said = problems(data, error, "it")[0]
-            raise ConfigError(f"--growth {brief(text)}: {said}; {_growths_near(data)}") from None
+                problem = problems(data, error, "it")[0]
+            raise ConfigError(f"--growth {brief(text)}: {problem}; {_growths_near(data)}") from None
     return growths
 
 
 def _growths_near(data: Any) -> str:
-    """How a growth is written that was meant like this."""
+    """A hint that shows how to write a growth of the kind that was meant."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
     return f"write it as configs do, such as '{EXAMPLES.get(str(kind), EXAMPLES['eagle2'])}'"
 
@@ -135,11 +136,11 @@ def _growths_near(data: Any) -> str:
 def replay_traces(
     paths: Sequence[Path], shapes: str | None, growths: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Replay trees and growths on traces: one row for each trace and tree, as plain data.
+    """Replay trees and growths on traces; return one row per trace and tree, as plain data.
 
     Raises:
-        ConfigError: if there is neither a tree nor a growth, or one is none.
-        InvalidTrace: naming the trace, if it does not hold what one of them needs.
+        ConfigError: if no tree or growth is named, or one of them is invalid.
+        InvalidTrace: if a trace lacks what a tree or growth needs; the message names the trace.
     """
     trees = {} if shapes is None else read_shapes(shapes)
     growing = read_growths(growths)
@@ -152,17 +153,18 @@ def replay_traces(
         try:
             replays = replay_many([trace], list(trees.values()))[0] if trees else []
             grown = {
-                name: replay_budget(trace, one)
-                if isinstance(one, Budget)
-                else replay_growth(trace, one)
-                for name, one in growing.items()
+                name: replay_budget(trace, growth)
+                if isinstance(growth, Budget)
+                else replay_growth(trace, growth)
+                for name, growth in growing.items()
             }
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
         rows += [
-            _row(str(path), trace, name, one) for name, one in zip(trees, replays, strict=True)
+            _row(str(path), trace, name, replay)
+            for name, replay in zip(trees, replays, strict=True)
         ]
-        rows += [_grown_row(str(path), trace, name, one) for name, one in grown.items()]
+        rows += [_grown_row(str(path), trace, name, replay) for name, replay in grown.items()]
     return rows
 
 
@@ -224,20 +226,21 @@ COLUMNS = (
 
 SURE = keyed("sure", "sure", ".1%")
 UNSURE = (
-    "sure: the share of steps that are those of a live run. In the others the growth asked for what hangs "
-    "below nodes that were not recorded, and it counts as worth nothing; a larger --beam records more."
+    "sure: the share of steps that are known to be those of a live run. In the other steps the growth "
+    "asked for nodes that were not recorded, and these count as worth nothing; a larger --beam records "
+    "more."
 )
 
 
 def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """The rows as a table for each trace."""
+    """One table for each trace."""
     tables = []
     for trace, of_trace in groupby(rows, key=lambda row: row["trace"]):
         replayed = list(of_trace)
-        one = replayed[0]
-        about = f"{one['sampling']}, {one['rule']} ({one['law']}), {one['texts']} texts"
+        first = replayed[0]
+        about = f"{first['sampling']}, {first['rule']} ({first['law']}), {first['texts']} texts"
         unsure = any(row["sure"] < 1 for row in replayed)
         columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
-        said = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
-        tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=said))
+        caption = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
+        tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=caption))
     return tables

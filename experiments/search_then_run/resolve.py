@@ -1,4 +1,4 @@
-"""From what was measured to trees: methods that ask for what is `measured` become methods with a tree."""
+"""Turn measurements into trees: methods whose shape is `measured` become methods with a tree."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -34,29 +34,31 @@ from treespec.whole_file import write_whole
 __all__ = ["resolve"]
 
 STATIC = (
-    "trees that grow were left out, since `best` stands for one shape: `treespec search` ranks them, too, "
+    "trees that grow were left out, since `best` stands for one shape; `treespec search` ranks them too, "
     "on the files in `search/`"
 )
-"""Said of what a config's search chose where the trace would have told of growths."""
+"""Note on the choice of a config's search where the trace could rank growths too."""
 
 Keep = Callable[[Path, str], object]
 
 
 def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None = None) -> Config:
-    """The config in which every method has its tree.
+    """Return the config in which every method has its tree.
 
-    A method whose tree depends on acceptance becomes one for each sampling setting, named after it; all of
-    them run under all settings, so that the run shows what a tree tuned for another one loses. What the
-    search for the fastest one said is kept beside the traces, in `best-<place of the sampling>.json`.
+    A method whose tree depends on acceptance becomes one method per sampling setting, named after the
+    setting. All of them run under all settings, so that the run shows what a tree tuned for another setting
+    loses. Rankings of the search for the fastest shape are written next to the traces, into
+    `best-<index of the setting>.json`.
 
     Args:
-        config: as the user wrote it.
+        config: the config as the user wrote it.
         measured: traces and times.
-        folder: where they are kept.
+        folder: folder with the traces and times.
         keep: writes a file there; `treespec.whole_file.write_whole` by default.
 
     Raises:
-        ConfigError: naming the method, if no tree fits its limits or what was measured does not cover it.
+        ConfigError: if no tree fits a method's limits, or the measurements do not cover the method; the
+            message names the method.
     """
     resolver = _Resolver(config, measured, folder, keep or write_whole)
     methods: list[Method] = []
@@ -79,10 +81,10 @@ class _Resolver:
     folder: Path
     write: Keep
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What rankings said, by sampling setting and method."""
+    """Summaries of rankings, by sampling setting and method."""
 
     def resolved(self, method: TreeMethod) -> Iterator[Method]:
-        """The method with its tree; one for each setting, if the tree depends on acceptance."""
+        """The method with its tree; one method per setting if the tree depends on acceptance."""
         shape, name = method.shape, method.name or label_of(method)
         for setting in self.config.samplings:
             label = f"{name} for {setting.name}"
@@ -91,28 +93,30 @@ class _Resolver:
                 yield _fixed(method, label, tree)
             elif isinstance(shape, BestShape):
                 ranking = self._best(shape, setting.name, method.law)
-                said = self._cautions(method, setting.name, ranking.best.shape)
-                ranking = replace(ranking, notes=(*ranking.notes, *said))
+                cautions = self._cautions(method, setting.name, ranking.best.shape)
+                ranking = replace(ranking, notes=(*ranking.notes, *cautions))
                 fixed = _fixed(method, label, ranking.best.shape)
                 of_setting = self.summaries.setdefault(setting.name, {})
                 of_setting[str(fixed.name)] = _summary(ranking)
                 yield fixed
             else:
                 growth = self._growth(shape, setting.name)
-                times_alone = getattr(shape, "calibration", None) != MEASURED
-                label = name if times_alone else f"{name}, calibrated for {setting.name}"
+                calibrated = getattr(shape, "calibration", None) == MEASURED
+                label = f"{name}, calibrated for {setting.name}" if calibrated else name
                 yield method.model_copy(update={"shape": growth, "name": label})
-                if times_alone:  # the same under every setting
+                if not calibrated:  # the same under every setting
                     return
 
     def keep(self) -> None:
-        """Write down what rankings said: a file for each setting that has some."""
+        """Write the summaries of rankings: one file for each setting that has rankings."""
         for place, setting in enumerate(self.config.samplings):
             if setting.name not in self.summaries:
                 continue
             path = self.folder / f"best-{place}.json"
             text = json.dumps(self.summaries[setting.name], indent=1) + "\n"
-            if not path.exists():  # of the trees that the run was started with
+            if (
+                not path.exists()
+            ):  # an existing file belongs to the trees that the run was started with
                 self.write(path, text)
 
     def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:
@@ -120,7 +124,7 @@ class _Resolver:
         return optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
 
     def _best(self, shape: BestShape, sampling: str, law: str | None) -> Ranking:
-        """Trees and chains by replay of what was recorded."""
+        """Rank trees and chains by replay of what was recorded."""
         times_measured = shape.latency == MEASURED
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
         prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
@@ -129,7 +133,7 @@ class _Resolver:
             return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
-        static = replace(recorded, draft_rows=None)  # a tree that grows is no shape
+        static = replace(recorded, draft_rows=None)  # a growing tree is not a shape
         ranking = best_tree(
             {usual: static},
             latency,
@@ -138,26 +142,26 @@ class _Resolver:
             depth=levels if shape.depth is None else min(shape.depth, levels),
             branching=shape.branching,
             prefix=prefix,
-            laws=[usual] if usual in latency.laws else None,  # also times of another setting
+            laws=[usual] if usual in latency.laws else None,  # times of another setting serve too
         )
         if recorded.draft_rows is None:
             return ranking
         return replace(ranking, notes=(*ranking.notes, STATIC))
 
     def _cautions(self, method: TreeMethod, sampling: str, tree: TreeShape) -> list[str]:
-        """What to know where the run decides by a rule that accepts otherwise than what was recorded."""
+        """Cautions for a method whose rule accepts differently from the recorded rule."""
         law = str(method.law or self.measured.default_law(sampling))
         rule = method.rule
-        other = rule and self.measured.of_other_rule(rule, sampling, law, tree)
-        if not other:
+        recorded_rule = rule and self.measured.of_other_rule(rule, sampling, law, tree)
+        if not recorded_rule:
             return []
         return [
-            f"caution: chosen by what rule {other} accepts, but rule {rule} of this method "
-            "accepts otherwise: leave the rule out, or compare named trees in a run"
+            f"caution: chosen by what rule {recorded_rule} accepts, but rule {rule} of this method "
+            "accepts differently: leave the rule out, or compare named trees in a run"
         ]
 
     def _growth(self, shape: Any, sampling: str) -> Any:
-        """The growth with files for what it wants measured."""
+        """The growth with files in place of what it wants measured."""
         update: dict[str, Any] = {}
         if getattr(shape, "latency", None) == MEASURED:
             update["latency"] = str(self.folder / "latency.json")
@@ -171,7 +175,7 @@ class _Resolver:
         return shape.model_copy(update=update)
 
     def _first_accepted(self) -> float:
-        """How often the most probable token is accepted, in the setting where that is most often.
+        """Acceptance rate of the most probable token, in the setting where this rate is highest.
 
         A growth is the same under all settings; where it does not pay even there, it need not draft.
         """
@@ -181,7 +185,7 @@ class _Resolver:
         return float(max(rates, default=1.0))
 
     def _calibrated(self, sampling: str, file: str) -> Path:
-        """A file with the map from the draft's probabilities to acceptance of deterministic children."""
+        """The file that maps the draft's probabilities to acceptance of deterministic children."""
         trace, path = self.measured.trace(sampling, str(Law.DETERMINISTIC)), self.folder / file
         assert trace is not None
         if not path.exists():
@@ -191,7 +195,7 @@ class _Resolver:
 
 
 def _fixed(method: TreeMethod, name: str, tree: TreeShape) -> Method:
-    """The method with this tree; plain decoding, if it is the root alone."""
+    """The method with this tree, or plain decoding if the tree is the root alone."""
     if tree.size == 1:
         return PlainMethod(kind="plain", name=f"{name}: plain decoding")
     shape = ParentsShape(kind="parents", parents=tree.parents)
@@ -199,7 +203,7 @@ def _fixed(method: TreeMethod, name: str, tree: TreeShape) -> Method:
 
 
 def _summary(ranking: Ranking) -> dict[str, Any]:
-    """What a ranking said, with its first rows, the best tree, the best chain and plain decoding."""
+    """A ranking as data, reduced to its first rows, the best tree, the best chain and plain decoding."""
     data = json.loads(ranking.to_json())
     ends = [row for row in (ranking.tree, ranking.chain, ranking.plain) if row is not None]
     shown = {*range(ROWS_SHOWN), *(ranking.rows.index(row) for row in ends)}

@@ -1,4 +1,4 @@
-"""Run an experiment, with or without a search: this is the `run` that commands and notebooks call."""
+"""The `run` that commands and notebooks call: run an experiment, with or without a search."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ __all__ = ["dry_run", "run"]
 _SEARCHING = Searching(measure, resolve)
 
 run = partial(runner.run, searching=_SEARCHING)
-"""`run.runner.run`, which knows nothing of searches, with all that a search takes."""
+"""`run.runner.run`, which knows nothing about searches, with the functions that a search needs."""
 
 dry_run = partial(dry.dry_run, searching=_SEARCHING)
-"""`run.dry_run.dry_run`, likewise."""
+"""`run.dry_run.dry_run` with the same functions."""

@@ -1,4 +1,4 @@
-"""Recording a trace of a text source: what it drafts at every position."""
+"""Record a trace of a text source: what it drafts at every position."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,12 +28,12 @@ __all__ = ["SourceRecorder", "record_source"]
 
 
 class SourceRecorder(PositionRecorder):
-    """Asks a text source what it drafts at each position.
+    """Records what a text source drafts at each position.
 
     Args:
-        target: the target's weights.
-        source: whose limits are the highest that can be replayed.
-        sampling: of the target.
+        target: the target model.
+        source: the text source; its limits are the highest that can be replayed.
+        sampling: sampling settings of the target.
         rule: how children are accepted.
 
     Raises:
@@ -50,9 +50,9 @@ class SourceRecorder(PositionRecorder):
 
     @property
     def drafts(self) -> TextDrafts:
-        """What was drafted at all positions so far."""
+        """The drafts of all positions so far."""
         limits, of_position = self._source.limits, self._drafts
-        drafts = [draft for some in of_position for draft in some]
+        drafts = [draft for position in of_position for draft in position]
         return TextDrafts(
             drafts=np.cumsum([0, *map(len, of_position)]),
             nodes=np.cumsum([0, *(len(draft.continuations.tokens) for draft in drafts)]),
@@ -78,22 +78,25 @@ class SourceRecorder(PositionRecorder):
             drafts = self._source.drafts()
             self._drafts.append(drafts)
             tree = proposed(drafts)
-            first = zip(tree.parents[1:], tree.tokens, strict=True)
-            children = [token for parent, token in first if parent == 0]
+            nodes = zip(tree.parents[1:], tree.tokens, strict=True)
+            children = [token for parent, token in nodes if parent == 0]
             shape = TreeShape((-1, *(0 for _ in children)))
             level = TokenTree(shape, torch.tensor([root, *children]), None, Law.DETERMINISTIC)
             rank, token = self._decided(level, row, coins)
             exact = self._acceptance(row, None, children) if self._acceptance else []
-            none = (0.0,) * self.width  # how probable they are, the drafts say once all are there
-            yield Position(rank, token, none, (*exact, *none[len(children) :]))
+            zeros = (
+                0.0,
+            ) * self.width  # `_probs` computes the probabilities from all drafts at the end
+            yield Position(rank, token, zeros, (*exact, *zeros[len(children) :]))
 
 
 def _probs(drafts: TextDrafts) -> Float[np.ndarray, "T width"]:
-    """How probable the children of the root are at every position, within the limits recorded."""
+    """The probabilities of the root's children at every position, within the recorded limits."""
     probs = np.zeros((drafts.positions, drafts.budget.branching))
-    first = np.flatnonzero(drafts.drafted(drafts.budget) & (drafts.above < 0))
-    of = drafts.draft_of[first]
-    probs[drafts.position_of[of], drafts.ranks[first]] = drafts.counts[first] / drafts.seen[of]
+    children = np.flatnonzero(drafts.drafted(drafts.budget) & (drafts.above < 0))
+    draft = drafts.draft_of[children]
+    shares = drafts.counts[children] / drafts.seen[draft]
+    probs[drafts.position_of[draft], drafts.ranks[children]] = shares
     return probs
 
 
@@ -116,24 +119,24 @@ def record_source(
     files: Sequence[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
-    """Record what a text source drafts at every position, and what is accepted of it.
+    """Record what a text source drafts at every position, and which of its drafts are accepted.
 
-    What it drafts is a function of the text, so that the record serves every budget within the source's
-    limits (`treespec.search.rates.budget_replay`).
+    The drafts are a function of the text, so the record serves every budget within the source's limits
+    (`treespec.search.rates.budget_replay`).
 
     Args:
-        target: the target's weights.
-        source: with limits as high as any that will be asked for.
+        target: the target model.
+        source: the text source, with limits as high as any that will be replayed.
         prompts_ids: token ids of the prompts.
-        sampling: of the target.
+        sampling: sampling settings of the target.
         rule: greedy, naive or onehot.
-        max_new_tokens: tokens of each text.
-        stop: see `treespec.experiments.search_then_run.recording.record`, as all that follow.
-        seed: of the coins.
-        follow: token ids after each prompt, instead of decoding.
+        max_new_tokens: maximum number of tokens of each text.
+        stop: see `treespec.experiments.search_then_run.recording.record`, as for all arguments below.
+        seed: seed of the coins.
+        follow: token ids after each prompt, to follow instead of decoding.
         beyond: positions recorded after the end of each text.
-        files: a number for the file that each prompt is an excerpt of.
-        progress: told as each text begins.
+        files: for each prompt, the number of the file it is an excerpt of.
+        progress: called with a message as each text begins.
 
     Raises:
         InvalidTrace, RefusedTree, EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow,
@@ -141,10 +144,10 @@ def record_source(
     """
     recorder = SourceRecorder(target, source, sampling=sampling, rule=rule)
     context = min(target.max_length, source.max_length)
-    made = trace_of(
+    trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context, reach=beyond,
         max_new_tokens=max_new_tokens, stop=stop, seed=seed, follow=follow, beyond=beyond, files=files,
         progress=progress,
     )  # fmt: skip
     drafts = recorder.drafts
-    return replace(made, text_drafts=drafts, probs=_probs(drafts))
+    return replace(trace, text_drafts=drafts, probs=_probs(drafts))

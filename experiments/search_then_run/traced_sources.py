@@ -1,4 +1,4 @@
-"""Which draft sources can be recorded position by position, and what is asked of each."""
+"""Decide which draft sources can be recorded position by position, and what is recorded of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ REASONS: Mapping[type[Settings], str] = {
     TokenRecyclingDraft: f"{LIVE_ONLY}: {RUN_IT}",
     LookaheadDraft: f"{LIVE_ONLY}: {RUN_IT}",
     JacobiDraft: f"{LIVE_ONLY}: {RUN_IT}",
-    CascadeDraft: "what it drafts are the tokens of its first model, whatever drafts for that: record a "
-    "chain of this model",
-    MergeDraft: "its sources share out the nodes of a tree anew for every budget: record them one by one, "
+    CascadeDraft: "its draft tokens are those of its first model, whatever drafts for that model: record a "
+    "chain of that model",
+    MergeDraft: "how it divides nodes among its sources depends on the budget: record each source alone, "
     f"and {RUN_IT}",
 }
-"""Why no record of a source can serve many trees."""
+"""Why one trace of such a source cannot serve many trees."""
 
 BARE_MODELS = (ModelDrafter, EarlyExit, LayerSkip)
-"""What a record of their model tells all of. Other kinds of them may draft in another way."""
+"""Drafters that a trace of their model describes completely. Subclasses may draft differently."""
 
 
 @dataclass(frozen=True)
 class TracedPair:
-    """The target, and what drafts instead of the pair's draft model."""
+    """The target, and the model that drafts instead of the pair's draft model."""
 
     target: TreeModel
     draft: TreeModel
 
 
 def require_traceable(method: BuiltMethod) -> None:
-    """Refuse a source that depends on earlier trees, before a model is loaded.
+    """Refuse a source that no trace can serve, before a model is loaded.
 
     Raises:
-        ConfigError: naming the source and the reason.
+        ConfigError: if the method's source is in `REASONS`; the message names it and the reason.
     """
     assert isinstance(method.config, TreeMethod)
     draft = method.config.draft
@@ -58,31 +58,32 @@ def require_traceable(method: BuiltMethod) -> None:
 
 
 def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingSource | TracedPair:
-    """What is recorded of a method that does not draft with the pair's draft model.
+    """Return what to record for a method that does not draft with the pair's draft model.
 
     Args:
-        method: a traceable one.
-        sampling: name of the setting.
-        pair: with the draft models of the method.
+        method: a method that passed `require_traceable`.
+        sampling: name of the sampling setting.
+        pair: the models, including the draft models of the method.
 
     Returns:
-        A text source itself; else target and draft, if the draft is a model or a part of the target.
+        The source itself if it is a text source; target and draft if the draft is a model or a part of the
+        target.
 
     Raises:
-        ConfigError: if it is neither, or drafts with a model in a way of its own.
-        TreespecError: if the source cannot be made.
+        ConfigError: if it is neither, or if it drafts with a model in a way of its own.
+        TreespecError: if the source cannot be built.
     """
-    made = method.drafter(pair, sampling)
-    if isinstance(made, MatchingSource):
-        return made
+    drafter = method.drafter(pair, sampling)
+    if isinstance(drafter, MatchingSource):
+        return drafter
     assert isinstance(method.config, TreeMethod)
-    bare = type(made) in BARE_MODELS
-    if isinstance(made, ModelDrafter) and bare and not isinstance(method.tree, Budget):
-        return TracedPair(pair.target, made.given)
-    if isinstance(made, ModelDrafter) and not bare:
+    bare = type(drafter) in BARE_MODELS
+    if isinstance(drafter, ModelDrafter) and bare and not isinstance(method.tree, Budget):
+        return TracedPair(pair.target, drafter.given)
+    if isinstance(drafter, ModelDrafter) and not bare:
         raise ConfigError(
             f"--method {method.name!r}: {source_of(method.config.draft).name} cannot be traced: it drafts "
-            f"with a {type(made).__name__}, which may draft otherwise than its model alone does: {RUN_IT}"
+            f"with a {type(drafter).__name__}, which may not draft as its model alone does: {RUN_IT}"
         )
     raise ConfigError(
         f"--method {method.name!r}: {source_of(method.config.draft).name} cannot be traced: what it drafts "

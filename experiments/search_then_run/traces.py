@@ -1,4 +1,4 @@
-"""`treespec trace`: record what is accepted once, so that any tree can be tried on it (`replays`)."""
+"""`treespec trace`: record once what is accepted, so that any tree can be replayed on it (`replays`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -55,25 +55,25 @@ def trace(
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Trace:
-    """Record a trace on the pair, prompts and one sampling setting of a config.
+    """Record a trace with the models, the prompts and one sampling setting of a config.
 
     Args:
-        config: its methods do not matter unless `method` names one.
-        sampling: name of the setting, such as `T=1`; not needed if there is one only.
-        method: record its draft source, with its law and rule; of a text source, within its
-            budget. By default the pair's draft model.
-        law: how children are drawn; else as `treespec run` chooses it for trees.
-        rule: how they are accepted; likewise.
+        config: the config; its methods do not matter unless `method` names one.
+        sampling: name of the setting, such as `T=1`; needed only if the config has several.
+        method: record the draft source of this method, with its law and rule; a text source is recorded
+            within its budget. By default, record the pair's draft model.
+        law: how children are drawn; by default as `treespec run` chooses it for trees.
+        rule: how children are accepted; by default as `treespec run` chooses it for trees.
         width: children at each position.
-        beyond: positions after the end of each text.
-        follow: do not decode: follow the prompts' own texts beyond `prompts.tokens`.
-        beam: what growths need besides: children of so many nodes a level; 0 for none.
-        beam_depth: levels of these.
+        beyond: positions recorded after the end of each text.
+        follow: do not decode, but follow the prompts' own texts beyond `prompts.tokens`.
+        beam: for growths, also record the children of this many nodes per level; 0 for none.
+        beam_depth: number of levels with such children.
         console: where progress is shown; nowhere by default.
-        load: gives the models.
+        load: loads the models.
 
     Raises:
-        ConfigError: if there is no such setting or method, its source cannot be recorded, or there is
+        ConfigError: if the setting or method does not exist, its source cannot be recorded, or there is
             nothing to follow.
         InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
         `treespec.experiments.run.runner.run`.
@@ -96,7 +96,7 @@ def trace(
     )
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
-    given = _continuations(config, raw, prompts, pair) if follow else None
+    continuations = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
     if config.stop_strings:
         stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
@@ -105,7 +105,7 @@ def trace(
         settings: dict[str, Any] = {
             "sampling": Sampling(**setting.model_dump()), "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
-            "follow": given, "beyond": beyond, "files": _files_of(raw), "progress": begin,
+            "follow": continuations, "beyond": beyond, "files": _files_of(raw), "progress": begin,
         }  # fmt: skip
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
@@ -116,18 +116,18 @@ def trace(
 
 
 def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
-    """Refuse for a text source what only draft models have."""
+    """Refuse options that only draft models have for a method with a text source."""
     if not isinstance(method.tree, Budget):
         return
     if width != WIDTH:
         raise ConfigError(
             f"--width {width}: {method.name!r} brings its own continuations, as many as its budget allows: "
-            "omit --width"
+            "leave out --width"
         )
     if beam:
         raise ConfigError(
-            f"--beam {beam} is for growths, which a draft model feeds, but {method.name!r} brings its own "
-            "continuations: leave it out"
+            f"--beam {beam} is for growths of a draft model's trees, but {method.name!r} brings its own "
+            "continuations: leave out --beam"
         )
 
 
@@ -138,17 +138,17 @@ def _setting(config: Config, name: str | None) -> SamplingConfig:
     if name not in names:
         problem = "the config has several samplings" if name is None else f"no sampling {name!r}"
         raise ConfigError(
-            f"{problem}: choose one with --sampling, of {', '.join(map(repr, names))}"
+            f"{problem}: use --sampling to choose one of {', '.join(map(repr, names))}"
         )
     return config.samplings[names.index(name)]
 
 
 def _named_method(config: Config, name: str) -> BuiltMethod:
-    """The tree method of a name."""
+    """The tree method with this name."""
     built = {method.name: method for method in build(config).methods if method.kind == "tree"}
     if name not in built:
         names = ", ".join(map(repr, built)) or "none"
-        raise ConfigError(f"no tree method {name!r} in the config (there: {names})")
+        raise ConfigError(f"the config has no tree method {name!r} (tree methods: {names})")
     return built[name]
 
 
@@ -160,46 +160,46 @@ def _choice(
     rule: str | None,
     width: int,
 ) -> Choice:
-    """Law and rule, as the builder chooses them."""
+    """The law and rule that the builder chooses."""
     if method is None:
         shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
         tree = TreeMethod(kind="tree", shape=shape)
         tree = tree.model_copy(
             update={"law": law, "rule": rule}
-        )  # the builder says which are known
+        )  # the builder refuses unknown names
         only = config.model_copy(update={"methods": (tree,), "samplings": (setting,)})
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
-        raise ConfigError("--method brings its law and rule: leave out --law and --rule")
+        raise ConfigError("--method sets the law and the rule: leave out --law and --rule")
     choice = method.choices[setting.name]
-    # A trace has siblings.
+    # A trace has siblings: take the rule that trees use.
     return replace(choice, rule=choice.rule.on_trees.get(choice.law, choice.rule))
 
 
 def _continuations(
     config: Config, raw: Sequence[RawPrompt], prompts: Sequence[Prompt], pair: "Pair"
 ) -> list[list[int]]:
-    """How the prompts' texts go on where the prompts end."""
+    """The token ids of the prompts' own texts after the end of each prompt."""
     cut = config.prompts.tokens
     if cut is None:
         raise ConfigError(
-            "--follow needs texts that go on after the prompts: set prompts.tokens, which cuts these off"
+            "--follow needs texts that continue after the prompts: set prompts.tokens, which cuts them off"
         )
-    whole = config.prompts.model_copy(update={"tokens": None})
-    texts = [list(prompt.ids) for prompt in encode(raw, whole, pair.tokenizer)]
+    uncut = config.prompts.model_copy(update={"tokens": None})
+    texts = [list(prompt.ids) for prompt in encode(raw, uncut, pair.tokenizer)]
     for text, prompt in zip(texts, prompts, strict=True):
         if text[: len(prompt.ids)] != list(prompt.ids):
             raise ConfigError("--follow takes plain texts: set prompts.chat_template=false")
         if len(text) == len(prompt.ids):
             raise ConfigError(
                 f"{prompt.where}: nothing follows the first {len(text)} tokens (prompts.tokens = {cut}): "
-                "take fewer, or longer texts"
+                "lower prompts.tokens, or use longer texts"
             )
     return [text[len(prompt.ids) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
 def _files_of(prompts: Sequence[RawPrompt]) -> list[int] | None:
-    """A number for the file that each prompt is an excerpt of; None if they are none."""
+    """For each prompt, the number of the file it is an excerpt of; None if they are not excerpts."""
     files = [prompt.file for prompt in prompts]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(files))}
     return None if None in numbers else [numbers[name] for name in files]
@@ -212,14 +212,14 @@ def _described(
     prompts_hash: str,
     method: BuiltMethod | None,
 ) -> Trace:
-    """The trace with all that a reader may ask about where it is from.
+    """The trace with a description of its origin in `about`.
 
     Args:
-        trace: as it was recorded.
-        config: that it was recorded by.
-        setting: of it.
-        prompts_hash: of the prompts.
-        method: whose source it is, if that is not the pair's draft model.
+        trace: the trace as recorded.
+        config: the config that it was recorded with.
+        setting: the sampling setting.
+        prompts_hash: hash of the prompts.
+        method: the method whose source was recorded, if that is not the pair's draft model.
     """
     data = config_data(config)
     more = {
@@ -235,7 +235,7 @@ def _described(
         assert isinstance(method.config, TreeMethod)
         more["draft"] = method.config.draft.model_dump(mode="json")
         models = {key: value for key, value in data["models"].items() if key != "draft"}
-        # Times of the pair's draft model are not those of another one.
+        # Times of the pair's draft model do not apply to another draft.
         replaced = (
             {}
             if isinstance(method.tree, Budget)

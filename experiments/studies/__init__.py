@@ -1,1 +1,1 @@
-"""Questions asked of the embedded pair: how far predictions, rules and intervals may be trusted."""
+"""Studies on the embedded pair: how far predictions, acceptance rules and intervals can be trusted."""

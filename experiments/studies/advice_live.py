@@ -1,4 +1,4 @@
-"""Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
+"""Compare advice with live runs: predicted tokens per step, and the chosen shape among the others."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -48,38 +48,41 @@ PAIRS = {
         "draft_passes: eager}",
     ),
 }
-"""Targets of three sizes, by what they override in the config `search_then_run`; and one that drafts for
-itself, where plain decoding is the fastest: everything is accepted, and a level costs what a pass does."""
+"""Overrides of the config `search_then_run`: targets of three sizes, and a target that drafts for itself.
+
+For the last one plain decoding is the fastest: every draft is accepted, and a level costs as much as a
+pass.
+"""
 
 
 def live(
     trace: Trace, latency: LatencyModel, shapes: Mapping[str, TreeShape], texts: int | None = None
 ) -> dict[str, Any]:
-    """Predicted tokens per step over those of live runs, on the trace's own texts and on what follows them.
+    """Compare predicted tokens per step with live runs, on the trace's own texts and on later ones.
 
-    On the trace's own places the difference is that between replay and decoding (steps begin elsewhere at
-    temperature 1; a run's last step is cut). What follows in the same files is other text, whose
-    difference from the trace's is in the second figure, too.
+    On the trace's own texts the difference is that between replay and decoding (steps begin elsewhere at
+    temperature 1; a run's last step is cut). The texts that follow in the same files are other texts, so
+    the second figure also contains their difference from the trace's texts.
 
-    How large a target was made changes no token, so that the runs are of the smallest one.
+    Enlarging a target changes no token, so the live runs use the smallest target.
 
     Args:
-        trace: with what it was recorded on in `about`.
-        latency: times that it is searched with.
-        shapes: besides the advised one, by name.
-        texts: how many are decoded; by default as many as the trace has.
+        trace: a trace whose `about` says what it was recorded on.
+        latency: times for the search.
+        shapes: shapes besides the advised one, by name.
+        texts: number of texts to decode; by default as many as the trace has.
     """
     prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
     pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "enlarge": None}))
     ranking = best_tree(trace, latency)
     first = first_drafted(ranking)
-    asked = {"advised": (first.shape, first.law)}
-    asked |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
-    most = prompts.count if texts is None else texts
+    compared = {"advised": (first.shape, first.law)}
+    compared |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
+    count = prompts.count if texts is None else texts
     after = following(prompts, int(trace.about["max_new_tokens"]))
     return {
         where: _errors(
-            trace, ranking, asked, pair, encode(read_prompts(part)[:most], part, pair.tokenizer)
+            trace, ranking, compared, pair, encode(read_prompts(part)[:count], part, pair.tokenizer)
         )
         for where, part in (("the trace's own texts", prompts), ("what follows them", after))
     }
@@ -92,7 +95,7 @@ def _errors(
     pair: Pair,
     texts: Sequence[Prompt],
 ) -> dict[str, Any]:
-    """Of each shape what was predicted and what these texts gave; the median error and the worst."""
+    """Predicted and live tokens per step of each shape; the median error and the worst."""
     sampling = Sampling(**trace.sampling)
     errors: dict[str, dict[str, float]] = {}
     for name, (shape, drawn) in track(shapes.items(), description="live"):
@@ -117,21 +120,21 @@ def _errors(
     return {
         "texts": len(texts),
         "shapes": errors,
-        "median error": median(abs(one["error"]) for one in errors.values()),
+        "median error": median(abs(error["error"]) for error in errors.values()),
         "worst": [errors[worst]["error"], worst],
     }
 
 
 def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, Any]:
-    """The speed of what `search_then_run` chose over the fastest of its run, by the run's adjusted times.
+    """The speed of `search_then_run`'s choice over the fastest of its run, by the run's adjusted times.
 
-    A run that was interrupted goes on. How long it will take is said before it starts, and the time left
+    An interrupted run continues. The expected duration is printed before the run starts, and the time left
     while it decodes.
 
     Args:
         pair: one of `PAIRS`.
-        runs: where its folder is.
-        texts: prompts of the run, for a trial in a folder of its own; by default the config's.
+        runs: folder of the run folders.
+        texts: number of prompts for a trial, in a folder of its own; by default that of the config.
     """
     fewer = [] if texts is None else [f"prompts.count={texts}"]
     config = load_config("search_then_run", [*PAIRS[pair], *fewer])
@@ -142,12 +145,12 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
         left = clock(round(plan.seconds))
         say(console, f"target of {pair}: about {left} of decoding, besides the search")
     loaded = load_run(run(config, folder=folder, console=console).folder)
-    told = {}
+    results = {}
     for setting, data in loaded.measurements.items():
         choice = chosen(loaded, data)
         if choice is not None:
             fair = choice.fair
-            told[setting] = {
+            results[setting] = {
                 "chosen": choice.method,
                 "fastest": choice.fastest,
                 "over": list(choice.over),
@@ -155,4 +158,4 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
                 "over_by_other_half": fair and list(fair.ratio),
                 "advice": choice.advice,
             }
-    return told
+    return results

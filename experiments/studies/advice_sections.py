@@ -1,4 +1,4 @@
-"""What RESULTS.md says of the advice of searches: on unseen texts, live, before runs, and simulated."""
+"""The parts of RESULTS.md on the advice of searches: on unseen texts, live, before runs, and simulated."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,16 +9,17 @@ from treespec.search.intervals import Interval
 __all__ = ["advice", "advice_live", "advice_runs"]
 
 COUNTED = (
-    "*Agree*: |prediction - other half| is at most the root of the sum of squares of the half-widths of "
-    "both 95 % intervals, as they are printed, since the other half has an error of its own. *Inside*: the "
-    "other half is in the predicted interval alone, where 83 % would be if both halves have the same error."
+    "*Agree*: prediction and replay on the other half differ by at most the root of the sum of squares of "
+    "the half-widths of their 95 % intervals, as printed, since the other half has an error of its own. "
+    "*Inside*: the replay on the other half lies in the predicted interval; 83 % would if both halves have "
+    "the same error."
 )
 
 
 def advice(data: Row) -> Parts:
-    """Advice on unseen texts, against all small trees, and among equals; the parts that were measured."""
+    """Advice on unseen texts, against all small trees, and among equals: the parts that were measured."""
     figures = data["figures"]
-    said: dict[str, Callable[[Any], list[str]]] = {
+    writers: dict[str, Callable[[Any], list[str]]] = {
         "traces": _unseen,
         "exhaustive": _exhaustive,
         "stretches": _stretches,
@@ -28,11 +29,11 @@ def advice(data: Row) -> Parts:
         "time": _time,
         "parts": _commits,
     }
-    return {part: write(figures[part]) for part, write in said.items() if part in figures}
+    return {part: write(figures[part]) for part, write in writers.items() if part in figures}
 
 
 def _unseen(traces: Row) -> list[str]:
-    rows = [one | {"trace": name} for name, one in traces.items()]
+    rows = [result | {"trace": name} for name, result in traces.items()]
     advised: dict[str, Callable[[Row], Any]] = {
         "trace": lambda row: row["trace"],
         "texts": lambda row: row["texts"],
@@ -65,82 +66,83 @@ def _unseen(traces: Row) -> list[str]:
     return [
         table(advised, rows),
         f"The advised shape is searched in both halves of {first['splits']} splits, and each split is "
-        "taken both ways: as much as one half is above the mean of all texts, the other is below it, so "
-        "that what is left is the error of predicting. One way alone has the chance of the halves, too. "
-        "Quotients are of means, ± the standard error over splits. The speed of the choice is a median; "
-        "the last column is the logarithm of the speed of all choices over that of those by rates, ± its "
-        "standard error over texts.",
+        "used both ways: one half lies as far above the mean of all texts as the other lies below it, so "
+        "only the error of the prediction remains. One way alone also contains the chance difference of "
+        "the halves. Quotients are quotients of means, ± their standard error over splits. Speeds of the "
+        "choice are medians. The last column is the logarithm of the speed of all choices over the speed "
+        "of the choices by rates, ± its standard error over texts.",
         table(others, rows),
-        "A shape that is not chosen is predicted by its own replay: here in one way of "
-        f"{first['others']['splits']:,} splits, which need no search. Both halves are drawn alike, so that "
-        "these quotients are 1 but for the chance of the splits, and what informs is how often halves "
-        "agree. The last columns are predictions from all texts beside replays on all texts, at most: a "
-        "shape that was chosen, the first tree or chain, is cross-fitted.",
+        "A shape that is not chosen is predicted by its own replay, which needs no search: here one way "
+        f"of {first['others']['splits']:,} splits. Both halves are drawn alike, so these quotients differ "
+        "from 1 by chance only; the informative figure is how often the halves agree. The last two "
+        "columns give the largest difference between predictions from all texts and replays on all texts. "
+        "Only chosen shapes, the first tree and the first chain, are cross-fitted.",
         COUNTED,
         *_times(rows),
     ]
 
 
-def _exhaustive(every: Row) -> list[str]:
+def _exhaustive(figures: Row) -> list[str]:
     columns: dict[str, Callable[[Row], Any]] = {
         "nodes at most": lambda row: row["nodes"],
         "over": lambda row: row["over"],
         "median": lambda row: f"{row['median']:.3f}",
         "at worst": lambda row: f"{row['worst']:.3f}",
-        "slower in": lambda row: f"{row['slower']} of {every['cases']}",
+        "slower in": lambda row: f"{row['slower']} of {figures['cases']}",
     }
-    rows = [{"nodes": 8, "over": "the best of all trees"} | every["of the best"]]
+    rows = [{"nodes": 8, "over": "the best of all trees"} | figures["of the best"]]
     rows += [
-        {"nodes": size, "over": "the choice by rates"} | one
-        for size, one in every["over rates"].items()
+        {"nodes": size, "over": "the choice by rates"} | quotients
+        for size, quotients in figures["over rates"].items()
     ]
     return [
-        f"The speed of the choice on {every['cases']} made-up traces and machines, valued by replay:",
+        f"Speed of the choice on {figures['cases']} made-up traces and machines, evaluated by replay:",
         table(columns, rows, words=2),
     ]
 
 
 def _stretches(turns: Row) -> list[str]:
     trace, rates = (
-        max(abs(one - 1) for one in turns[part].values())
+        max(abs(quotient - 1) for quotient in turns[part].values())
         for part in ("from the trace", "from rates")
     )
     return [
-        "Where easy and hard stretches of text take turns, predictions from a trace are off by at most "
-        f"{percent(trace, 1)}, those from rates by {percent(rates)}, in the mean of {turns['repeats']} "
-        "traces."
+        "In texts where easy and hard stretches alternate, predictions from a trace are off by at most "
+        f"{percent(trace, 1)}, and predictions from rates by at most {percent(rates)}, on average over "
+        f"{turns['repeats']} traces."
     ]
 
 
 def _equals(equals: Row) -> list[str]:
     return [
-        f"Of {equals['searches']:,} searches among equally fast shapes {percent(equals['share'], 1)} "
-        "advised one."
+        f"Of {equals['searches']:,} searches among equally fast shapes, {percent(equals['share'], 1)} "
+        "advised one of them."
     ]
 
 
-def _noisy(many: Row) -> list[str]:
-    first = next(iter(many.values()))
+def _noisy(by_rounds: Row) -> list[str]:
+    first = next(iter(by_rounds.values()))
     shares = " and ".join(
-        f"{percent(one['share'], 1)} with times from {rounds} rounds"
-        for rounds, one in many.items()
+        f"{percent(result['share'], 1)} with times from {rounds} rounds"
+        for rounds, result in by_rounds.items()
     )
     return [
-        f"With times whose samples are {percent(first['noise'])} off, and the best of every size as fast "
-        f"as plain decoding, so many of {first['searches']:,} searches advised anything: {shares}."
+        f"With {percent(first['noise'])} noise in every sampled time, and the best shape of every size as "
+        f"fast as plain decoding, the share of {first['searches']:,} searches that advised anything was "
+        f"{shares}."
     ]
 
 
 def _sources(by_number: Row) -> list[str]:
-    each = " and ".join(
-        f"{percent(one['share'], 1)} of {one['searches']:,} searches among {number}, where it looks "
-        f"{percent(one['flattered']['chain'], 1)} faster than it is in the mean"
-        for number, one in by_number.items()
+    shares = " and in ".join(
+        f"{percent(result['share'], 1)} of {result['searches']:,} searches among {number} drafts (the best "
+        f"chain looks {percent(result['flattered']['chain'], 1)} faster than it is, on average)"
+        for number, result in by_number.items()
     )
-    head = (
-        "Of drafts whose chains are equally fast, and faster than plain decoding, one is advised in"
-    )
-    return [f"{head} {each}."]
+    return [
+        "Where several drafts have equally fast chains, all faster than plain decoding, one of them is "
+        f"advised in {shares}."
+    ]
 
 
 def _time(time: Row) -> list[str]:
@@ -151,20 +153,21 @@ def _time(time: Row) -> list[str]:
         "seconds": lambda row: f"{row['seconds']:.1f}",
         "most memory": lambda row: f"{row['gigabytes']:.2f} GiB",
     }
-    rows = [one | {"trace": name} for name, one in time["files"].items()]
+    rows = [result | {"trace": name} for name, result in time["files"].items()]
     return [
-        "`treespec search TRACE --latency L` as a process, from its start to its end, the median of three:",
+        "Duration of the command `treespec search TRACE --latency L` from start to end, the median of "
+        "three runs:",
         table(columns, rows),
     ]
 
 
 def _commits(parts: Row) -> list[str]:
-    at = (f"{name} {one['git_hash'][:7]}" for name, one in parts.items())
-    return [f"Measured at: {', '.join(at)}."]
+    commits = (f"{name} {part['git_hash'][:7]}" for name, part in parts.items())
+    return [f"Commits at which the parts were measured: {', '.join(commits)}."]
 
 
 def advice_live(data: Row) -> Parts:
-    """Predicted tokens per step against live runs."""
+    """Predicted tokens per step compared with live runs."""
     columns: dict[str, Callable[[Row], Any]] = {
         "trace": lambda row: row["trace"],
         "decoded": lambda row: row["where"],
@@ -174,15 +177,15 @@ def advice_live(data: Row) -> Parts:
         "the worst": lambda row: f"{100 * row['worst'][0]:+.1f} % ({row['worst'][1]})",
     }
     rows = [
-        one | {"trace": name, "where": where}
+        result | {"trace": name, "where": where}
         for name, places in data["figures"]["live"].items()
-        for where, one in places.items()
+        for where, result in places.items()
     ]
     return {"": [table(columns, rows), *_times(rows)]}
 
 
 def advice_runs(data: Row) -> Parts:
-    """What was chosen before a run over the fastest of the run."""
+    """The speed of the shape chosen before a run over that of the fastest shape of the run."""
     columns: dict[str, Callable[[Row], Any]] = {
         "target": lambda row: row["pair"],
         "sampling": lambda row: row["setting"],
@@ -192,30 +195,30 @@ def advice_runs(data: Row) -> Parts:
         "over the fastest by the other half": lambda row: Interval.of(*row["over_by_other_half"]),
     }
     rows = [
-        one | {"pair": pair, "setting": setting}
+        result | {"pair": pair, "setting": setting}
         for pair, settings in data["figures"]["runs"].items()
-        for setting, one in settings.items()
+        for setting, result in settings.items()
     ]
-    said = (
-        "The fastest of a run is the fastest by chance, too: so it is looked for in one half of the texts "
-        "and compared in the other, and the other way round, in the last column."
+    note = (
+        "Which shape is the fastest of a run is partly chance. For the last column the fastest shape is "
+        "therefore chosen on one half of the texts and compared on the other half, both ways."
     )
-    return {"": [table(columns, rows), said]}
+    return {"": [table(columns, rows), note]}
 
 
-def _quotient(one: Row) -> str:
-    return f"{one['quotient']:.3f} ± {one['error']:.3f}"
+def _quotient(row: Row) -> str:
+    return f"{row['quotient']:.3f} ± {row['error']:.3f}"
 
 
 def _times(rows: Iterable[Row]) -> list[str]:
-    """Which times traces were searched with; nothing where it is not known."""
-    of: dict[str, tuple[Row, list[str]]] = {}
+    """The files of times that the traces were searched with, where these are known."""
+    by_file: dict[str, tuple[Row, list[str]]] = {}
     for row in rows:
         if (times := row.get("times")) is not None:
-            of.setdefault(times["sha256"], (times, []))[1].append(row["trace"])
+            by_file.setdefault(times["sha256"], (times, []))[1].append(row["trace"])
     return [
-        f"Times of {'; '.join(dict.fromkeys(names))}: `{times['file']}`, measured "
+        f"Times used for {'; '.join(dict.fromkeys(names))}: `{times['file']}`, measured "
         f"{times['measured'] or 'at an unknown time'} in {times['rounds']} rounds, "
         f"sha256 {key[:12]}{', disturbed' if times['disturbed'] else ''}."
-        for key, (times, names) in of.items()
+        for key, (times, names) in by_file.items()
     ]

@@ -1,4 +1,4 @@
-"""How long `treespec search` takes on files, and how much memory: the command itself, in processes."""
+"""Measure the time and memory of the command `treespec search` on files, in processes of its own."""
 
 import json
 import subprocess
@@ -24,15 +24,18 @@ seconds = time.perf_counter() - start
 most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 print(json.dumps({"seconds": seconds, "gigabytes": most}))
 """
-"""Runs a command. A process of its own, and a small one: a child is said to have used at least the memory
-of the process that started it."""
+"""A program that runs a command and measures it.
+
+It runs in a small process of its own, since a child process is reported to have used at least as much
+memory as the process that started it.
+"""
 
 
 def measured_process(*command: str) -> dict[str, float]:
-    """Seconds that a command takes, the start of its process included, and the most memory, in GiB.
+    """Measure a command: seconds, including the start of its process, and peak memory in GiB.
 
     Raises:
-        subprocess.CalledProcessError: if it fails.
+        subprocess.CalledProcessError: if the command fails.
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *command], stdout=subprocess.PIPE, check=True
@@ -41,7 +44,7 @@ def measured_process(*command: str) -> dict[str, float]:
 
 
 def search_times(traces: Mapping[str, Path], latency: Path) -> dict[str, Any]:
-    """`treespec search TRACE --latency L` of each trace: the median of a few runs, and the most memory."""
+    """Measure `treespec search TRACE --latency L` on each trace: median seconds and peak memory."""
     cli, times = (sys.executable, "-m", "treespec.experiments.cli"), {}
     for name, path in track(traces.items(), description="time"):
         trace = Trace.load(path)

@@ -1,4 +1,4 @@
-"""Advice from one half of a trace's texts, held against the other half, again and again."""
+"""Test advice from one half of a trace's texts on the other half, over many splits."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -39,17 +39,17 @@ OTHERS = {
     "4 wide": TreeShape.expansion([4]), "2 chains x 4": TreeShape.independent_chains(2, 4),
     "3 chains x 3": TreeShape.independent_chains(3, 3),
 }  # fmt: skip
-"""Shapes that are predicted besides the advised one."""
+"""Shapes that are predicted in addition to the advised one."""
 
 
 def law_of(shape: TreeShape, trace: Trace, latency: LatencyModel) -> str:
-    """How `treespec search` has the children of this shape drawn, and by whose times it ranks it."""
+    """The law by which `treespec search` draws the children of this shape and ranks its times."""
     chains = chains_as_run(trace, latency, 1) if shape.is_chain and shape.size > 1 else None
     return trace.law if chains is None else next(iter(chains))
 
 
 def by_rates(trace: Trace, latency: LatencyModel, **limits: Any) -> Ranking:
-    """The ranking by rates alone: of trees by depth, of chains by first children, drawn as in a run."""
+    """Rank by rates alone: trees by depth, chains by first children, drawn as in a run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rates = estimate_acceptance(trace, by="depth")
@@ -59,25 +59,25 @@ def by_rates(trace: Trace, latency: LatencyModel, **limits: Any) -> Ranking:
 
 
 def first_drafted(ranking: Ranking) -> Choice:
-    """The first row of a given shape that drafts anything."""
+    """The first row of the ranking whose shape is a tree or a chain."""
     return next(row for row in ranking.rows if row.kind in ("tree", "chain"))
 
 
 def known_shapes(trace: Trace, latency: LatencyModel) -> dict[str, TreeShape]:
-    """Those of `OTHERS` that the trace is wide and long enough for, and whose times were measured."""
-    known = {}
+    """The shapes of `OTHERS` that fit the trace's width and length and whose times were measured."""
+    usable = {}
     for name, tree in OTHERS.items():
         try:
             replay(trace, tree)
             latency.step_s(tree, law=law_of(tree, trace, latency))
         except SearchError:
             continue
-        known[name] = tree
-    return known
+        usable[name] = tree
+    return usable
 
 
 def halves(trace: Trace, rng: np.random.Generator) -> list[Int[np.ndarray, "half"]]:
-    """The places of half of the texts, and of the others. Excerpts of a file are in the same half."""
+    """Split the texts at random; return the indices of both halves. Excerpts of a file stay together."""
     order = rng.permutation(trace.samples)
     middle = trace.samples // 2
     return [
@@ -86,47 +86,50 @@ def halves(trace: Trace, rng: np.random.Generator) -> list[Int[np.ndarray, "half
 
 
 def unseen(trace: Trace, latency: LatencyModel, splits: int, many: int) -> dict[str, Any]:
-    """Predictions from one half of the texts over the other half, and the choice itself there.
+    """Compare predictions from one half of the texts with the other half, and evaluate the choice there.
 
-    The advised shape is searched in each half, and each split is taken both ways. Halves of few texts
-    differ by chance, and what is above the mean of all texts in one is below it in the other; in the mean
-    of both ways that cancels, and what is left is the error of predicting. `one way` of each split has
-    both. All are quotients of means: a mean of quotients would lie above 1 by half their variance.
+    The advised shape is searched in each half, and each split is used both ways. Halves of few texts differ
+    by chance: what lies above the mean of all texts in one half lies below it in the other. The mean of
+    both ways cancels this difference and leaves the prediction error; `one way` of each split contains
+    both. All figures are quotients of means, since a mean of quotients would lie above 1 by half their
+    variance.
 
-    All splits are of the same texts, so that the choice has a standard error over texts that more splits
-    do not make smaller: the `pooled` logarithm of its speed over that of the choice by rates.
+    All splits share the same texts, so the choice has a standard error over texts that more splits do not
+    reduce. It belongs to the `pooled` logarithm of the speed of the choice over that of the choice by
+    rates.
 
     Args:
-        trace: of decoding.
-        latency: with times of its law.
-        splits: in halves, each of which is searched.
-        many: splits in which the other shapes are replayed (`many_splits`).
+        trace: a trace of decoding.
+        latency: times for the trace's law.
+        splits: number of splits whose halves are both searched.
+        many: number of splits in which the other shapes are replayed (`many_splits`).
     """
     rng = np.random.default_rng(0)
     shapes = known_shapes(trace, latency)
     others = [(tree, law_of(tree, trace, latency)) for tree in shapes.values()]
-    said, there = [], []
+    predictions, replays = [], []
     over_best, over_rates = [], []
     spent = np.zeros((2, 2, trace.texts))
     for _ in track(range(splits), description=f"{trace.about.get('name', 'trace')}"):
         places = halves(trace, rng)
         parts = [trace.part(half) for half in places]
         rankings = [best_tree(part, latency) for part in parts]
-        olds = [by_rates(part, latency) for part in parts]
-        for way, (ranking, old) in enumerate(zip(rankings, olds, strict=True)):
+        rate_rankings = [by_rates(part, latency) for part in parts]
+        for way, (ranking, rate_ranking) in enumerate(zip(rankings, rate_rankings, strict=True)):
             other, first = parts[1 - way], first_drafted(ranking)
-            said.append(first.tokens_per_step)
-            there.append(replay(other, first.shape).interval(ranking.level))
-            wide_set = {*others, *((row.shape, row.law) for row in rankings[1 - way].rows)}
-            best = max(speed_on(other, *one, latency) for one in wide_set)
+            predictions.append(first.tokens_per_step)
+            replays.append(replay(other, first.shape).interval(ranking.level))
+            candidates = {*others, *((row.shape, row.law) for row in rankings[1 - way].rows)}
+            best = max(speed_on(other, shape, law, latency) for shape, law in candidates)
             totals = [
-                _totals(other, one.best.shape, one.best.law, latency) for one in (ranking, old)
+                _totals(other, choice.shape, choice.law, latency)
+                for choice in (ranking.best, rate_ranking.best)
             ]
-            mine, theirs = (tokens.sum() / seconds.sum() for tokens, seconds in totals)
-            over_best.append(float(mine / best))
-            over_rates.append(float(mine / theirs))
+            chosen, chosen_by_rates = (tokens.sum() / seconds.sum() for tokens, seconds in totals)
+            over_best.append(float(chosen / best))
+            over_rates.append(float(chosen / chosen_by_rates))
             spent[..., places[1 - way]] += np.array(totals)
-    intervals = np.array([said, there]).transpose(0, 2, 1)
+    intervals = np.array([predictions, replays]).transpose(0, 2, 1)
     predicted, replayed = intervals[:, 0].reshape(2, splits, 2)
     return {
         "texts": trace.texts,
@@ -147,18 +150,18 @@ def unseen(trace: Trace, latency: LatencyModel, splits: int, many: int) -> dict[
 
 
 def many_splits(trace: Trace, shapes: Mapping[str, TreeShape], splits: int) -> dict[str, Any]:
-    """Replays of shapes on one half of the texts over those on the other, in one way of many splits.
+    """Compare replays of shapes on one half of the texts with replays on the other half, one way per split.
 
-    A shape that was not chosen is predicted by its own replay, so that no search is needed.
+    A shape that was not chosen is predicted by its own replay, so no search is needed.
 
     Args:
-        trace: of decoding.
-        shapes: by name.
-        splits: in halves of its files.
+        trace: a trace of decoding.
+        shapes: shapes by name.
+        splits: number of splits of the trace's files into halves.
 
     Returns:
-        Quotients of means by shape, each with its standard error over the splits; which is the farthest
-        from 1; how often halves agree (`_held`), of all shapes and of the one that does so the least.
+        By shape, the quotient of means with its standard error over the splits; the shape whose quotient is
+        farthest from 1; and how often the halves agree (`_held`), for all shapes and for the worst shape.
     """
     emitted, steps = (
         np.array([by_file(row, trace.file_of) for row in part])
@@ -190,27 +193,27 @@ def many_splits(trace: Trace, shapes: Mapping[str, TreeShape], splits: int) -> d
 def off_own_replay(
     trace: Trace, ranking: Ranking, others: Sequence[tuple[TreeShape, str]]
 ) -> dict[str, float]:
-    """By how much predictions from all texts are off replays on all texts, at most.
+    """The largest relative difference between predictions from all texts and replays on all texts.
 
     Args:
-        trace: that was searched.
-        ranking: of it.
+        trace: the trace that was searched.
+        ranking: the ranking of the search.
         others: further shapes, and how their children are drawn.
 
     Returns:
-        Of the shapes that were `chosen`, the first of their kind, which are cross-fitted; and of all
-        `others`, which are not.
+        The difference for the `chosen` shapes (the first tree and the first chain), which are cross-fitted,
+        and for all `others`, which are not.
     """
     chosen = {(row.shape, row.law) for row in (ranking.tree, ranking.chain) if row is not None}
 
-    def off(shapes: set[tuple[TreeShape, str]]) -> float:
+    def largest_error(shapes: set[tuple[TreeShape, str]]) -> float:
         quotients = [
             ranking.speed(shape, law).tokens / replay(trace, shape).tokens_per_step
             for shape, law in shapes
         ]
-        return max((abs(one - 1) for one in quotients), default=0.0)
+        return max((abs(quotient - 1) for quotient in quotients), default=0.0)
 
-    return {"chosen": off(chosen), "others": off({*others} - chosen)}
+    return {"chosen": largest_error(chosen), "others": largest_error({*others} - chosen)}
 
 
 def quotient(
@@ -223,7 +226,7 @@ def quotient(
 
 
 def speed_on(trace: Trace, shape: TreeShape, law: str, latency: LatencyModel) -> float:
-    """Tokens per second by replay, with the times of this law."""
+    """Tokens per second of a shape by replay, with the times of this law."""
     tokens, seconds = _totals(trace, shape, law, latency)
     return float(tokens.sum() / seconds.sum())
 
@@ -231,7 +234,7 @@ def speed_on(trace: Trace, shape: TreeShape, law: str, latency: LatencyModel) ->
 def _totals(
     trace: Trace, shape: TreeShape, law: str, latency: LatencyModel
 ) -> Float[np.ndarray, "what texts"]:
-    """Emitted tokens of each text, and seconds."""
+    """Emitted tokens and seconds of each text."""
     if shape.size == 1:
         kept = trace.text_kept.astype(float)
         return np.array([kept, kept * latency.plain_s(law=law)])
@@ -240,36 +243,37 @@ def _totals(
 
 
 def _held(
-    said: Float[np.ndarray, "three ..."], there: Float[np.ndarray, "three ..."]
+    predicted: Float[np.ndarray, "three ..."], replayed: Float[np.ndarray, "three ..."]
 ) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Which predictions hold on the other half.
+    """For each prediction, whether it holds on the other half.
 
     Args:
-        said: estimate, lower and upper bound of each prediction.
-        there: the same of the replay on the other half, which has an error of its own.
+        predicted: estimate, lower and upper bound of each prediction.
+        replayed: the same for the replay on the other half, which has an error of its own.
 
     Returns:
-        Those that have `agreed`: estimates differ by at most the root of the sum of squares of both
-        half-widths. And those whose interval alone has the other estimate `inside`.
+        `agreed`: whether the estimates differ by at most the root of the sum of squares of both
+        half-widths. `inside`: whether the replayed estimate lies in the predicted interval.
     """
-    wide = np.hypot(said[2] - said[1], there[2] - there[1]) / 2
+    allowed = np.hypot(predicted[2] - predicted[1], replayed[2] - replayed[1]) / 2
     return {
-        "agreed": abs(said[0] - there[0]) <= wide,
-        "inside": (said[1] <= there[0]) & (there[0] <= said[2]),
+        "agreed": abs(predicted[0] - replayed[0]) <= allowed,
+        "inside": (predicted[1] <= replayed[0]) & (replayed[0] <= predicted[2]),
     }
 
 
 def _pooled(
     spent: Float[np.ndarray, "both what texts"], file_of: Int[np.ndarray, "texts"]
 ) -> dict[str, float]:
-    """The logarithm of one choice's speed over another's, and its standard error over texts (jackknife)."""
-    each = np.array([[by_file(row, file_of) for row in one] for one in spent])
-    each = each[:, :, each[0, 0] > 0]
+    """Logarithm of one choice's speed over another's, and its standard error over texts (jackknife)."""
+    totals_by_file = np.array([[by_file(row, file_of) for row in choice] for choice in spent])
+    totals_by_file = totals_by_file[:, :, totals_by_file[0, 0] > 0]
 
     def logs(totals: Float[np.ndarray, "both what ..."]) -> Float[np.ndarray, "..."]:
         speeds = np.log(totals[:, 0] / totals[:, 1])
         return speeds[0] - speeds[1]
 
-    left_out, number = logs(each.sum(axis=2, keepdims=True) - each), each.shape[2]
+    sums, number = totals_by_file.sum(axis=2, keepdims=True), totals_by_file.shape[2]
+    left_out = logs(sums - totals_by_file)
     error = np.sqrt((number - 1) / number * ((left_out - left_out.mean()) ** 2).sum())
-    return {"log": float(logs(each.sum(axis=2))), "error": float(error)}
+    return {"log": float(logs(sums[:, :, 0])), "error": float(error)}

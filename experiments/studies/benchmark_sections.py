@@ -1,4 +1,4 @@
-"""What RESULTS.md says of costs and speed: paragraphs and tables of a file of `benchmarks`."""
+"""The parts of RESULTS.md on costs and speed: paragraphs and tables made from a file of `benchmarks`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def attention(data: Row) -> Parts:
-    """Microseconds of a layer's attention in three ways, by dtype."""
+    """Microseconds of one layer's attention, computed in three ways, by dtype."""
     columns: dict[str, Callable[[Row], Any]] = {
         "prefix": lambda row: row["prefix"],
         "nodes": lambda row: row["nodes"],
@@ -29,10 +29,13 @@ def attention(data: Row) -> Parts:
         "kernel over `sdpa`": lambda row: row["kernel_over_one"],
     }
     setting, rows = data["figures"]["setting"], data["figures"]["rows"]
-    heads = f"{setting['heads']} heads of {setting['head_dim']}, {setting['kv_heads']} of keys"
+    heads = (
+        f"{setting['heads']} query heads and {setting['kv_heads']} key/value heads of dimension "
+        f"{setting['head_dim']}"
+    )
     return {
         dtype: [
-            f"**{dtype}**, {heads}, microseconds.",
+            f"**{dtype}**, {heads}; microseconds.",
             table(columns, [row for row in rows if row["dtype"] == dtype]),
         ]
         for dtype in dict.fromkeys(row["dtype"] for row in rows)
@@ -40,7 +43,7 @@ def attention(data: Row) -> Parts:
 
 
 def heads(data: Row) -> Parts:
-    """Microseconds of a level's draws in both ways."""
+    """Microseconds to draw the children of a level, in both ways."""
     columns: dict[str, Callable[[Row], Any]] = {
         "level": lambda row: row["level"],
         "operation by operation, µs": lambda row: row["tensor_us"],
@@ -52,7 +55,7 @@ def heads(data: Row) -> Parts:
 
 
 def costs(data: Row) -> Parts:
-    """Milliseconds of a verdict by rule, one table for each temperature."""
+    """Milliseconds of a verdict by rule, one table per sampling setting."""
     figures = data["figures"]
     columns: dict[str, Callable[[Row], Any]] = {
         "rule": lambda row: row["rule"],
@@ -62,8 +65,8 @@ def costs(data: Row) -> Parts:
     }
     return {
         setting: [
-            f"**{setting}**: one verdict on a tree of 64 nodes at a vocabulary of {figures['vocab']:,}, "
-            f"beside {figures[setting]['softmax_ms']:.1f} ms for the softmax.",
+            f"**{setting}**: one verdict on a tree of 64 nodes with a vocabulary of {figures['vocab']:,} "
+            f"tokens, compared with {figures[setting]['softmax_ms']:.1f} ms for one softmax of all rows.",
             table(
                 columns, [row | {"rule": rule} for rule, row in figures[setting]["rules"].items()]
             ),
@@ -74,7 +77,7 @@ def costs(data: Row) -> Parts:
 
 
 def overhead(data: Row) -> Parts:
-    """Milliseconds outside the models, by tree."""
+    """Milliseconds of a step and the share spent outside the models, by tree."""
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["tree"],
         "nodes": lambda row: row["nodes"],
@@ -86,7 +89,7 @@ def overhead(data: Row) -> Parts:
 
 
 def passes(data: Row) -> Parts:
-    """Milliseconds of a pass, eager and compiled, by model; of the loop around it; which goals are met."""
+    """Milliseconds of a pass, eager and compiled, by model; costs of the loop; which goals are met."""
     figures = data["figures"]
     columns: dict[str, Callable[[Row], Any]] = {
         "nodes": lambda row: row["nodes"],
@@ -103,7 +106,8 @@ def passes(data: Row) -> Parts:
     prefix = figures["setting"]["prefix"]
     parts = {
         name: [
-            f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind {prefix} tokens.",
+            f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind a prefix of {prefix} "
+            "tokens.",
             table(columns, figures[name]["rows"]),
         ]
         for name in models
@@ -112,7 +116,7 @@ def passes(data: Row) -> Parts:
 
 
 def _loop(figures: Row) -> list[str]:
-    """Milliseconds of a level of drafting, and of what a step does outside the passes."""
+    """Milliseconds of a level of drafting, and of a step outside the passes."""
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["tree"],
         "temperature": lambda row: f"{row['temperature']:g}",
@@ -123,11 +127,11 @@ def _loop(figures: Row) -> list[str]:
         "goal, ms": lambda row: row["outside_goal_ms"],
     }
     kind = figures["setting"].get("loop_target", "eager")
-    said = (
-        f"**The loop** of the embedded pair, whose target has {kind} passes: a level of drafting with "
-        "everything, and what a step spends outside the passes of both models."
+    intro = (
+        f"**The loop** of the embedded pair, whose target has {kind} passes: the time of a whole level of "
+        "drafting, and the time that a step spends outside the passes of both models."
     )
-    return [said, table(columns, figures["loop"])]
+    return [intro, table(columns, figures["loop"])]
 
 
 def _listed(sentences: Sequence[str]) -> str:
@@ -135,7 +139,7 @@ def _listed(sentences: Sequence[str]) -> str:
 
 
 def speed_of_search(data: Row) -> Parts:
-    """Seconds of a search, by size."""
+    """Seconds and peak memory of a search, by size."""
     columns: dict[str, Callable[[Row], Any]] = {
         "search": lambda row: row["search"],
         "nodes": lambda row: row["nodes"],
@@ -152,13 +156,13 @@ def speed_of_search(data: Row) -> Parts:
 
 
 def speedup(data: Row) -> Parts:
-    """Methods beside what a user would pick instead, and the best of ours in a sentence, by temperature."""
+    """Methods, what a user would choose instead, and a sentence on our best shape, by sampling setting."""
     columns: dict[str, Callable[[Row], Any]] = {
         "method": lambda row: row["method"],
         "tokens per step": lambda row: row["tokens"],
         "tokens per second": lambda row: f"{row['speed']:.1f}",
     }
-    others = {
+    alternatives = {
         "generate": "`generate`",
         "assisted": "tuned assisted generation",
         "plain": "our own plain decoding",
@@ -169,18 +173,18 @@ def speedup(data: Row) -> Parts:
             {"method": name, "speed": speed, "tokens": figures["tokens_per_step"][name]}
             for name, speed in figures["tokens_per_second"].items()
         ]
-        over = [
+        ratios = [
             f"{figures[f'over_{kind}']:.2f} times as fast as {name}"
-            for kind, name in others.items()
+            for kind, name in alternatives.items()
             if f"over_{kind}" in figures
         ]
-        said = [f"The best of ours ({figures['best_of_ours']}) runs {', '.join(over)}."]
+        sentences = [f"Our best shape ({figures['best_of_ours']}) runs {', '.join(ratios)}."]
         best = next((r for r in figures["steps"] if r["tree"] == figures["best_of_ours"]), None)
         if best is not None:
-            said.append(
-                f"Of its step, {percent(best['share'], 0)} are its passes: {best['one_ms']:.1f} ms for one "
-                f"node, {best['further_ms']:.1f} for further ones, {best['draft_ms']:.1f} for drafting; "
-                f"{best['outside_ms']:.1f} ms are outside of them."
+            sentences.append(
+                f"Its passes take {percent(best['share'], 0)} of a step: {best['one_ms']:.1f} ms to verify "
+                f"one node, {best['further_ms']:.1f} ms for further nodes, and {best['draft_ms']:.1f} ms "
+                f"for drafting; {best['outside_ms']:.1f} ms are spent outside the passes."
             )
-        parts[sampling] = [f"**{sampling}**", table(columns, rows), " ".join(said)]
+        parts[sampling] = [f"**{sampling}**", table(columns, rows), " ".join(sentences)]
     return parts

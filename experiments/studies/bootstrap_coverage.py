@@ -1,11 +1,11 @@
-"""How often the paired bootstrap's interval holds the true ratio, by simulation.
+"""Simulate how often the interval of the paired bootstrap contains the true ratio.
 
     python -m treespec.experiments.studies.bootstrap_coverage [EXPERIMENTS]
 
-Every simulated experiment has its own prompts, tokens and times, and asks `statistics.bootstrap`, as the
-table of a run does, for the interval of the speedup. The truth is known exactly. A hundred experiments
-share their resamples, which changes no coverage. Coverage of 93 to 97 % at a nominal 95 % is what is asked
-for; every cell is printed, also those outside.
+Every simulated experiment has its own prompts, tokens and times, and computes the interval of the speedup
+with `statistics.bootstrap`, as the table of a run does. The true speedup is known exactly. A hundred
+experiments share their resamples, which does not change the coverage. The goal is a coverage of 93 to 97 %
+at a nominal 95 %; all cells are printed, including those outside this range.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,11 +41,11 @@ class World:
     """How prompts differ.
 
     Args:
-        name: of the world.
-        cost: draws, for each prompt, the method's time for a token over the baseline's.
-        mean_cost: its expectation, so that the true speedup is 1 / mean_cost.
-        stops: share of prompts whose text ends early, anywhere from 8 tokens on, under both methods.
-        stalls: share of prompts on which a method takes half again its time, for either by itself.
+        name: name of the world.
+        cost: draws, for each prompt, the method's time per token over that of the baseline.
+        mean_cost: expectation of `cost`; the true speedup is 1 / mean_cost.
+        stops: share of prompts whose text ends early, anywhere from 8 tokens on, with both methods.
+        stalls: share of prompts on which a method takes half as long again, independently for each method.
     """
 
     name: str
@@ -62,17 +62,17 @@ class World:
     def experiment(
         self, rng: np.random.Generator, prompts: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Tokens of each prompt, seconds of the method, seconds of the baseline."""
+        """Tokens of each prompt, and seconds of the method and of the baseline."""
         early = rng.random(prompts) < self.stops
         tokens = np.where(early, rng.integers(8, BUDGET, prompts), BUDGET).astype(np.float64)
-        hard = tokens * np.exp(rng.normal(0, 0.08, prompts))
-        mine, theirs = (
-            hard
+        difficulty = tokens * np.exp(rng.normal(0, 0.08, prompts))
+        method, baseline = (
+            difficulty
             * np.exp(rng.normal(0, 0.03, prompts))
             * (1 + (rng.random(prompts) < self.stalls) / 2)
             for _ in range(2)
         )
-        return tokens, mine * self.cost(rng, prompts), theirs
+        return tokens, method * self.cost(rng, prompts), baseline
 
 
 WORLDS = (
@@ -87,16 +87,16 @@ WORLDS = (
 
 
 def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dict[str, float]:
-    """Simulate experiments, and count the intervals that hold the truth.
+    """Simulate experiments, and count the intervals that contain the true speedup.
 
     Args:
         world: how prompts differ.
-        prompts: of each experiment.
-        experiments: how many.
-        seed: of everything.
+        prompts: prompts per experiment.
+        experiments: number of experiments.
+        seed: seed of all random draws.
 
     Returns:
-        `coverage`, its standard `error`, and the shares of intervals `below` and `above` the truth.
+        `coverage`, its standard `error`, and the shares of intervals `below` and `above` the true speedup.
     """
     rng = np.random.default_rng([seed, prompts, *world.name.encode()])
     below = above = 0
@@ -104,11 +104,11 @@ def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dic
         batch = range(first, min(first + BATCH, experiments))
         columns = {}
         for i in batch:
-            tokens, mine, theirs = world.experiment(rng, prompts)
-            columns |= {(i, "tokens"): tokens, (i, "mine"): mine, (i, "theirs"): theirs}
+            tokens, method, baseline = world.experiment(rng, prompts)
+            columns |= {(i, "tokens"): tokens, (i, "method"): method, (i, "baseline"): baseline}
         totals = bootstrap(columns, seed=first)
         for i in batch:
-            over, under = [(i, "tokens"), (i, "theirs")], [(i, "mine"), (i, "tokens")]
+            over, under = [(i, "tokens"), (i, "baseline")], [(i, "method"), (i, "tokens")]
             speedup = totals.ratio(over, under)
             below += speedup.high < world.truth
             above += speedup.low > world.truth
@@ -122,9 +122,9 @@ def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dic
 
 
 def main(
-    experiments: Annotated[int, typer.Argument(min=1, help="in each cell")] = EXPERIMENTS,
+    experiments: Annotated[int, typer.Argument(min=1, help="Experiments per cell.")] = EXPERIMENTS,
 ) -> None:
-    """Simulate all cells, print and save them."""
+    """Simulate all cells; print and save their coverage."""
     console = Console()
     cells: list[dict[str, Any]] = []
     for prompts, world in product(SIZES, WORLDS):
@@ -146,7 +146,7 @@ def main(
     inside = sum(cell["inside"] for cell in cells)
     say(
         console,
-        f"{experiments} experiments a cell, {RESAMPLES} resamples, nominal 95 %, standard error about "
+        f"{experiments} experiments per cell, {RESAMPLES} resamples, nominal 95 %, standard error about "
         f"{100 * sqrt(0.05 * 0.95 / experiments):.1f} %; {inside} of {len(cells)} cells within 93 to 97 %, "
         "the others marked !",
     )

@@ -1,14 +1,14 @@
-"""Dynamic trees at an equal number of nodes: against the best static trees and chains, calibrated and not.
+"""Compare dynamic trees, calibrated and not, with the best static trees and chains of as many nodes.
 
     python -m treespec.experiments.studies.dynamic_trees [KEY=VALUE ...]
 
-Runs `experiments/configs/dynamic_trees.yaml`, and OPT-Tree with two planted maps beside it: one takes the
-draft to be far too sure of itself (its log-odds are divided by 3), one far too unsure (multiplied by 3). No
-step verifies more than 16 nodes. Tokens per step are compared, because these, and not times, are what a
-growth policy decides about. Trees that choose among candidates are decided by `onehot` above temperature
-0; so there are two static optima, one decided by `rrsw` and one by `onehot`: over the second, growth alone
-counts. Intervals are 95 %, paired over prompts. Where the best of several is named it was chosen on the
-other half of the prompts (`treespec.experiments.report.verdict`).
+Run `experiments/configs/dynamic_trees.yaml`, plus OPT-Tree with two planted calibration maps: one treats
+the draft as far too sure of itself (its log-odds are divided by 3), the other as far too unsure (multiplied
+by 3). No step verifies more than 16 nodes. The study compares tokens per step, since a growth policy
+decides about these and not about times. Above temperature 0, trees that choose among candidates are decided
+by `onehot`. So there are two static optima, one decided by `rrsw` and one by `onehot`; a comparison with
+the second isolates the growth. Intervals are 95 %, paired over prompts. Where the best of several methods
+is named, it was chosen on the other half of the prompts (`treespec.experiments.report.verdict`).
 """
 
 import tempfile
@@ -42,10 +42,10 @@ class Row:
     """A method under one sampling setting.
 
     Args:
-        method: its name.
-        tokens: per step.
-        over_alike: over the static optimum that is decided by the same rule as trees of chosen children.
-        over_static: over the static optimum under the usual rule.
+        method: name of the method.
+        tokens: tokens per step.
+        over_alike: tokens per step over the static optimum with the rule for trees of chosen children.
+        over_static: tokens per step over the static optimum with the usual rule.
     """
 
     method: str
@@ -55,14 +55,14 @@ class Row:
 
 
 def rows_of(data: Measurements) -> list[Row]:
-    """The methods that are meant for this setting, the most tokens per step first."""
-    totals, at = data.totals, data.sampling
+    """The methods that are meant for this setting, sorted by tokens per step, largest first."""
+    totals, setting = data.totals, data.sampling
     rows = [
         Row(
             name,
             totals.ratio([(name, "new_tokens")], [(name, "steps")]),
-            _over(totals, name, f"{ALIKE} for {at}"),
-            _over(totals, name, f"{STATIC} for {at}"),
+            _over(totals, name, f"{ALIKE} for {setting}"),
+            _over(totals, name, f"{STATIC} for {setting}"),
         )
         for name in _drafting(data)
     ]
@@ -70,25 +70,26 @@ def rows_of(data: Measurements) -> list[Row]:
 
 
 def duels(data: Measurements) -> list[Comparison]:
-    """The best dynamic tree against static trees and chains; miscalibrated ones against chains."""
+    """Compare the best dynamic tree with static trees and chains, and miscalibrated trees with chains."""
     names = _drafting(data)
     static = [name for name in names if name.startswith(STATIC)]
     chains = [name for name in names if name.startswith("chain")]
     dynamic = ("dynamic", [n for n in names if n not in (*static, *chains) and "taken" not in n])
-    alike = [name for name in static if name.startswith(ALIKE)]
-    choosing = ("dynamic", [n for n in dynamic[1] if not n.startswith("DySpec")])  # it draws: rrsw
+    same_rule = [name for name in static if name.startswith(ALIKE)]
+    # DySpec draws its children, so rrsw decides about them.
+    choosing = ("dynamic", [n for n in dynamic[1] if not n.startswith("DySpec")])
     rivals = [("static", static), ("chain", chains)]
     planted = [(name, [name]) for name in names if "taken" in name]
     pairs = [
-        (choosing, ("static of the same rule", alike)),
+        (choosing, ("static of the same rule", same_rule)),
         *((dynamic, rival) for rival in rivals),
-        *((one, ("chain", chains)) for one in planted),
+        *((miscalibrated, ("chain", chains)) for miscalibrated in planted),
     ]
-    return [duel for one, rival in pairs if (duel := compare(data, one, rival, "steps"))]
+    return [duel for left, right in pairs if (duel := compare(data, left, right, "steps"))]
 
 
 def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Tokens per step over the same policy's as it is: calibrated, and OPT-Tree with planted maps."""
+    """Tokens per step of calibrated policies, and of OPT-Tree with planted maps, over the plain policy."""
     totals, names = data.totals, _drafting(data)
     pairs = [(n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n]
     calibrated = {name: _over(totals, name, plain) for name, plain in pairs}
@@ -97,7 +98,7 @@ def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Int
 
 
 def _drafting(data: Measurements) -> list[str]:
-    """Trees and chains, but those that were searched or calibrated for another setting."""
+    """Names of trees and chains, except those searched or calibrated for another setting."""
     names = [m.name for m in data.methods if m.kind == "tree"]
     return [n for n in names if " for T=" not in n or n.endswith(f" for {data.sampling}")]
 
@@ -119,7 +120,7 @@ COLUMNS = (
 
 
 def conclusion(data: Measurements) -> str:
-    """Two sentences: what dynamic trees are worth here, and what calibration is."""
+    """Two sentences: what dynamic trees are worth at this setting, and what calibration is worth."""
     all_duels = duels(data)
     ratios = [
         f"{d.ratio.text(3, in_sentence=True)} of the best {d.right.family}"
@@ -128,7 +129,8 @@ def conclusion(data: Measurements) -> str:
     ]
     against = [d.ratio.estimate for d in all_duels if d.left.family != "dynamic"]
     calibrated, planted = calibrations(data)
-    gains, costs = ([x.estimate - 1 for x in some.values()] for some in (calibrated, planted))
+    gains = [ratio.estimate - 1 for ratio in calibrated.values()]
+    costs = [ratio.estimate - 1 for ratio in planted.values()]
     decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
     return (
         f"{data.sampling}: in tokens per step the best dynamic tree reaches {', '.join(ratios)}. "
@@ -140,7 +142,7 @@ def conclusion(data: Measurements) -> str:
 
 
 def figures_of(data: Measurements) -> dict[str, Any]:
-    """What was found under a setting."""
+    """The findings under one setting."""
     calibrated, planted = calibrations(data)
     return {
         "rows": rows_of(data),
@@ -154,7 +156,7 @@ def figures_of(data: Measurements) -> dict[str, Any]:
 def main(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Run the config `dynamic_trees` with planted calibrations beside it, print and save."""
+    """Run the config `dynamic_trees` plus planted calibrations; print and save the findings."""
     console = Console(width=120)
     config = load_config("dynamic_trees", overrides or [])
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,12 @@
-"""Replayed growths beside live runs of them, step by step at temperature 0.
+"""Compare replayed growths with live runs of them, step by step at temperature 0.
 
     python -m treespec.experiments.studies.growth_replay [--prompts 24] [--tokens 48]
 
-The embedded pair in float32, and a trace with the draft's eight best children on eight levels. A step is
-*sure* if it is proved to be the live run's (`treespec.search.rates.growth_replay`). Live rows come out of
-passes of other shapes, so that their last digits may differ; what differs by that would be seen here, and
-so would steps that are not sure and go another way. After a step that differs a text is compared from where
-both runs begin a step at the same position.
+The embedded pair runs in float32, and the trace holds the draft's eight best children on eight levels. A
+step is *sure* if it is proved to be the live run's (`treespec.search.rates.growth_replay`). Live rows come
+from passes of other shapes, so their last digits may differ; this study would show steps that differ for
+that reason, and unsure steps that differ. After a step that differs, the comparison resumes where both runs
+begin a step at the same position.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ GREEDY = Sampling(temperature=0.0)
 TIMES = LatencyModel.from_tables(
     verify={1: 0.020, 8: 0.022, 64: 0.060}, draft={1: 0.002, 64: 0.004}
 )
-"""Of a made-up machine, for growths that weigh time."""
+"""Times of a made-up machine, for growths that take time into account."""
 GROWTHS: dict[str, Growth] = {
     "EAGLE-2, 4 children": Eagle2(4, 6, 16),
     "EAGLE-2, 8 children": Eagle2(8, 6, 16),
@@ -53,7 +53,7 @@ PROMPTS, TOKENS, PROMPT_TOKENS = 24, 48, 48
 BEAM, LEVELS = 8, 8
 
 Place = tuple[int, int, int, int]
-"""Where a step begins, its accepted and kept tokens, and its nodes."""
+"""The position where a step begins, its accepted tokens, its kept tokens, and its nodes."""
 
 
 def live_steps(
@@ -69,50 +69,55 @@ def live_steps(
     )  # fmt: skip
     starts = accumulate((step.verdict.emitted for step in steps), initial=0)
     return [
-        (at, step.verdict.accepted, len(step.tokens), step.tree.shape.size)
-        for at, step in zip(starts, steps, strict=False)
+        (start, step.verdict.accepted, len(step.tokens), step.tree.shape.size)
+        for start, step in zip(starts, steps, strict=False)
     ]
 
 
 def replayed_steps(replayed: GrowthReplay, text: int) -> list[tuple[Place, bool]]:
-    """The replayed steps of one text, and whether they are sure."""
-    of_text = range(*replayed.offsets[text : text + 2])
-    starts = accumulate((int(replayed.accepted[step]) + 1 for step in of_text), initial=0)
+    """The replayed steps of one text, each with whether it is sure."""
+    steps = range(*replayed.offsets[text : text + 2])
+    starts = accumulate((int(replayed.accepted[step]) + 1 for step in steps), initial=0)
     return [
         (
-            (at, int(replayed.accepted[step]), int(replayed.kept[step]), int(replayed.sizes[step])),
+            (
+                start,
+                int(replayed.accepted[step]),
+                int(replayed.kept[step]),
+                int(replayed.sizes[step]),
+            ),
             bool(replayed.sure[step]),
         )
-        for at, step in zip(starts, of_text, strict=False)
+        for start, step in zip(starts, steps, strict=False)
     ]
 
 
 def compared(
     replayed: GrowthReplay, texts: int, live: Callable[[int], list[Place]]
 ) -> dict[str, Any]:
-    """How many replayed steps are sure, and how many differ from the live run's.
+    """Count the replayed steps that are sure, and those that differ from the live run's.
 
     Args:
-        replayed: of one growth.
-        texts: how many there are.
-        live: the steps of a live run, by text.
+        replayed: replay of one growth.
+        texts: number of texts.
+        live: returns the steps of a live run of one text.
     """
     counts = {"steps": 0, "sure": 0, "sure and differ": 0, "unsure and differ": 0}
     for text in range(texts):
-        lived = {place[0]: place for place in live(text)}
+        live_at = {place[0]: place for place in live(text)}
         for place, sure in replayed_steps(replayed, text):
             counts["steps"] += 1
             counts["sure"] += sure
-            if lived.get(place[0]) != place:
+            if live_at.get(place[0]) != place:
                 counts["sure and differ" if sure else "unsure and differ"] += 1
     return counts | {"tokens_per_step": replayed.tokens_per_step}
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=1, help="texts")] = PROMPTS,
-    tokens: Annotated[int, typer.Option(min=1, help="new tokens of each text")] = TOKENS,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of texts.")] = PROMPTS,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = TOKENS,
 ) -> None:
-    """Replay growths beside live runs of them, print it, and save it for the usual sizes."""
+    """Compare replayed growths with live runs, print the results, and save them for the default sizes."""
     pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
     ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
     stop = stop_at_tokens(pair.end_tokens)

@@ -1,23 +1,24 @@
-"""How well interleaved runs tell methods apart on a machine that others use, by simulation.
+"""Simulate how well interleaved runs tell methods apart on a machine that others use too.
 
     python -m treespec.experiments.studies.interleaved_estimator [EXPERIMENTS] [--traces FOLDER]
 
 Every simulated experiment has its own prompts, steps and machine. The methods of a world decode 48 tokens
-of each prompt on it, the one with the fewest kept tokens next; their works are known, so the truth is.
-Five ways to compare two methods stand beside each other:
+of each prompt on that machine; the method with the fewest kept tokens runs next. The work of each step is
+known, so the true ratio of costs is known. The study evaluates five ways to compare two methods:
 
-- *by prompts*: methods take turns by whole prompts on the same kind of machine, totals are compared;
-- *totals*: of the interleaved steps;
-- *nearest*: these, adjusted by the nearest step of each other method (`studies.nearest_steps`), but for
-  its rule of when totals decide; *nearest, or totals*: with that rule;
-- *adjusted*: what `report.slowdown` makes of them.
+- *by prompts*: methods take turns by whole prompts on the same kind of machine, and totals are compared;
+- *totals*: totals of the interleaved steps;
+- *nearest*: interleaved steps, adjusted by the nearest step of each other method (`studies.nearest_steps`)
+  without its rule of when totals decide; *nearest, or totals*: with that rule;
+- *adjusted*: interleaved steps, adjusted by `report.slowdown`.
 
-Bias and standard deviation are those of the estimated ratio of costs over the ratio of the true works of
-the same texts: the error that the machine makes. The half-width is the median one of the 95 % intervals of
-`report.statistics`. Coverage is the share of these that hold the truth of all prompts there could be.
+Bias and standard deviation refer to the estimated ratio of costs over the ratio of the true work on the
+same texts, that is, to the error that the machine causes. The half-width is the median over the 95 %
+intervals of `report.statistics`. Coverage is the share of these intervals that contain the true ratio over
+all possible prompts.
 
-The machine is made up, or has been recorded: `--traces` takes a folder of files that
-`benchmarks.slowdown_traces` wrote, one for each kind of machine; an experiment starts anywhere in a trace.
+The machine is made up or recorded: `--traces` takes a folder of files that `benchmarks.slowdown_traces`
+wrote, one for each kind of machine; an experiment starts at a random point of a trace.
 """
 
 import os
@@ -52,18 +53,18 @@ __all__ = [
 EXPERIMENTS, BATCH = 1000, 50
 TOKENS = 48
 GRID = 1e-3
-"""Seconds between the times at which the speed of a machine is known."""
+"""Seconds between the points in time at which the speed of a machine is known."""
 NOISE, SWITCH = 0.02, 5e-5
-"""Spread of the work of equal steps; seconds between two steps."""
+"""Relative spread of the work of equal steps; seconds between two steps."""
 
 Machine = Callable[[np.random.Generator, int], NDArray[np.float64]]
-"""Draws how much slower the machine is than at its best, at so many times `GRID` apart."""
+"""Draws the slowdown of the machine relative to its best, at a number of points in time `GRID` apart."""
 
 
 def _wander(
     rng: np.random.Generator, times: int, memory: float, spread: float
 ) -> NDArray[np.float64]:
-    """An autoregressive process that forgets in `memory` seconds."""
+    """An autoregressive process with a memory of `memory` seconds."""
     from scipy.signal import lfilter
 
     keep = np.exp(-GRID / memory)
@@ -73,12 +74,12 @@ def _wander(
 
 
 def _slices(rng: np.random.Generator, times: int, low: float, high: float) -> NDArray[np.float64]:
-    """Another slowdown every 4 ms, as a scheduler gives time."""
+    """A new random slowdown every 4 ms, like the time slices of a scheduler."""
     return np.repeat(rng.uniform(low, high, times // 4 + 1), 4)[:times]
 
 
 def quiet(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-    """Alone on the machine, whose clock wanders by 1 %."""
+    """A machine without neighbours, whose clock wanders by 1 %."""
     return np.exp(_wander(rng, times, 0.3, 0.01))
 
 
@@ -89,12 +90,12 @@ def bursts(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
 
 
 def drift(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-    """A machine that becomes slower by 30 % in the time."""
+    """A machine that becomes 30 % slower from beginning to end."""
     return quiet(rng, times) * np.linspace(1, 1.3, times)
 
 
 def stalls(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-    """Every two seconds, by chance, the machine stands still for some 50 ms."""
+    """A machine that stands still for about 50 ms at random times, every two seconds on average."""
     slowdown = quiet(rng, times)
     count = rng.poisson(times * GRID / 2)
     lengths = np.clip(np.exp(rng.normal(np.log(50), 0.7, count)), 10, 300).astype(int)
@@ -104,7 +105,7 @@ def stalls(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
 
 
 def steady(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-    """Neighbours on all cores, all the time."""
+    """Neighbours on all cores all the time."""
     return np.exp(_wander(rng, times, 0.1, 0.15)) * _slices(rng, times, 1.2, 3.2)
 
 
@@ -121,39 +122,40 @@ def recorded(path: Path) -> Machine:
     """A machine whose slowdown was recorded.
 
     Args:
-        path: of an `.npz` file with `at` and `seconds` of equal pieces of work, see
+        path: path of an `.npz` file with `at` and `seconds` of equal pieces of work, see
             `benchmarks.slowdown_traces`. Their fifth percentile counts as the machine at its best.
 
     Returns:
-        Draws the slowdown from anywhere in the trace on; at its end it starts over.
+        A machine that draws its slowdown from a random point of the trace on; at the end the trace repeats.
     """
     with np.load(path) as saved:
         at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
     slowdown = seconds / np.quantile(seconds, 0.05)
     grid = np.arange(at[0], at[-1], GRID)
-    known = np.interp(grid, at, slowdown)
+    on_grid = np.interp(grid, at, slowdown)
 
     def draw(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-        return known[(int(rng.integers(len(known))) + np.arange(times)) % len(known)]
+        return on_grid[(int(rng.integers(len(on_grid))) + np.arange(times)) % len(on_grid)]
 
     return draw
 
 
 @dataclass(frozen=True)
 class Method:
-    """What decodes, and what its steps truly cost.
+    """A decoding method and the true cost of its steps.
 
     Args:
-        name: of the method.
-        seconds: of a step on the machine at its best.
-        depth: draft tokens of a step; 0 decodes plainly.
-        dearer: factor on each step.
+        name: name of the method.
+        seconds: seconds of a step on the machine at its best.
+        depth: draft tokens per step; 0 for plain decoding.
+        dearer: factor on the cost of each step.
         dear: share of steps that cost five times as much.
-        grows: by how much of itself a step has become dearer at the end of the text.
-        first: factor on the first step of a text, which is a class of its own.
-        bonus: of the acceptance rate, for trees.
-        free: draws its depth anew for each step, 2 to 6, and pays for it; such a method is not steady.
-        feels: power of the machine's slowdown that it feels.
+        grows: relative increase of the cost of a step from the beginning to the end of a text.
+        first: factor on the first step of a text, which then is a class of its own.
+        bonus: added to the acceptance rate, for trees.
+        free: draw a new depth for each step, from 2 to 6, at a cost that depends on the depth; such a
+            method is not steady.
+        feels: exponent of the machine's slowdown that the method is exposed to.
     """
 
     name: str
@@ -168,10 +170,10 @@ class Method:
     feels: float = 1.0
 
     def text(self, rng: np.random.Generator, rate: float) -> list[tuple[int, float, int]]:
-        """Tokens kept before each step of a text, its work and its class within the method."""
+        """For each step of a text: tokens kept before it, its work, and its class within the method."""
         kept, steps = 0, []
         depths = rng.integers(2, 7, TOKENS).tolist() if self.free else [self.depth] * TOKENS
-        # tokens in a row that would be accepted
+        # draft tokens in a row that would be accepted
         runs = (rng.geometric(max(1 - rate - self.bonus, 0.02), TOKENS) - 1).tolist()
         lucky = rng.random(TOKENS).tolist()
         while kept < TOKENS:
@@ -188,12 +190,12 @@ class Method:
 
 @dataclass(frozen=True)
 class World:
-    """Methods that run together, the first two of which are compared.
+    """Methods that run together; the first two are compared.
 
     Args:
-        name: of the world.
-        methods: the others help to know the machine.
-        twins: the first two keep the same tokens, as at temperature 0.
+        name: name of the world.
+        methods: the methods; those after the first two only help to estimate the slowdown.
+        twins: whether the first two keep the same tokens, as at temperature 0.
     """
 
     name: str
@@ -225,16 +227,16 @@ HARD_WORLDS = (
     World("A/A, no other method", (_CHAIN, _CHAIN)),
     World("feels 0.8 of it", (Method("numb", 14e-3, 4, feels=0.8), _CHAIN, *_REST)),
 )
-"""Beside the worlds of the coverage: the least there can be, and a method that contention hurts less."""
+"""More worlds: one with as few methods as possible, and one with a method that contention slows less."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A run that was made up.
+    """A simulated run.
 
     Args:
-        steps: that it recorded.
-        true: `[M, P]`, work of each method on each prompt, in seconds.
+        steps: the recorded steps.
+        true: `[M, P]`, true work of each method on each prompt, in seconds.
     """
 
     steps: Steps
@@ -253,10 +255,10 @@ def simulate(
 
     Args:
         world: the methods.
-        machine: on which they run.
-        rng: of everything.
-        prompts: of the run.
-        by_prompts: methods take turns by prompts instead of by steps.
+        machine: the machine that they run on.
+        rng: source of all random draws.
+        prompts: number of prompts.
+        by_prompts: whether methods take turns by prompts instead of by steps.
     """
     rows = []
     for prompt, rate in enumerate(rng.beta(8, 4, prompts)):
@@ -281,21 +283,23 @@ def simulate(
         times = int(1.3 * times)
     clock = GRID * np.arange(len(done))
     start, end = (np.interp(place, done, clock) for place in (finished - work, finished))
-    feels = np.array([one.feels for one in world.methods])[method]
+    feels = np.array([m.feels for m in world.methods])[method]
     seconds = work * ((end - start) / work) ** feels
     true = np.zeros((len(world.methods), prompts))
     np.add.at(true, (method, prompt), table[:, 3])
     classes = np.unique(method * 100 + size, return_inverse=True)[1]
-    even = np.array([not one.free for one in world.methods])
+    steady = np.array([not m.free for m in world.methods])
     return Simulated(
-        Steps(method, prompt, classes.astype(np.int64), (start + end) / 2, seconds, even, prompts),
+        Steps(
+            method, prompt, classes.astype(np.int64), (start + end) / 2, seconds, steady, prompts
+        ),
         true,
     )
 
 
 @cache
 def truth(world: World, prompts: int = 20_000) -> float:
-    """Cost of the first method over the second's, over all prompts there could be."""
+    """True cost of the first method over that of the second, over all possible prompts."""
     rng = np.random.default_rng(1)
     if world.methods[0] == world.methods[1]:
         return 1.0
@@ -317,15 +321,16 @@ def cell(
     """Run experiments of one kind.
 
     Args:
-        world: its methods.
-        machine: on which they run.
-        experiments: how many.
-        prompts: of each.
-        seed: of everything.
+        world: the methods.
+        machine: the machine that they run on.
+        experiments: number of experiments.
+        prompts: prompts per experiment.
+        seed: seed of all random draws.
 
     Returns:
         For each way, `[experiments, 4]`: estimated over true ratio of costs on the same texts, the estimate
-        and the bounds of its interval; and `remarks`, whether the estimator had one, or left it to totals.
+        and the bounds of its interval; and `remarks`, whether the estimator made a remark or left it to
+        totals.
     """
     by_way: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     remarks = []
@@ -334,12 +339,12 @@ def cell(
         true = {}
         for i in range(first, min(first + BATCH, experiments)):
             rng = np.random.default_rng([seed, i, *world.name.encode()])
-            apart = simulate(world, machine, rng, prompts, by_prompts=True)
+            separate = simulate(world, machine, rng, prompts, by_prompts=True)
             run = simulate(world, machine, rng, prompts)
             adjusted = adjust(run.steps)
             remarks.append(bool(adjusted.dear or adjusted.restless or adjusted.reason))
             times = {
-                "by prompts": (totals(apart.steps, apart.steps.seconds), apart.true),
+                "by prompts": (totals(separate.steps, separate.steps.seconds), separate.true),
                 "totals": (totals(run.steps, run.steps.seconds), run.true),
                 "nearest": (nearest_steps(run.steps, most_apart=1.0), run.true),
                 "nearest, or totals": (nearest_steps(run.steps), run.true),
@@ -358,16 +363,16 @@ def cell(
 
 def summary(world: World, by_way: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
     """Bias, standard deviation, median half-width and coverage of each way, and the share with remarks."""
-    held = truth(world)
+    true_ratio = truth(world)
     row: dict[str, float] = {"remarks": float(by_way["remarks"].mean())}
     for way in WAYS:
         error, _, low, high = by_way[way].T
         row |= {
             f"{way}, bias": float(error.mean() - 1),
             f"{way}, sd": float(error.std()),
-            f"{way}, half-width": float(np.median(high - low) / 2 / held),
+            f"{way}, half-width": float(np.median(high - low) / 2 / true_ratio),
             f"{way}, coverage": float(
-                ((low <= held * (1 + 1e-9)) & (held <= high * (1 + 1e-9))).mean()
+                ((low <= true_ratio * (1 + 1e-9)) & (true_ratio <= high * (1 + 1e-9))).mean()
             ),
         }
     return row
@@ -379,11 +384,13 @@ def _job(world: World, machine: str, traces: Path | None, experiments: int, prom
 
 
 def main(
-    experiments: Annotated[int, typer.Argument(min=1, help="of each kind")] = EXPERIMENTS,
-    prompts: Annotated[int, typer.Option(min=2, help="of each experiment")] = 12,
-    traces: Annotated[Path | None, typer.Option(help="folder of recorded machines")] = None,
+    experiments: Annotated[
+        int, typer.Argument(min=1, help="Experiments of each kind.")
+    ] = EXPERIMENTS,
+    prompts: Annotated[int, typer.Option(min=2, help="Prompts of each experiment.")] = 12,
+    traces: Annotated[Path | None, typer.Option(help="Folder of recorded machines.")] = None,
 ) -> None:
-    """Simulate all kinds, print and save them."""
+    """Simulate all kinds of experiments; print and save their errors."""
     console = Console(width=150)
     begun = time.perf_counter()
     machines: Sequence[str] = (

@@ -1,15 +1,15 @@
-"""How often `check-lossless` notices a planted bias, and how often it cries wolf without one.
+"""Measure how often `check-lossless` notices a planted bias, and how often it raises a false alarm.
 
     python -m treespec.experiments.studies.lossless_power [SEEDS] [SAMPLES]
 
 A bias of total variation 0.05 is planted at the first root of the embedded pair, in the direction that is
-hardest to notice (`treespec.testing.planted`). For each of 20 seeds 10,000 samples of the biased rule and
+hardest to notice (`treespec.testing.planted`). For each of 20 seeds, 10,000 samples of the biased rule and
 10,000 of the honest one are drawn by the real `decode`, drafter and rule, and tested against the exact law
-of plain decoding, as the command does. All samples are drawn afresh, none is used twice.
+of plain decoding, as the command does. Every sample is drawn afresh and used once.
 
-What makes 400,000 samples affordable: a sample is one step and its first token, where the bias is, so that
-only the rows of the roots matter. Each model is replaced by a table of these, computed once by the model.
-The power is that of rule and test; caches and tree attention play no part in it.
+400,000 samples are affordable because a sample is the first token of one step, where the bias is: only the
+rows of the roots matter. Each model is replaced by a table of these rows, which the model computes once.
+The result is the power of rule and test; caches and tree attention play no part in it.
 """
 
 import time
@@ -41,7 +41,7 @@ SHAPE, LAW, RULE = TreeShape.expansion([3]), Law.WITHOUT_REPLACEMENT, verify.rrs
 TOTAL_VARIATION, SAMPLING = 0.05, Sampling(1.0)
 FALSE_ALARM, TOKENS = 1e-3, 3
 LEVEL = FALSE_ALARM / TOKENS
-"""The command splits its rate over the tokens of a text; only the first is drawn here."""
+"""The command splits its false-alarm rate over the tokens of a text; only the first is drawn here."""
 
 
 Rows = dict[tuple[int, ...], Float[Tensor, "V"]]
@@ -58,7 +58,7 @@ def rows_of(model: TransformersModel, prompts: Sequence[tuple[int, ...]]) -> Row
 
 
 def tabulated(rows: Rows) -> TabularModel:
-    """A table of these rows. All others are flat: what is drawn from them is beyond the first token."""
+    """A model that looks up these rows. All others are flat: they only matter after the first token."""
     flat = torch.zeros_like(next(iter(rows.values())))
     return TabularModel(lambda context: rows.get(context, flat), len(flat))
 
@@ -85,10 +85,10 @@ def compare(target: Rows, draft: Rows, biased: bool, samples: int, seed: int) ->
 
 
 def main(
-    seeds: Annotated[int, typer.Argument(min=1, help="tests of each rule")] = 20,
-    samples: Annotated[int, typer.Argument(min=PROMPTS, help="of each test")] = 10_000,
+    seeds: Annotated[int, typer.Argument(min=1, help="Tests of each rule.")] = 20,
+    samples: Annotated[int, typer.Argument(min=PROMPTS, help="Samples of each test.")] = 10_000,
 ) -> None:
-    """Test a biased and an honest rule with each seed, print and save how often a bias was noticed."""
+    """Test a biased and an honest rule with each seed; print and save how often a bias was noticed."""
     console = Console(width=120)
     with console.status("loading the embedded pair ..."):
         pair = load_pair("embedded", dtype="float32")

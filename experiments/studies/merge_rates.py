@@ -1,11 +1,11 @@
-"""The rates that merges go by, measured with each source alone on other texts: as configs take them.
+"""Measure the acceptance rates that merges use, with each source alone on other texts, for configs.
 
     python -m treespec.experiments.studies.merge_rates [CONFIG] [key=value ...]
 
-For each merge of the config (`merged`) and each of its sampling settings, every source decodes the texts
-that come after those of the run, alone: a model along a tree of 4, 3, 2 and 1 children, any other source
-within the budget of the merge, by the law and the rule that it gets in a config of its own. How often a
-child was accepted if its parent was, by depth and rank, is printed as `rates` of the config.
+For each merge of the config (`merged`) and each of its sampling settings, every source alone decodes the
+texts that follow those of the run: a model with a tree of 4, 3, 2 and 1 children per level, any other
+source within the budget of the merge, with the law and the rule that it gets in a config of its own. How
+often a child was accepted if its parent was, by depth and rank, is printed as the `rates` of the config.
 """
 
 from collections.abc import Iterator
@@ -36,16 +36,16 @@ from treespec.stopping import stop_at_tokens
 from treespec.target import make_target
 
 WIDTHS = (4, 3, 2, 1)
-"""Children of the nodes of each level, of a source that drafts a given tree."""
+"""Children per node on each level, for a source that drafts a given tree."""
 
 FEWEST_TRIES = 20
-"""Times that a child must have been drafted below an accepted node to have a rate."""
+"""A child needs to be drafted this often below an accepted node to have a rate."""
 
 DIGITS = 2
 
 
 def alone(method: TreeMethod, source: Settings) -> TreeMethod:
-    """A source of a merge, in a method of its own."""
+    """A method with one source of a merge alone."""
     shape = method.shape
     if source_of(source).trees == "any":
         depth = shape.depth  # pyrefly: ignore[missing-attribute]
@@ -57,7 +57,7 @@ def alone(method: TreeMethod, source: Settings) -> TreeMethod:
 def steps_of(
     built: BuiltMethod, sampling: str, pair: Pair, texts: list[list[int]], config: Config
 ) -> Iterator[Step]:
-    """Every step of all texts."""
+    """Decode all texts and yield every step."""
     choice = built.choices[sampling]
     for i, text in enumerate(track(texts, description=f"{built.name}, {sampling}")):
         yield from decode(
@@ -73,7 +73,7 @@ def steps_of(
 
 
 def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
-    """By merge and setting, the rates of each source in turn."""
+    """By merge and setting, the rates of each of its sources in order."""
     merges = [
         method
         for method in config.methods
@@ -102,15 +102,15 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
 
 
 def written(rates: Rates) -> str:
-    """As configs have them."""
+    """The rates as text for a config."""
     return "[" + ", ".join(f"[{', '.join(f'{x:.{DIGITS}g}' for x in row)}]" for row in rates) + "]"
 
 
 def main(
-    config: Annotated[str, typer.Argument(help="of an experiment, or its file.")] = "merged",
+    config: Annotated[str, typer.Argument(help="Name or file of a config.")] = "merged",
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
 ) -> None:
-    """Measure, and print as configs have it."""
+    """Measure the rates, and print them as a config needs them."""
     console = Console(width=140, soft_wrap=True)
     by_merge = measured(load_config(config, overrides or ()))
     for name, by_setting in by_merge.items():
@@ -118,7 +118,9 @@ def main(
         for setting, rates in by_setting.items():
             say(
                 console,
-                "\n".join([f"    {setting}:", *(f"      - {written(one)}" for one in rates)]),
+                "\n".join(
+                    [f"    {setting}:", *(f"      - {written(of_source)}" for of_source in rates)]
+                ),
             )
 
 

@@ -1,18 +1,20 @@
-"""The plainest way to take the slowdown of the machine out of times: the nearest step of each other method.
+"""Remove the machine's slowdown from times in the simplest way: by the nearest step of each other method.
 
-`report.slowdown` began with it; `studies.interleaved_estimator` holds the two beside each other.
+`report.slowdown` began with this scheme; `studies.interleaved_estimator` compares the two.
 
-- The slowdown f at a step is the median over the *other steady* methods of (their step nearest in time /
-  level of its class). Levels are midmeans of adjusted times, time / f; both are found in turn, four times.
-- Within a class steps weigh min(1, f20 / f)^2, f20 the 20 % quantile of f. Adjusted times that lie further
-  than max(4 scaled MAD, 5 %) from the median of their class are set aside; classes of fewer than 8 steps
-  keep all.
+- The slowdown f at a step is the median over the *other steady* methods of (time of their nearest step /
+  level of its class). Levels are midmeans of adjusted times, time / f. Slowdowns and levels are computed
+  alternately, four times.
+- Within a class, steps have the weight min(1, f20 / f)^2, where f20 is the 20 % quantile of f. Adjusted
+  times further than max(4 scaled MAD, 5 %) from the median of their class are set aside; classes of fewer
+  than 8 steps keep all of them.
 - The cost of a method is the sum over its classes of (number of all steps x weighted mean of the class).
-- Totals decide where no other method is steady, and, so that no honest cost is set aside, where the shares
-  that methods have set aside among quiet steps (f at most 1.2 f20) differ by more than one point.
+- Totals decide where no other method is steady. They also decide where the shares that methods have set
+  aside among quiet steps (f at most 1.2 f20) differ by more than one point, so that no real cost is set
+  aside.
 
-The last rule is a choice between two evils, so both stand in the simulation: without it a method with rare
-dear steps looks several percent too cheap, with it bursts alone make totals decide.
+The last rule is a trade-off, so the simulation has both variants: without it, a method with rare expensive
+steps looks several percent too cheap; with it, bursts alone make totals decide.
 """
 
 import numpy as np
@@ -27,31 +29,31 @@ FEWEST_STEPS = 8
 FAR_MAD, FAR_SHARE = 4 * 1.4826, 0.05
 QUIET = 1.2
 MOST_APART = 0.01
-"""Shares set aside among quiet steps may differ by so much."""
+"""Largest allowed difference between the shares set aside among quiet steps."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 def nearest_steps(steps: Steps, most_apart: float = MOST_APART) -> Floats:
-    """Decoding times as this scheme has them.
+    """Compute decoding times by this scheme.
 
     Args:
-        steps: of all methods.
-        most_apart: the difference between the shares set aside beyond which totals decide; 1 for never.
+        steps: steps of all methods.
+        most_apart: totals decide if the shares set aside differ by more than this; 1 for never.
 
     Returns:
-        `[M, P]`, seconds by method and prompt; resampled over prompts they give intervals as
-        `report.slowdown.Adjusted.seconds` does.
+        `[M, P]`, seconds by method and prompt; resampling over prompts gives intervals, as for
+        `report.slowdown.Adjusted.seconds`.
     """
-    near = _nearest(steps)
-    if near is None:
+    nearest = _nearest(steps)
+    if nearest is None:
         return totals(steps, steps.seconds)
     slowdown = np.ones(len(steps.seconds))
     for _ in range(ROUNDS):
         levels = _midmeans(steps.work, steps.seconds / slowdown)
         ratio = np.append(steps.seconds / levels[steps.work], np.nan)
-        slowdown = np.nanmedian(ratio[near], axis=1)
+        slowdown = np.nanmedian(ratio[nearest], axis=1)
     adjusted, calmest = steps.seconds / slowdown, np.quantile(slowdown, 0.2)
     weight = np.minimum(1, calmest / slowdown) ** 2
     aside = _far(steps.work, adjusted)
@@ -64,28 +66,28 @@ def nearest_steps(steps: Steps, most_apart: float = MOST_APART) -> Floats:
 
 
 def _nearest(steps: Steps) -> Ints | None:
-    """`[S, methods]`, the place of the step of each steady method that is nearest in time to each step.
+    """For each step, the index of the nearest step in time of each steady method, `[S, methods]`.
 
-    -1, the place of a NaN, for a method itself and for those that are not steady; None if a method is left
-    without any.
+    -1, the index of a NaN, stands for the method itself and for methods that are not steady. None if a step
+    has no steady method to compare with.
     """
-    near = np.full((len(steps.at), len(steps.steady)), -1)
+    nearest = np.full((len(steps.at), len(steps.steady)), -1)
     for guide in np.flatnonzero(steps.steady):
-        places = np.flatnonzero((steps.method == guide) & (steps.seconds > 0))
-        places = places[np.argsort(steps.at[places], kind="stable")]
-        if not len(places):
+        indices = np.flatnonzero((steps.method == guide) & (steps.seconds > 0))
+        indices = indices[np.argsort(steps.at[indices], kind="stable")]
+        if not len(indices):
             continue
-        at = steps.at[places]
+        at = steps.at[indices]
         after = np.clip(np.searchsorted(at, steps.at), 1, max(len(at) - 1, 1))
         before, after = after - 1, np.minimum(after, len(at) - 1)
         closer = np.abs(at[before] - steps.at) <= np.abs(at[after] - steps.at)
         others = steps.method != guide
-        near[others, guide] = places[np.where(closer, before, after)][others]
-    return None if (near < 0).all(1).any() else near
+        nearest[others, guide] = indices[np.where(closer, before, after)][others]
+    return None if (nearest < 0).all(1).any() else nearest
 
 
 def _midmeans(work: Ints, values: Floats) -> Floats:
-    """The mean of the middle half of each class; 1 of a class without steps."""
+    """The mean of the middle half of each class; 1 for a class without steps."""
     levels = np.ones(int(work.max()) + 1)
     for kind in np.unique(work):
         ordered = np.sort(values[work == kind])
@@ -95,7 +97,7 @@ def _midmeans(work: Ints, values: Floats) -> Floats:
 
 
 def _far(work: Ints, adjusted: Floats) -> NDArray[np.bool_]:
-    """Which steps lie far from the median of their class."""
+    """For each step, whether its time lies far from the median of its class."""
     far = np.zeros(len(work), bool)
     for kind in np.unique(work):
         members = np.flatnonzero(work == kind)

@@ -1,9 +1,10 @@
-"""Predicted against measured: tokens per step, speedup over plain decoding, and the tree ranked first.
+"""Compare predicted with measured tokens per step and speedups, and evaluate the tree ranked first.
 
     python -m treespec.experiments.studies.prediction [RUN] [KEY=VALUE ...]
 
-Runs `experiments/configs/search_then_run.yaml` (about ten minutes; half an hour where half precision is
-slow), or reads a finished run of it. Medians are of absolute relative errors over all trees and settings.
+Run `experiments/configs/search_then_run.yaml` (about ten minutes; half an hour where half precision is
+slow), or read a finished run of it. Medians are medians of absolute relative errors over all trees and
+settings.
 """
 
 from pathlib import Path
@@ -28,7 +29,7 @@ GOAL_TOKENS, GOAL_SPEEDUP, GOAL_FIRST = 0.05, 0.10, 0.97
 
 
 def figures_of(loaded: Run) -> dict[str, Any]:
-    """Everything that is printed, as data."""
+    """The printed results as data."""
     rows = loaded.predictions
     tokens_error, speedup_error = median_errors(rows)
     figures: dict[str, Any] = {
@@ -70,30 +71,33 @@ def figures_of(loaded: Run) -> dict[str, Any]:
 
 
 def goals(figures: dict[str, Any]) -> dict[str, bool]:
-    """Which goals are met, by what they are for."""
+    """By goal, whether it is met."""
     settings = figures["settings"].values()
     return {
         f"tokens per step within {GOAL_TOKENS:.0%}": figures["tokens_error"] <= GOAL_TOKENS,
         f"speedup over plain decoding within {GOAL_SPEEDUP:.0%}": (
             figures["speedup_error"] <= GOAL_SPEEDUP
         ),
-        f"what search chose at {GOAL_FIRST:.0%} of the fastest": all(
-            (one["chosen_over_fastest"] or [0])[0] >= GOAL_FIRST for one in settings
+        f"the choice of the search at {GOAL_FIRST:.0%} of the fastest or more": all(
+            (setting["chosen_over_fastest"] or [0])[0] >= GOAL_FIRST for setting in settings
         ),
     }
 
 
 def main(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN] [KEY=VALUE ...]", help="a finished run")
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] [KEY=VALUE ...]", help="A finished run, or overrides of the config."
+        ),
     ] = None,
 ) -> None:
-    """Run the config `search_then_run`, or read a finished run of it, print and save."""
-    console, given = Console(width=140), words or []
-    if given and Path(given[0]).is_dir():
-        _report(load_run(Path(given[0])), console)
+    """Run the config `search_then_run`, or read a finished run of it; print and save the errors."""
+    console, arguments = Console(width=140), words or []
+    if arguments and Path(arguments[0]).is_dir():
+        _report(load_run(Path(arguments[0])), console)
         return
-    config = load_config("search_then_run", given)
+    config = load_config("search_then_run", arguments)
     with brief_run(config, console=Console(stderr=True)) as loaded:
         _report(loaded, console)
 

@@ -1,17 +1,17 @@
-"""Replayed trees beside live runs of them, and how fast trees are replayed.
+"""Compare replayed trees with live runs of them, and time the replay.
 
     python -m treespec.experiments.studies.replay [--prompts 24] [--tokens 48] [--seeds 120] [--live 40]
 
 On the embedded pair in float32:
 
-- *temperature 0*: every step of every tree, live and replayed from one trace; all must be equal.
-- *temperature 1*: a trace for each seed, and the live tokens per step of the same prompts, pooled over
-  `--live` runs of each prompt with coins of their own, so that its own noise is small beside a trace's.
-  A trace and a live run of the same prompts have the same law, so what is left between them is chance. A
-  95 % interval of one trace covers the live value in about 95 % of the seeds, less a little for the noise
-  of the live value; of 120 seeds with a true coverage of 94.5 % one tree in 65 would miss 108. Coverage
-  hardly sees a small bias. The last column does: the difference of the means over all seeds, in standard
-  errors over seeds and runs, must stay below 3.
+- *temperature 0*: every step of every tree, live and replayed from one trace; all steps must be equal.
+- *temperature 1*: one trace per seed, compared with the live tokens per step of the same prompts. The live
+  value is pooled over `--live` runs of each prompt with independent coins, so that its noise is small
+  compared with that of a trace. A trace and a live run of the same prompts have the same law, so they
+  differ by chance only. The 95 % interval of one trace covers the live value for about 95 % of the seeds,
+  slightly fewer because of the noise of the live value; with 120 seeds and a true coverage of 94.5 %, one
+  tree in 65 would miss 108. Coverage is insensitive to a small bias. The last column is not: the difference
+  of the means over all seeds, in standard errors over seeds and runs, must stay below 3.
 - *speed*: 1,000 random trees of up to 64 nodes on 10,000 positions.
 """
 
@@ -84,7 +84,7 @@ def traced(
     pair: Pair, prompts: Sequence[Sequence[int]], sampling: Sampling, law: Law, rule: Rule, tokens: int,
     seed: int,
 ) -> Trace:  # fmt: skip
-    """A trace of these prompts."""
+    """Record a trace of these prompts."""
     return record(
         pair, prompts, sampling=sampling, law=law, rule=rule, width=WIDTH, max_new_tokens=tokens,
         stop=stop_at_tokens(pair.end_tokens), seed=seed, beyond=8,
@@ -93,22 +93,22 @@ def traced(
 
 @cache
 def embedded() -> Pair:
-    """The pair, once in each process, on one thread: as many processes as cores are faster than threads."""
+    """The embedded pair, loaded once per process with one thread: processes scale better than threads."""
     torch.set_num_threads(1)
     return load_pair("embedded", dtype="float32")
 
 
 def cold(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
-    """Steps that are equal, of all, by tree."""
+    """By tree, the number of steps and of those that are equal live and replayed."""
     setting = (COLD, Law.DETERMINISTIC, verify.greedy, tokens, 0)
     trace, rows = traced(pair, prompts, *setting), {}
     for name, shape in track(SHAPES.items(), description="temperature 0"):
         again, equal, steps = replay(trace, shape), 0, 0
         for i, prompt in enumerate(prompts):
             live = steps_of(pair, shape, prompt, *setting)
-            mine = again.of_text(i).tolist()
-            steps += max(len(live), len(mine))
-            equal += sum(a == b for a, b in zip(live, mine, strict=False))
+            replayed = again.of_text(i).tolist()
+            steps += max(len(live), len(replayed))
+            equal += sum(a == b for a, b in zip(live, replayed, strict=False))
         rows[name] = {"steps": steps, "equal": equal, "tokens_per_step": again.tokens_per_step}
     return rows
 
@@ -133,22 +133,24 @@ def live_value(prompts: Sequence[Sequence[int]], tokens: int, name: str, run: in
 def warm(
     prompts: Sequence[Sequence[int]], tokens: int, seeds: int, runs: int, jobs: int
 ) -> dict[str, Any]:
-    """Seeds whose interval covers the live value, by tree."""
+    """By tree, compare the replay of one trace per seed with live runs."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        asked = [pool.submit(trace_of_seed, prompts, tokens, seed) for seed in range(seeds)]
-        lives = {
+        trace_jobs = [pool.submit(trace_of_seed, prompts, tokens, seed) for seed in range(seeds)]
+        live_jobs = {
             name: [pool.submit(live_value, prompts, tokens, name, run) for run in range(runs)]
             for name in WARM_SHAPES
         }
-        traces = [one.result() for one in track(asked, description="temperature 1: traces")]
+        traces = [job.result() for job in track(trace_jobs, description="temperature 1: traces")]
         return {
-            name: _compared(SHAPES[name], traces, [one.result() for one in values])
-            for name, values in track(lives.items(), description="temperature 1: live runs")
+            name: _compared(SHAPES[name], traces, [job.result() for job in jobs_of_tree])
+            for name, jobs_of_tree in track(
+                live_jobs.items(), description="temperature 1: live runs"
+            )
         }
 
 
 def _compared(shape: TreeShape, traces: Sequence[Trace], live: Sequence[float]) -> dict[str, Any]:
-    """Replays of all traces beside live runs of one tree."""
+    """Compare the replays of all traces with live runs of one tree."""
     value, runs, seeds = statistics.mean(live), len(live), len(traces)
     intervals = [replay(trace, shape).interval() for trace in traces]
     estimates = [interval.estimate for interval in intervals]
@@ -161,16 +163,16 @@ def _compared(shape: TreeShape, traces: Sequence[Trace], live: Sequence[float]) 
         "live_runs": list(live),
         "replayed": replayed,
         "spread": spread,
-        "half_width": statistics.mean(one.half_width for one in intervals),
+        "half_width": statistics.mean(interval.half_width for interval in intervals),
         "intervals": intervals,
-        "covered": sum(one.contains(value) for one in intervals),
+        "covered": sum(interval.contains(value) for interval in intervals),
         "of": seeds,
         "z": (replayed - value) / noise,
     }
 
 
 def speed() -> dict[str, Any]:
-    """Seconds of one core for 1,000 trees on 10,000 positions."""
+    """Time the replay of 1,000 trees on 10,000 positions, in seconds of one core."""
     rng, texts, length, width = np.random.default_rng(0), 40, 250, 8
     accepted = np.tile([0.45] + [0.05] * 7, (texts * length, 1))
     trace = Trace(
@@ -187,8 +189,8 @@ def speed() -> dict[str, Any]:
     start = time.process_time()
     replays = replay_many([trace], shapes)[0]
     replayed = time.process_time() - start
-    for one in replays:
-        one.interval()
+    for replayed_tree in replays:
+        replayed_tree.interval()
     return {
         "trees": len(shapes), "positions": len(trace.tokens), "replay_s": replayed,
         "intervals_s": time.process_time() - start - replayed,
@@ -197,7 +199,7 @@ def speed() -> dict[str, Any]:
 
 
 def _around(name: str, error: str, row: Mapping[str, Any]) -> str:
-    """An estimate with 1.96 of its standard errors."""
+    """An estimate ± 1.96 of its standard errors."""
     return Interval.around(row[name], 1.96 * row[error]).plus_minus(3)
 
 
@@ -220,15 +222,17 @@ PROMPTS, TOKENS, SEEDS, LIVE = 24, 48, 120, 40
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=1, help="texts")] = PROMPTS,
-    tokens: Annotated[int, typer.Option(min=1, help="new tokens of each text")] = TOKENS,
-    seeds: Annotated[int, typer.Option(min=2, help="traces at temperature 1")] = SEEDS,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of texts.")] = PROMPTS,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = TOKENS,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of traces at temperature 1.")] = SEEDS,
     live: Annotated[
-        int, typer.Option(min=2, help="live runs of each prompt at temperature 1")
+        int, typer.Option(min=2, help="Live runs of each prompt at temperature 1.")
     ] = LIVE,
-    jobs: Annotated[int | None, typer.Option(help="processes side by side; one a core")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parallel processes; one per core by default.")
+    ] = None,
 ) -> None:
-    """Replay trees beside live runs of them, print it, and save it for the usual sizes."""
+    """Compare replayed trees with live runs, print the results, and save them for the default sizes."""
     pair, console = embedded(), Console(width=120)
     ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
     figures = {
@@ -244,22 +248,22 @@ def main(
 
 
 def show(console: Console, figures: dict[str, Any]) -> None:
-    """Print what was found."""
+    """Print the results and whether the goals are met."""
     for title, columns in (("temperature 0", COLD_COLUMNS), ("temperature 1", WARM_COLUMNS)):
         rows = [{"tree": name, **row} for name, row in figures[title].items()]
         print_table(Table(title, columns, rows), console)
-    quick = figures["speed"]
+    timed = figures["speed"]
     say(
         console,
-        f"{quick['trees']} trees of {quick['nodes']:.0f} nodes on {quick['positions']} positions: "
-        f"{quick['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals {quick['intervals_s']:.2f} s",
+        f"{timed['trees']} trees of {timed['nodes']:.0f} nodes on {timed['positions']} positions: "
+        f"{timed['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals {timed['intervals_s']:.2f} s",
     )
     same = all(row["equal"] == row["steps"] for row in figures["temperature 0"].values())
     covered = all(
         row["covered"] >= GOAL_SEEDS * row["of"] and abs(row["z"]) < GOAL_Z
         for row in figures["temperature 1"].values()
     )
-    met = same and covered and quick["replay_s"] < GOAL_SECONDS
+    met = same and covered and timed["replay_s"] < GOAL_SECONDS
     say(console, "all goals are met" if met else "A GOAL IS NOT MET")
 
 

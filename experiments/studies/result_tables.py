@@ -1,4 +1,4 @@
-"""Tables of result files in Markdown."""
+"""Markdown tables of the figures in result files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,11 +12,11 @@ __all__ = ["Parts", "Row", "bounds", "by", "percent", "table"]
 
 Row = Mapping[str, Any]
 Parts = Mapping[str, Sequence[str]]
-"""Paragraphs and tables, by sampling setting or whatever they are about."""
+"""Paragraphs and tables, by their topic, such as a sampling setting."""
 
 
 def table(columns: Mapping[str, Callable[[Row], Any]], rows: Iterable[Row], words: int = 1) -> str:
-    """Rows under columns, the first `words` of which hold words."""
+    """A Markdown table; the first `words` columns hold words and are aligned to the left."""
     heads = [
         Column[Row](name, partial(_cell, write), left=i < words)
         for i, (name, write) in enumerate(columns.items())
@@ -25,7 +25,7 @@ def table(columns: Mapping[str, Callable[[Row], Any]], rows: Iterable[Row], word
 
 
 def _cell(write: Callable[[Row], Any], row: Row) -> Cell:
-    """A value as it is written: intervals with their bounds, numbers with two digits, words as they are."""
+    """A value as text: intervals with their bounds, numbers with two decimals, words unchanged."""
     value = write(row)
     if isinstance(value, Mapping):
         value = Interval.of(value["estimate"], value["low"], value["high"])
@@ -37,19 +37,19 @@ def _cell(write: Callable[[Row], Any], row: Row) -> Cell:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share as percent; a dash for none."""
+    """A share in percent, or a dash for None."""
     return NONE if share is None else f"{100 * share:.{digits}f} %"
 
 
 def bounds(row: Row, name: str) -> Row:
-    """An estimate of a sweep's row, whose bounds are columns of their own."""
+    """An estimate with the bounds that a sweep keeps in separate columns."""
     return {"estimate": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
 
 
 def by(
     name: str, columns: Mapping[str, Callable[[Row], Any]], rows: Sequence[Row], words: int = 1
 ) -> Parts:
-    """A table for each value in a column."""
+    """One table for each value in the column `name`."""
     return {
         value: [f"**{value}**", table(columns, (row for row in rows if row[name] == value), words)]
         for value in dict.fromkeys(row[name] for row in rows)

@@ -1,19 +1,21 @@
-"""What every rule accepts on the embedded pair at temperature 1, measured and predicted.
+"""Measure and predict what every rule accepts on the embedded pair at temperature 1.
 
     python -m treespec.experiments.studies.rules_on_pair [--prompts 24] [--contexts 12]
 
-Contexts are places in texts that the target itself decoded at temperature 1 from the held-out prompts, the
-same for all rules. At each, trees are drafted by every law, with the drafter's own code, and
+Contexts are positions in texts that the target itself decoded at temperature 1 from the held-out prompts;
+all rules use the same contexts. At each context the drafter's own code drafts trees by every law, and
 
-- *measured* is the number of draft tokens that the rule keeps, with real coins;
-- *predicted* is the exact expectation given another drafted tree (`treespec.testing.tree_acceptance`: every
-  coin of the rule's own code on every side), so it shares neither drafts nor coins with what is measured.
+- *measured* is the number of draft tokens that the rule keeps, with random coins;
+- *predicted* is the exact expectation given another drafted tree (`treespec.testing.tree_acceptance`: the
+  rule's own code runs with every outcome of every coin), so it shares neither drafts nor coins with the
+  measurement.
 
 Both estimate the same number; z is their difference in standard errors. Intervals are 95 %, over prompts.
-The rules are compared on one 3 x 3 tree (three children of the root, three of each of those). Rules that
-cannot take it run on what they can: chains on `chain 3`, paths on `3 chains x 3`, pairs on `2 x 2`, each
-beside rules that take both. `optimal_transport` is a programme for small vocabularies: in its place stands
-the ceiling, the largest share of first levels that any rule could accept (`optimal_acceptance`).
+The rules are compared on one 3 x 3 tree (three children of the root, and three of each child). Rules that
+do not cover it run on shapes that they do cover: chains on `chain 3`, paths on `3 chains x 3`, pairs on `2
+x 2`, each next to rules that cover both shapes. `optimal_transport` is a programme for small vocabularies;
+its place is taken by the ceiling, the largest share of first levels that any rule could accept
+(`optimal_acceptance`).
 """
 
 import statistics
@@ -62,16 +64,16 @@ RULES_ON = {
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 24, 48, 32
 DOUBT_IN_ERRORS = 3.3
-"""Standard errors by which a difference must have the wrong sign to disagree with theory."""
+"""A difference disagrees with theory if it has the wrong sign by more than this many standard errors."""
 
 COINS, PREDICTIONS = 4, 2
-"""At each context: verdicts measured on one drafted tree, and other trees that the prediction is over."""
+"""Per context: verdicts measured on one drafted tree, and further drafted trees for the prediction."""
 SAMPLING = Sampling()
 
 
 @dataclass
 class Samples:
-    """One rule on one shape: means by prompt, in the order of the prompts."""
+    """Samples of one rule on one shape, by prompt and in the order of the prompts."""
 
     measured: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     predicted: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -85,15 +87,19 @@ def mean_and_error(by_prompt: dict[int, list[float]]) -> tuple[float, float]:
     return statistics.mean(means), statistics.stdev(means) / sqrt(len(means))
 
 
-def difference(one: dict[int, list[float]], two: dict[int, list[float]]) -> tuple[float, float]:
-    """Of two that share contexts: mean difference and its standard error."""
+def difference(left: dict[int, list[float]], right: dict[int, list[float]]) -> tuple[float, float]:
+    """Mean difference of two samples over the prompts that they share, and its standard error."""
     return mean_and_error(
-        {p: [statistics.mean(one[p]) - statistics.mean(two[p])] for p in one if p in two}
+        {
+            prompt: [statistics.mean(left[prompt]) - statistics.mean(right[prompt])]
+            for prompt in left
+            if prompt in right
+        }
     )
 
 
 def contexts_of(pair: Pair, prompts: int, each: int) -> list[tuple[int, list[int]]]:
-    """Prompt index and token ids: prefixes of texts that the target decoded."""
+    """Prompt index and token ids of each context, a prefix of a text that the target decoded."""
     encoded = embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)
     places = []
     for prompt in track(encoded, description="texts of the target"):
@@ -113,7 +119,7 @@ def cases() -> dict[tuple[str, Law], list[Rule]]:
     rules: dict[tuple[str, Law], list[Rule]] = defaultdict(list)
     for name, shape in SHAPES.items():
         for rule in map(verify.RULES.__getitem__, RULES_ON[name]):
-            for law in Law:  # in its order: coins are numbered by the place of a case
+            for law in Law:  # keep the order of Law: coins are numbered by the place of a case
                 if law in rule.laws and rule.covers(shape, law) is None:
                     rules[name, law].append(rule)
     return rules
@@ -185,27 +191,32 @@ ORDER = [
     ("2 x 2", "first", [(Law.HUB, "spechub"), (Law.HUB, "ceiling")]),
     ("chain 3", "predicted", [(IID, "chain"), (IID, "block")]),
 ]
-"""What theory says of rules at the same contexts, the smaller first: at one node, so of the first level;
-for block verification of the expected number of tokens. Across laws the drafts differ."""
+"""Orders of rules that theory predicts at the same contexts, smaller first.
+
+They hold at one node, hence for the first level; for block verification they hold for the expected number
+of tokens. Drafts differ between laws.
+"""
 
 
 def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
-    """For each pair that theory orders: the difference of exact expectations on the same trees."""
+    """For each pair of rules that theory orders, the difference of exact expectations."""
     rows = []
-    for shape, what, names in ORDER:
+    for shape, quantity, names in ORDER:
 
-        def of(law: Law, rule: str, shape=shape, what=what) -> dict[int, list[float]]:
+        def values(law: Law, rule: str, shape=shape, quantity=quantity) -> dict[int, list[float]]:
             if rule != "ceiling":
-                return getattr(samples[shape, law, rule], what)
+                return getattr(samples[shape, law, rule], quantity)
             return next(
-                s.ceiling for (tree, of, _), s in samples.items() if (tree, of) == (shape, law)
+                sample.ceiling
+                for (tree, tree_law, _), sample in samples.items()
+                if (tree, tree_law) == (shape, law)
             )
 
         for less, more in pairwise(names):
-            mean, error = difference(of(*more), of(*less))
+            mean, error = difference(values(*more), values(*less))
             rows.append(
                 {
-                    "shape": shape, "of": what,
+                    "shape": shape, "of": quantity,
                     "less": f"{less[1]} ({less[0]})", "more": f"{more[1]} ({more[0]})",
                     "difference": mean, "difference_95": 1.96 * error,
                     "agrees": mean >= -DOUBT_IN_ERRORS * error,
@@ -215,7 +226,7 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
 
 
 def _estimate(name: str, row: Mapping[str, Any]) -> str:
-    """An estimate, and half the width of its interval."""
+    """An estimate ± the half-width of its interval."""
     return Interval.around(row[name], row[f"{name}_95"]).plus_minus(3)
 
 
@@ -232,10 +243,10 @@ COLUMNS = (
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=2, help="texts")] = PROMPTS,
-    contexts: Annotated[int, typer.Option(min=1, help="places in each text")] = 12,
+    prompts: Annotated[int, typer.Option(min=2, help="Number of texts.")] = PROMPTS,
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts in each text.")] = 12,
 ) -> None:
-    """Measure and predict what every rule accepts, print it, and save it for the usual texts."""
+    """Measure and predict what every rule accepts; print it, and save it for the default texts."""
     pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
     samples = measure(pair, contexts_of(pair, prompts, contexts))
     rows, order = summary(samples), ordered(samples)

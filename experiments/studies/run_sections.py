@@ -1,4 +1,4 @@
-"""What RESULTS.md says of runs and sweeps: paragraphs and tables of a file of `studies`."""
+"""The parts of RESULTS.md on runs and sweeps: paragraphs and tables made from a file of `studies`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def methods(data: Row) -> Parts:
-    """A run: its verdicts, and its methods."""
+    """A run: a table of its methods and its verdicts, by sampling setting."""
     columns: dict[str, Callable[[Row], Any]] = {
         "method": lambda row: row["method"],
         "tokens per step": lambda row: row["tokens_per_step"],
@@ -66,7 +66,7 @@ def _decided(ratio: Row) -> str:
 
 
 def grid(data: Row) -> Parts:
-    """A sweep: a row for each job and method."""
+    """A sweep: a row for each job and method, by sampling setting."""
     rows = data["figures"]["rows"]
     key = next(name for name in rows[0] if name.startswith("sweep."))
     columns: dict[str, Callable[[Row], Any]] = {
@@ -80,7 +80,7 @@ def grid(data: Row) -> Parts:
 
 
 def categories(data: Row) -> Parts:
-    """Speedups by kind of text."""
+    """Speedups over plain decoding by kind of text."""
     return by(
         "sampling",
         {"texts": lambda row: row["name"], "prompts": lambda row: row["prompts"]}
@@ -93,7 +93,7 @@ def categories(data: Row) -> Parts:
 
 
 def scaling(data: Row) -> Parts:
-    """Tokens per step by family and number of nodes, and verdicts."""
+    """Tokens per step by family of shapes and number of nodes, and the verdicts."""
     columns: dict[str, Callable[[Row], Any]] = {
         "family": lambda row: row["family"],
         "verified nodes": lambda row: row["nodes"],
@@ -113,7 +113,7 @@ def scaling(data: Row) -> Parts:
 
 
 def prediction(data: Row) -> Parts:
-    """Errors of predictions, and what was chosen."""
+    """Errors of the predictions, and how fast the chosen shape was."""
     figures = data["figures"]
     rows = [row | {"sampling": name} for name, row in figures["settings"].items()]
     columns: dict[str, Callable[[Row], Any]] = {
@@ -123,5 +123,5 @@ def prediction(data: Row) -> Parts:
         "chosen": lambda row: row["chosen"],
         "its speed over that of the fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
     }
-    trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
-    return {"": [trees, table(columns, rows)]}
+    intro = f"{figures['trees']} predictions of trees, all made from other texts before the run."
+    return {"": [intro, table(columns, rows)]}

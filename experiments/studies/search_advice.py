@@ -1,32 +1,33 @@
-"""Whether the advice of a search holds on texts that it has not seen.
+"""Test whether the advice of a search holds on texts that it has not seen.
 
     python -m treespec.experiments.studies.search_advice [TRACE ... --latency l.json] [--only PART ...]
 
-Traces are those of `treespec trace`, times those of `treespec profile` of the same pair, with the law of
-each trace: what is searched is what `treespec search TRACE --latency l.json` searches. Each part replaces
-its own figures in the file alone. Without `--only` all are done but live runs; without traces the
+Traces come from `treespec trace`, times from `treespec profile` of the same pair with the law of each
+trace, so the search is that of `treespec search TRACE --latency l.json`. Each part replaces only its own
+figures in the result file. Without `--only`, all parts except live runs are done; without traces, only the
 simulations.
 
-- *unseen*: each trace is split in halves of its texts, again and again. The advised shape is searched in
-  each half: its prediction over its replay on the other half, and the choice, that is the speed there of
-  what was chosen, over that of the best of all shapes *chosen on that half* (which flatters that best), and
-  over the choice by rates alone, as it was made before. 20 other shapes (chains of up to 31 among them) are
-  replayed in many more splits, one way of each, which needs no search. How often halves agree is counted by
-  the root of the sum of squares of both half-widths, since each half has an error of its own.
-- *live*: predictions over live runs of each shape, on the trace's own texts and on what follows them in
-  their files.
-- *exhaustive*: over the best of all trees of up to eight nodes by replay, on long simulated traces; and
-  over the choice by rates alone at 16 to 64 nodes, valued by replay.
-- *runs*: what `search_then_run` chose over the fastest of its run, by the run's adjusted times, for the
-  targets named (`--pair`), or all. Wants a quiet machine, as `live` does not.
-- *stretches*: texts in which easy and hard stretches take turns. Predictions from the trace, and from rates
-  by depth of all its positions, over what thousands of other texts give.
+- *unseen*: each trace is split into halves of its texts many times, and the advised shape is searched in
+  each half. Its prediction is compared with its replay on the other half. The speed of the choice there is
+  compared with the best of all shapes *chosen on that half* (which flatters that best), and with the choice
+  by rates alone, as searches made it before. 20 other shapes (including chains of up to 31) are replayed in
+  many more splits, one way each, which needs no search. Halves agree if they differ by at most the root of
+  the sum of squares of both half-widths, since each half has an error of its own.
+- *live*: predictions compared with live runs of each shape, on the trace's own texts and on the texts that
+  follow them in their files.
+- *exhaustive*: the choice compared with the best of all trees of up to eight nodes by replay, on long
+  simulated traces; and with the choice by rates alone at 16 to 64 nodes, evaluated by replay.
+- *runs*: the choice of `search_then_run` compared with the fastest shape of its run, by the run's adjusted
+  times, for the named targets (`--pair`) or all targets. Needs a quiet machine, unlike `live`.
+- *stretches*: texts in which easy and hard stretches alternate. Predictions from the trace, and from rates
+  by depth over all its positions, compared with thousands of other texts.
 - *equals*: a tree and a chain of the same true speed; how often either is advised (`false_advice`).
-- *noisy*: the same of many shapes of one speed, with times that were measured with noise, in the rounds of
-  a `treespec profile` and in more.
+- *noisy*: the same for many shapes of equal speed and times measured with noise, with as many rounds as
+  `treespec profile` has by default, and with more.
 - *sources*: chains of several drafts that are equally fast, and faster than plain decoding: how often one
   of them is advised, in a quarter of the searches.
-- *time*: of the command on each trace, and on a made-up one of a million positions. Wants a quiet machine.
+- *time*: duration of the command on each trace, and on a made-up trace of a million positions. Needs a
+  quiet machine.
 """
 
 import json
@@ -63,24 +64,24 @@ __all__ = ["EASY", "HARD", "exhaustive", "stretches"]
 
 EASY = (0.97, 0.01, 0.005)
 HARD = (0.15, 0.12, 0.1)
-"""Acceptance by rank in the two kinds of stretches."""
+"""Acceptance rates by rank in the two kinds of stretches."""
 
 SPLITS, MANY, SEARCHES = 30, 1000, 1000
 ROUNDS = (5, 9)
-"""Of times with noise: those of `treespec profile` by default, and more."""
+"""Rounds of times with noise: the default of `treespec profile`, and more."""
 SOURCES, FASTER = (2, 4), (0.8, 0.1, 0.05)
-"""How many drafts are ranked together, and the rates of each."""
+"""Numbers of drafts that are ranked together, and the acceptance rates of each draft."""
 NAME = "search_advice"
 PARTS = {
     "unseen": "traces", "live": "live", "exhaustive": "exhaustive", "runs": "runs",
     "stretches": "stretches", "equals": "equals", "noisy": "noisy", "sources": "sources",
     "time": "time",
 }  # fmt: skip
-"""Parts, and their keys in the file."""
+"""The parts of this study, and their keys in the result file."""
 LIVE, SEVERAL, TRACED = ("live", "runs"), ("unseen", "live", "runs"), ("unseen", "live")
-"""Parts with live runs, which have files of their own; of several traces or runs; and of traces alone."""
+"""Parts with live runs and files of their own; parts with several entries; parts that need traces."""
 SECTIONS = {"live": advice_live, "runs": advice_runs}
-"""What the results page says of parts with files of their own."""
+"""The sections of the results page for parts with files of their own."""
 UNIT = LatencyModel.from_tables(
     verify={1: 20.0, 8: 22.0, 16: 25.0, 32: 33.0, 64: 50.0}, draft={1: 1.0, 32: 1.6}
 )
@@ -90,7 +91,7 @@ UNIT = LatencyModel.from_tables(
 def stretches(
     rng: np.random.Generator, texts: int, positions: int, stay: float = 0.9, beyond: int = 16
 ) -> Trace:
-    """A trace of easy and hard stretches, which end at each position with probability `1 - stay`."""
+    """A trace of easy and hard stretches; a stretch ends at each position with probability `1 - stay`."""
     length = positions + beyond
     change = rng.random((texts, length)) >= stay
     change[:, 0] = rng.random(texts) < 0.5
@@ -105,7 +106,7 @@ def stretches(
 
 
 def random_times(rng: np.random.Generator, largest: int) -> LatencyModel:
-    """Times of a machine that is not there."""
+    """Random times of a made-up machine."""
     sizes = sorted({1, 2, 4, 8, largest})
     verify = 20 * (1 + np.cumsum(rng.exponential(0.04, len(sizes))))
     levels = rng.uniform(0.3, 3) * (1 + np.cumsum(rng.exponential(0.05, len(sizes))))
@@ -118,10 +119,10 @@ def random_times(rng: np.random.Generator, largest: int) -> LatencyModel:
 def exhaustive(
     cases: int, texts: int, nodes: Sequence[int] = (16, 24, 32, 48, 64)
 ) -> dict[str, Any]:
-    """The choice over the best of all trees of eight nodes, and over that by rates at more nodes."""
+    """Compare the choice with the best of all trees of up to eight nodes, and with the choice by rates."""
     rng = np.random.default_rng(1)
-    every = [tree for size in range(2, 9) for tree in plane_trees(size)]
-    narrow = [tree for tree in every if max(map(len, tree.children)) <= 3]
+    small_trees = [tree for size in range(2, 9) for tree in plane_trees(size)]
+    narrow = [tree for tree in small_trees if max(map(len, tree.children)) <= 3]
     small, large = [], {size: [] for size in nodes}
     for _ in track(range(cases), description="exhaustive"):
         trace, latency = stretches(rng, texts, 64, rng.uniform(0.8, 0.97)), random_times(rng, 8)
@@ -130,35 +131,35 @@ def exhaustive(
             float(e / s / latency.step_s(tree))
             for e, s, tree in zip(emitted, steps, narrow, strict=True)
         ]
-        mine = best_tree(trace, latency, draws=40).best
+        chosen = best_tree(trace, latency, draws=40).best
         best = max(1 / latency.plain_s(), *speeds)
-        small.append(speed_on(trace, mine.shape, mine.law, latency) / best)
+        small.append(speed_on(trace, chosen.shape, chosen.law, latency) / best)
         latency = random_times(rng, max(nodes))
         for size in nodes:
-            mine, old = (
-                speed_on(trace, one.best.shape, one.best.law, latency)
-                for one in (
+            by_replay, by_rate = (
+                speed_on(trace, ranking.best.shape, ranking.best.law, latency)
+                for ranking in (
                     best_tree(trace, latency, max_size=size, draws=40),
                     by_rates(trace, latency, max_size=size),
                 )
             )
-            large[size].append(mine / old)
+            large[size].append(by_replay / by_rate)
     return {
         "cases": cases,
         "texts": texts,
         "of the best": _spread(small),
-        "over rates": {str(size): _spread(losses) for size, losses in large.items()},
+        "over rates": {str(size): _spread(quotients) for size, quotients in large.items()},
     }
 
 
 def _spread(quotients: Sequence[float]) -> dict[str, float]:
-    """What matters of speeds over others: the median, the worst, and how many are below 1."""
-    slower = sum(one < 1 - 1e-9 for one in quotients)
+    """Median and minimum of quotients of speeds, and how many are below 1."""
+    slower = sum(quotient < 1 - 1e-9 for quotient in quotients)
     return {"median": median(quotients), "worst": min(quotients), "slower": slower}
 
 
 def turns(repeats: int) -> dict[str, Any]:
-    """Predictions over what many more texts of easy and hard stretches give, in the mean over traces."""
+    """Mean over traces of predictions over the true values, in texts of easy and hard stretches."""
     rng = np.random.default_rng(2)
     shapes = {
         name: OTHERS[name] for name in ("chain 2", "chain 4", "chain 8", "chain 12", "2-ary 3")
@@ -170,24 +171,24 @@ def turns(repeats: int) -> dict[str, Any]:
     for _ in track(range(repeats), description="stretches"):
         trace = stretches(rng, 240, 256)
         ranking = best_tree(trace, UNIT, max_size=32, draws=40)
-        old = by_rates(trace, UNIT, max_size=32)
+        rate_ranking = by_rates(trace, UNIT, max_size=32)
         first = first_drafted(ranking)
         value = replay(truth, first.shape).tokens_per_step
         from_trace["advised"].append(first.tokens_per_step.estimate / value)
         for name, tree in shapes.items():
             from_trace[name].append(ranking.speed(tree, trace.law).tokens / values[name])
-            from_rates[name].append(old.speed(tree, trace.law).tokens / values[name])
+            from_rates[name].append(rate_ranking.speed(tree, trace.law).tokens / values[name])
     return {
         "repeats": repeats,
-        "from the trace": {name: mean(seconds) for name, seconds in from_trace.items()},
-        "from rates": {name: mean(seconds) for name, seconds in from_rates.items()},
+        "from the trace": {name: mean(quotients) for name, quotients in from_trace.items()},
+        "from rates": {name: mean(quotients) for name, quotients in from_rates.items()},
     }
 
 
 def durations(
     traces: Mapping[str, Path], latency: Path | None, positions: int
 ) -> dict[str, dict[str, Any]]:
-    """Of `treespec search` on each trace, and on a made-up one of so many positions."""
+    """Time `treespec search` on each trace, and on a made-up trace with this many positions."""
     with TemporaryDirectory() as folder:
         times = UNIT.save(Path(folder) / "latency.json") if latency is None else latency
         large = stretches(np.random.default_rng(4), positions // 80, 64)
@@ -198,16 +199,18 @@ def durations(
 def read_traces(
     paths: Sequence[Path], latency: Path | None
 ) -> tuple[dict[str, tuple[Path, Trace]], LatencyModel, dict[str, Any]]:
-    """Files and traces by name, the times of them all, and what figures say of these times.
+    """Read traces and times; return files and traces by name, the times, and a description of the times.
 
     Raises:
-        typer.BadParameter: if there are no times, or none for the law of a trace, or two are called alike.
+        typer.BadParameter: if there are no times, or none for the law of a trace, or two traces have the
+        same
+            name.
     """
     if latency is None:
         raise typer.BadParameter(
-            "traces need times of their pair: give --latency (`treespec profile`)"
+            "traces need times of the same pair: give --latency (`treespec profile`)"
         )
-    times, known = LatencyModel.load(latency), dict[str, tuple[Path, Trace]]()
+    times, traces = LatencyModel.load(latency), dict[str, tuple[Path, Trace]]()
     for path in paths:
         trace = Trace.load(path)
         try:
@@ -216,11 +219,11 @@ def read_traces(
             raise typer.BadParameter(f"{path} with {latency}: {error}") from error
         name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
         name += "" if trace.draft_rows is None else ", beam"
-        if name in known:
-            raise typer.BadParameter(f"{path} and {known[name][0]} are both called {name!r}")
-        known[name] = path, trace
+        if name in traces:
+            raise typer.BadParameter(f"{path} and {traces[name][0]} are both called {name!r}")
+        traces[name] = path, trace
     return (
-        known,
+        traces,
         times,
         {
             "file": latency.name,
@@ -233,47 +236,54 @@ def read_traces(
 
 
 def main(
-    traces: Annotated[list[Path] | None, typer.Argument(help="of `treespec trace`")] = None,
-    latency: Annotated[Path | None, typer.Option(help="of `treespec profile`")] = None,
-    only: Annotated[list[str] | None, typer.Option(help=f"of {', '.join(PARTS)}")] = None,
-    pair: Annotated[list[str] | None, typer.Option(help=f"of runs: {', '.join(PAIRS)}")] = None,
-    runs: Annotated[Path, typer.Option(help="where folders of runs are")] = Path("runs"),
+    traces: Annotated[list[Path] | None, typer.Argument(help="Files of `treespec trace`.")] = None,
+    latency: Annotated[Path | None, typer.Option(help="File of `treespec profile`.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Parts to do: {', '.join(PARTS)}.")
+    ] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option(help=f"Pairs of the part runs: {', '.join(PAIRS)}.")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs"),
     prompts: Annotated[
         int | None,
-        typer.Option(min=2, help="of live runs, for a trial: figures are printed and not saved"),
+        typer.Option(min=2, help="Prompts of live runs, for a trial: figures are not saved."),
     ] = None,
-    splits: Annotated[int, typer.Option(min=2, help="of each trace, searched")] = SPLITS,
-    many: Annotated[int, typer.Option(min=2, help="splits of each trace, replayed")] = MANY,
-    searches: Annotated[int, typer.Option(min=1, help="of equally fast shapes")] = SEARCHES,
-    cases: Annotated[int, typer.Option(min=1, help="searches against all trees")] = 20,
-    positions: Annotated[int, typer.Option(min=800, help="of the search that is timed")] = 10**6,
+    splits: Annotated[int, typer.Option(min=2, help="Searched splits of each trace.")] = SPLITS,
+    many: Annotated[int, typer.Option(min=2, help="Replayed splits of each trace.")] = MANY,
+    searches: Annotated[
+        int, typer.Option(min=1, help="Searches among equally fast shapes.")
+    ] = SEARCHES,
+    cases: Annotated[int, typer.Option(min=1, help="Searches compared with all trees.")] = 20,
+    positions: Annotated[int, typer.Option(min=800, help="Positions of the timed search.")] = 10**6,
 ) -> None:
-    """Hold advice against texts that it has not seen, print it, and save it."""
+    """Test advice on texts that it has not seen; print and save the findings."""
     parts = only or [part for part in PARTS if part not in LIVE and (traces or part != "unseen")]
     unknown = [*(set(parts) - {*PARTS}), *(set(pair or ()) - {*PAIRS})]
     if unknown:
         raise typer.BadParameter(
-            f"{unknown[0]}: parts are {', '.join(PARTS)}; pairs {', '.join(PAIRS)}"
+            f"{unknown[0]} is not a part or a pair: parts are {', '.join(PARTS)}; pairs are "
+            f"{', '.join(PAIRS)}"
         )
     if {*TRACED} & {*parts} and not traces:
         raise typer.BadParameter(f"{' and '.join(TRACED)} need traces of `treespec trace`")
-    known, times, said = (
+    named, times, about_times = (
         read_traces(traces or (), latency) if traces or latency else ({}, UNIT, None)
     )
     make: dict[str, Callable[[], dict[str, Any]]] = {
         "unseen": lambda: {
-            name: unseen(trace, times, splits, many) | {"times": said}
-            for name, (_, trace) in known.items()
+            name: unseen(trace, times, splits, many) | {"times": about_times}
+            for name, (_, trace) in named.items()
         },
         "live": lambda: {
             name: {
-                where: one | {"times": said}
-                for where, one in live(trace, times, known_shapes(trace, times), prompts).items()
+                where: result | {"times": about_times}
+                for where, result in live(trace, times, known_shapes(trace, times), prompts).items()
             }
-            for name, (_, trace) in known.items()
+            for name, (_, trace) in named.items()
         },
         "exhaustive": lambda: exhaustive(cases, 60),
-        "runs": lambda: {one: chosen_among(one, runs, prompts) for one in pair or PAIRS},
+        "runs": lambda: {name: chosen_among(name, runs, prompts) for name in pair or PAIRS},
         "stretches": lambda: turns(splits),
         "equals": lambda: two_equals(searches),
         "sources": lambda: {
@@ -283,9 +293,9 @@ def main(
         "noisy": lambda: {str(rounds): many_equals(searches, rounds=rounds) for rounds in ROUNDS},
         "time": lambda: {
             "files": durations(
-                {name: path for name, (path, _) in known.items()}, latency, positions
+                {name: path for name, (path, _) in named.items()}, latency, positions
             ),
-            "times": said,
+            "times": about_times,
         },
     }
     for part in parts:
@@ -297,19 +307,19 @@ def main(
 
 
 def kept(part: str, figures: Mapping[str, Any]) -> Path:
-    """Write a part's figures into its file, beside those of other parts, and of other traces or runs.
+    """Add a part's figures to its file, next to those of other parts, and of other traces or runs.
 
     Args:
-        part: its name.
-        figures: what was found.
+        part: name of the part.
+        figures: figures of the part.
     """
     name = f"advice_{part}" if part in LIVE else NAME
     path, head = path_of(name), described(name)
-    known = json.loads(path.read_text())["figures"] if path.is_file() else {}
-    of_part = known.get(PARTS[part], {}) | figures if part in SEVERAL else figures
-    now = {part: {key: head[key] for key in ("measured", "git_hash")}}
-    new = {PARTS[part]: of_part, "parts": known.get("parts", {}) | now}
-    return write(name, head | {"figures": known | new})
+    saved = json.loads(path.read_text())["figures"] if path.is_file() else {}
+    of_part = saved.get(PARTS[part], {}) | figures if part in SEVERAL else figures
+    origin = {part: {key: head[key] for key in ("measured", "git_hash")}}
+    new = {PARTS[part]: of_part, "parts": saved.get("parts", {}) | origin}
+    return write(name, head | {"figures": saved | new})
 
 
 if __name__ == "__main__":

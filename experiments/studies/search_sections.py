@@ -1,4 +1,4 @@
-"""What RESULTS.md says of rules, growing trees and replay: what a tree is worth."""
+"""The parts of RESULTS.md on what a tree is worth: acceptance rules, growing trees and replay."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["dynamic", "growth_replay", "replay", "rules"]
 
 
 def rules(data: Row) -> Parts:
-    """What each rule keeps, measured and expected, by tree."""
+    """Draft tokens that each rule keeps, measured and predicted, by tree."""
     columns: dict[str, Callable[[Row], Any]] = {
         "rule": lambda row: row["rule"],
         "children drawn": lambda row: row["law"],
@@ -27,7 +27,7 @@ def _around(row: Row, name: str) -> str:
 
 
 def dynamic(data: Row) -> Parts:
-    """Static trees beside those that grow."""
+    """Static trees compared with trees that grow."""
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["method"],
         "tokens per step": lambda row: row["tokens"],
@@ -41,7 +41,7 @@ def dynamic(data: Row) -> Parts:
 
 
 def replay(data: Row) -> Parts:
-    """Replayed against live steps, greedy and drawn."""
+    """Replayed steps compared with live ones, at temperature 0 and 1."""
     greedy, drawn = (data["figures"][f"temperature {t}"] for t in (0, 1))
     steps: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["tree"],
@@ -64,7 +64,7 @@ def replay(data: Row) -> Parts:
 
 
 def growth_replay(data: Row) -> Parts:
-    """Replayed against live steps of trees that grow."""
+    """Replayed steps of trees that grow, compared with live ones."""
     columns: dict[str, Callable[[Row], Any]] = {
         "growth": lambda row: row["growth"],
         "steps": lambda row: row["steps"],

@@ -1,15 +1,15 @@
-"""What a searched skip set is worth beside random ones of its size: acceptance and speed.
+"""Compare a searched skip set with random ones of the same size: acceptance and speed.
 
     python -m treespec.experiments.studies.skip_sets [SIZE] [RANDOM]
 
-SIZE sublayers (4) of the embedded target are left out, in its width only enlarged so that a pass costs what
-it costs in larger models. The set is searched on the second parts of some held-out files, and judged, like
-RANDOM sets (50) drawn uniformly, on the first parts of others:
+SIZE sublayers (4) of the embedded target are left out. The target is enlarged in width only, so that a pass
+costs what it costs in larger models. The set is searched on the second parts of some held-out files. It is
+judged on the first parts of other files, like RANDOM sets (50) drawn uniformly:
 
 - *acceptance*: mean over positions of the sum of min(target, draft) at temperature 1, without drafting;
 - *tokens per step* and *tokens per second* of greedy decoding with a chain of 4.
 
-Times are meant for a quiet machine; sets take turns text by text, so that what slows it down meets all.
+Times need a quiet machine; the sets take turns text by text, so that any slowdown affects all of them.
 """
 
 import time
@@ -36,13 +36,13 @@ from treespec.target import make_target
 from treespec.verify import greedy
 
 SEARCHED, JUDGED = 8, 8
-"""Files of each."""
+"""Number of files for the search, and for the judgement."""
 
 FROM, TOKENS = 1024, 128
-"""Where the texts of the search begin, and tokens of every text."""
+"""Token at which the texts of the search begin, and tokens of every text."""
 
 DECODED, NEW = 3, 32
-"""Texts that every set decodes, and new tokens of each."""
+"""Number of texts that every set decodes, and new tokens of each."""
 
 WIDE = {"hidden_size": 1536, "intermediate_size": 1920}
 
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
-    """A part of some of the held-out files that are long enough for both."""
+    """One part of some held-out files that are long enough for both parts."""
     least = 4 * (FROM + TOKENS)
     config = EmbeddedPrompts(kind="embedded", start=start, tokens=TOKENS, least_characters=least)
     prompts = encode(read_prompts(config)[files], config, pair.tokenizer)
@@ -63,14 +63,14 @@ def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
 
 
 def speeds(
-    pair: Pair, sets: Sequence[frozenset[Sublayer]], given: Sequence[Sequence[int]]
+    pair: Pair, sets: Sequence[frozenset[Sublayer]], prompts: Sequence[Sequence[int]]
 ) -> list[dict[str, float]]:
     """Tokens per step and per second of each set, over all texts."""
-    cold, steps, seconds = Sampling(0.0), [0] * len(sets), [0.0] * len(sets)
-    for text in track(given, description="decoding"):
+    sampling, steps, seconds = Sampling(0.0), [0] * len(sets), [0.0] * len(sets)
+    for text in track(prompts, description="decoding"):
         prompt = torch.tensor(text)
         for i, skip in enumerate(sets):
-            drafter = LayerSkip(pair.target, skip, TreeShape.chain(4), Law.DETERMINISTIC, cold)
+            drafter = LayerSkip(pair.target, skip, TreeShape.chain(4), Law.DETERMINISTIC, sampling)
             start = time.perf_counter()
             steps[i] += sum(
                 1
@@ -79,13 +79,13 @@ def speeds(
                     drafter,
                     greedy,
                     prompt,
-                    sampling=cold,
+                    sampling=sampling,
                     coins=TorchCoins(0),
                     max_new_tokens=NEW,
                 )
             )
             seconds[i] += time.perf_counter() - start
-    tokens = NEW * len(given)
+    tokens = NEW * len(prompts)
     return [
         {"tokens_per_step": tokens / n, "tokens_per_second": tokens / s}
         for n, s in zip(steps, seconds, strict=True)
@@ -93,7 +93,7 @@ def speeds(
 
 
 def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
-    """The searched set and random ones, each with what was measured of it."""
+    """The searched set and random ones, each with its measurements."""
     best = SkipSets(pair.target, texts(pair, FROM, slice(SEARCHED))).search(size)
     judge = SkipSets(pair.target, texts(pair, 0, slice(SEARCHED, SEARCHED + JUDGED)))
     searched = frozenset(map(Sublayer.of, best.skip))
@@ -107,7 +107,7 @@ def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
 
 
 def summary(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The searched set, the best random one of each column, and their median."""
+    """Rows for the searched set, and for the best and the median of the random sets in each column."""
     keys = ("acceptance", "tokens_per_step", "tokens_per_second")
     random = comparison["random"]
     return [
@@ -120,9 +120,9 @@ def summary(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def main(
     size: Annotated[int, typer.Argument(help="Sublayers to leave out.")] = 4,
-    random: Annotated[int, typer.Argument(help="Random sets.")] = 50,
+    random: Annotated[int, typer.Argument(help="Number of random sets.")] = 50,
 ) -> None:
-    """Search, compare, print, and keep the figures."""
+    """Search, compare with random sets, print and save the figures."""
     console = Console()
     comparison = compared(
         load_pair("embedded", "none", dtype="bfloat16", enlarge=WIDE), size, random

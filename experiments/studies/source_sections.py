@@ -1,4 +1,4 @@
-"""What RESULTS.md says of draft sources: by size and kind of text, and what they cost."""
+"""The parts of RESULTS.md on draft sources: results by size and kind of text, and costs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,15 @@ __all__ = ["draft_sources", "skip_sets", "sources", "which_source"]
 
 
 def sources(data: Row) -> Parts:
-    """Draft sources by size and kind of text: tokens per step, speedups, and merges over single sources."""
+    """Tokens per step and speedups of draft sources by size and kind of text, and of merges of them."""
     groups = data["figures"]["categories"]
     names = list(groups[0]["tokens"])
     sizes = list(dict.fromkeys(name.rpartition(" of ")[2] for name in names))
 
-    def of_size(what: str, size: str) -> str:
+    def table_of_size(measure: str, size: str) -> str:
         columns: dict[str, Callable[[Row], Any]] = {"draft": lambda row: row["name"]}
         columns |= {
-            f"{group['name']} ({group['prompts']})": lambda row, group=group: group[what][
+            f"{group['name']} ({group['prompts']})": lambda row, group=group: group[measure][
                 row["full"]
             ]
             for group in groups
@@ -46,23 +46,23 @@ def sources(data: Row) -> Parts:
     parts = {
         f"{size} nodes": [
             f"**At most {size} nodes**: tokens per step.",
-            of_size("tokens", size),
+            table_of_size("tokens", size),
             "Speedup over plain decoding.",
-            of_size("speedups", size),
+            table_of_size("speedups", size),
         ]
         for size in sizes
     }
     return parts | {
         "merges": [
-            "**Merges over the best single source**, of those that they merge and of all, chosen on the "
-            "same texts.",
+            "**Merges over the best single source**: over the best of the sources that they merge, and "
+            "over the best of all. The best source was chosen on the same texts that it is compared on.",
             table(merges, data["figures"]["merges"], words=4),
         ]
     }
 
 
 def which_source(data: Row) -> Parts:
-    """The fastest draft on each kind of text, beside the draft model at its best, and over all texts."""
+    """The fastest draft on each kind of text, compared with the best use of the draft model; all texts."""
     columns: dict[str, Callable[[Row], Any]] = {
         "texts": lambda row: row["category"],
         "fastest of all drafts and sizes": lambda row: row["fastest"],
@@ -74,13 +74,13 @@ def which_source(data: Row) -> Parts:
     return {
         "": [
             table(columns, data["figures"]["fastest"], words=2),
-            f"Over all of these texts: {duel} {over_plain}",
+            f"Over all texts together: {duel} {over_plain}",
         ]
     }
 
 
 def draft_sources(data: Row) -> Parts:
-    """What sources cost by what they remember, how that grows, and a datastore of millions."""
+    """Costs of sources by the tokens that they remember, their growth, and a datastore of millions."""
     figures = data["figures"]
     columns: dict[str, Callable[[Row], Any]] = {
         "source": lambda row: row["source"],
@@ -100,27 +100,29 @@ def draft_sources(data: Row) -> Parts:
         "time of a proposal": lambda row: row["propose_p50_us"],
         "operations of it": lambda row: row["propose_operations"],
     }
-    first, store = figures["growth"][0], figures["datastore"]
+    growth, store = figures["growth"][0], figures["datastore"]
     return {
         "": [
-            "By the tokens that a source remembers; all draft for the same stretch of text, as far as it "
-            "is accepted. Operations are bytecode instructions. A source that remembers more finds more to "
-            "draft, and larger drafts cost more. Bytes are what the process grew by, some megabytes of "
-            "libraries included that it comes to use.",
+            "Costs by the number of tokens that a source remembers. All sources draft for the same "
+            "stretch of text, and the path that matches it is accepted. Operations are bytecode "
+            "instructions. A source that remembers more finds more to draft, and larger drafts cost more. "
+            "Bytes are the growth of the process, which includes some megabytes of libraries that are "
+            "loaded meanwhile.",
             table(columns, figures["sources"]),
-            f"At {first['to']:,} tokens over that at {first['from']:,}:",
+            f"Cost with {growth['to']:,} remembered tokens over the cost with {growth['from']:,}:",
             table(ratios, figures["growth"]),
-            f"A datastore of {store['tokens']:,} tokens of {store['texts']:,} files was sorted and written "
-            f"in {store['build_s']:.0f} s, with {store['build_peak_mb']:,.0f} MB of memory at most, into a "
-            f"file of {store['file_mb']:.0f} MB. A look-up and its tree took {store['propose_p50_us']:.0f} "
-            f"µs in the median and {store['propose_p99_us']:.0f} µs at the 99th percentile; of "
-            f"file and source {store['resident_mb']:.0f} MB were in memory after {store['steps']:,} steps.",
+            f"A datastore of {store['tokens']:,} tokens from {store['texts']:,} files was sorted and "
+            f"written in {store['build_s']:.0f} s, with at most {store['build_peak_mb']:,.0f} MB of "
+            f"memory, into a file of {store['file_mb']:.0f} MB. One look-up and its tree took "
+            f"{store['propose_p50_us']:.0f} µs in the median and {store['propose_p99_us']:.0f} µs at the "
+            f"99th percentile. After {store['steps']:,} steps, {store['resident_mb']:.0f} MB of the file "
+            "and the source were in memory.",
         ]
     }
 
 
 def skip_sets(data: Row) -> Parts:
-    """A searched skip set beside random ones of its size."""
+    """A searched skip set compared with random ones of the same size."""
     columns: dict[str, Callable[[Row], Any]] = {
         "left out": lambda row: row["set"],
         "acceptance": lambda row: f"{row['acceptance']:.3f}",

@@ -1,16 +1,17 @@
-"""What each draft source is worth by the size of its trees and by kind of text, cold and warm.
+"""Measure what each draft source is worth by tree size and kind of text, cold and warm.
 
     python -m treespec.experiments.studies.sources_by_size [FOLDER]
 
-Writes into FOLDER (`runs/sources_by_size`) what the sources begin with, all of it made of *other* texts
-than those that are judged: a datastore of the installed packages, the held-out files as documents and as
-past texts, tables and n-grams that decoding them leaves (`warm`), and rates of acceptance of each source,
-which lay out trees and merges. Then it runs the config `sources_by_size.yaml` that it wrote there: every
-source as a chain and as a tree of at most 8, 16 and 64 nodes, on the embedded texts by category. Some
-twenty minutes on two cores; a run that was stopped goes on.
+The initial state of the sources is written into FOLDER (`runs/sources_by_size`). All of it is made from
+*other* texts than those that are evaluated: a datastore of the installed packages, the held-out files as
+documents and as past texts, the tables and n-grams that decoding them leaves behind (`warm`), and each
+source's acceptance rates, which determine the shapes of trees and merges. Then the study runs the config
+`sources_by_size.yaml` that it wrote there: every source as a chain and as a tree of at most 8, 16 and 64
+nodes, on the embedded texts by category. This takes about twenty minutes on two cores; a stopped run
+continues.
 
-Merges are set beside the best of the sources that they merge, and the best of all, of their size on the
-texts of each category. These are chosen on the texts on which both are compared, which flatters them.
+Each merge is compared with the best of the sources that it merges, and with the best of all sources, of its
+size and on the texts of each category. The best source is chosen on the same texts, which flatters it.
 """
 
 import json
@@ -66,60 +67,60 @@ NAME, SAMPLING = "sources_by_size", "T=0"
 MODELS = {
     "target": "embedded",
     "dtype": "bfloat16",
-    # In its width alone: layers that change nothing would be a free draft for parts of the target.
+    # Only the width: added layers that change nothing would make drafts from parts of the target free.
     "enlarge": {"hidden_size": 1536, "intermediate_size": 1920},
 }
 
 MERGE = "merge of "
-"""How the names of merges begin."""
+"""Prefix of the names of merges."""
 
 MEASURES = {"tokens": "steps", "speed": "decode_s"}
-"""What merges are compared by: new tokens per what."""
+"""What merges are compared by: new tokens per step, and per second of decoding."""
 
 SIZES = (8, 16, 64)
-"""Most nodes of a tree, the root included."""
+"""Maximum nodes of a tree, including the root."""
 
 DRAWN_OUT = 16
-"""Chains of models have no more nodes: each costs a pass, and few texts need more."""
+"""Maximum nodes of chains that models draft: each node costs a pass, and few texts need more."""
 
 OTHERS, TOKENS, NEW = 12, 128, 64
-"""Held-out files from which sources learn: how many, tokens of each, and new tokens decoded behind them."""
+"""Held-out files that sources learn from: number, tokens of each, and new tokens decoded after them."""
 
 WINDOWS = {8: (2, 3, 1), 16: (4, 3, 3), 64: (7, 5, 7)}
-"""Window, n-grams and guesses of `lookahead` whose trees have at most so many nodes."""
+"""Window, n-gram length and guesses of `lookahead`, by the maximum nodes of its trees."""
 
 DATASTORE_TOKENS = 2_000_000
-"""Most tokens of the datastore."""
+"""Maximum tokens of the datastore."""
 
 SKIP = ("mlp.1", "mlp.2", "mlp.3", "attention.4")
-"""The best 4 of 10 sublayers by `treespec skip-set search`."""
+"""The best 4 of 10 sublayers to skip, by `treespec skip-set search`."""
 
 LAYERS = 2
-"""Of the target, that `early_exit` drafts with."""
+"""Layers of the target that `early_exit` drafts with."""
 
 WIDE = TreeShape.expansion((4, 2, 1, 1))
-"""The tree on which the rates of models are measured."""
+"""The tree for measuring the rates of models."""
 
 DEEPEST_OF_MODELS, DEEPEST_OF_FREE_SOURCES = 6, 16
-"""Most edges of trees of models, and of trees of sources that cost nothing to draft with."""
+"""Maximum depth of trees of models, and of trees of sources that draft for free."""
 
 RANKS, DEPTHS = 8, 4
-"""Most ranks and depths of a table of rates; the last depth stands for deeper ones."""
+"""Maximum ranks and depths of a table of rates; the last depth stands for deeper ones."""
 
 FEWEST_TRIES = 20
-"""Tries below which a rate is none: it would be chance."""
+"""Rates of children with fewer tries are left out: they would be chance."""
 
 HELD_OUT = EmbeddedPrompts(kind="embedded")
-"""The files from which sources learn."""
+"""The files that sources learn from."""
 
 Learner = Callable[[Any], Drafter]
-"""The drafter of the next text, given that of the last one; None for the first."""
+"""Makes the drafter of the next text from the last one; from None for the first text."""
 
 
 def learned(
     pair: Pair, texts: Sequence[list[int]], learner: Learner
 ) -> tuple[list[list[float]], Any]:
-    """Rates of acceptance by depth and rank over greedy decoding, and the last drafter."""
+    """Decode texts greedily; return acceptance rates by depth and rank, and the last drafter."""
     drafters: list[Drafter] = []
 
     def steps() -> Iterator[Step]:
@@ -141,11 +142,11 @@ def learned(
 
 @dataclass(frozen=True)
 class Begun:
-    """What sources begin with.
+    """The initial state of the sources.
 
     Args:
-        files: by name.
-        rates: of acceptance by source, see `learned`.
+        files: paths of files by name.
+        rates: acceptance rates by source, see `learned`.
     """
 
     files: dict[str, str]
@@ -153,9 +154,9 @@ class Begun:
 
 
 def begin(pair: Pair, folder: Path) -> Begun:
-    """Let every source learn from other texts, and write what it learned."""
+    """Let every source learn from other texts, and write the files that it starts from."""
     vocab_size, digest = pair.target.vocab_size, tokenizer_digest(pair.tokenizer)
-    kept = {"vocab_size": vocab_size, "tokenizer": digest}
+    tokenizer = {"vocab_size": vocab_size, "tokenizer": digest}
     prompts = embedded_prompts(pair.tokenizer, OTHERS, TOKENS)
     texts = [list(prompt.ids) for prompt in prompts]
     files = {
@@ -171,21 +172,21 @@ def begin(pair: Pair, folder: Path) -> Begun:
             f"{DATASTORE_TOKENS}",
         )
         subprocess.run([sys.executable, "-m", "treespec.experiments.cli", *build], check=True)
-    whole = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
-    Path(files["held_out.txt"]).write_text("\n".join(whole), encoding="utf-8")
+    held_out = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
+    Path(files["held_out.txt"]).write_text("\n".join(held_out), encoding="utf-8")
     past = SuffixCounts()
-    for text in whole:
+    for text in held_out:
         past.read(pair.tokenizer.encode(text, add_special_tokens=False, verbose=False))
         past.end()
-    past.save(files["past.npz"], **kept)
-    store = Datastore(files["python.datastore"], **kept)
+    past.save(files["past.npz"], **tokenizer)
+    store = Datastore(files["python.datastore"], **tokenizer)
     room = {"depth": DEEPEST_OF_MODELS, "size": 64, "branching": 4}
-    cold, sure = Sampling(0.0), Law.DETERMINISTIC
+    greedy_sampling, law = Sampling(0.0), Law.DETERMINISTIC
     skipped = [Sublayer.of(name) for name in SKIP]
     learners: dict[str, Learner] = {
-        "model": lambda last: make_drafter(pair.draft, WIDE, sure, cold),
-        "early_exit": lambda last: EarlyExit(pair.target, LAYERS, WIDE, sure, cold),
-        "layer_skip": lambda last: LayerSkip(pair.target, skipped, WIDE, sure, cold),
+        "model": lambda last: make_drafter(pair.draft, WIDE, law, greedy_sampling),
+        "early_exit": lambda last: EarlyExit(pair.target, LAYERS, WIDE, law, greedy_sampling),
+        "layer_skip": lambda last: LayerSkip(pair.target, skipped, WIDE, law, greedy_sampling),
         "lookup": lambda last: PromptLookup(**room),
         "suffix_tree": lambda last: SuffixTree(**room, past=None),
         "retrieval": lambda last: Retrieval(store, **room),
@@ -195,14 +196,14 @@ def begin(pair: Pair, folder: Path) -> Begun:
     rates, drafters = {}, {}
     for name, learner in learners.items():
         rates[name], drafters[name] = learned(pair, texts, learner)
-    said = kept | {"target": pair.target.fingerprint}
-    drafters["token_recycling"].save(files["successors.npz"], **said)
-    drafters["lookahead"].save(files["ngrams.npz"], **said)
+    origin = tokenizer | {"target": pair.target.fingerprint}
+    drafters["token_recycling"].save(files["successors.npz"], **origin)
+    drafters["lookahead"].save(files["ngrams.npz"], **origin)
     return Begun(files, rates)
 
 
 def methods(begun: Begun) -> Iterator[dict[str, Any]]:
-    """Every source, as a chain and as a tree of each size."""
+    """Yield the methods of the config: every source as a chain and as a tree of each size."""
     files, rates = begun.files, begun.rates
     layered = {
         "model": {"source": "model"},
@@ -251,8 +252,8 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
 
         for name, draft in layered.items():
             widest = max(map(len, rates[name]))
-            known = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
-            rows = [*known, *[known[-1]] * DEEPEST_OF_MODELS][:DEEPEST_OF_MODELS]
+            padded = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
+            rows = [*padded, *[padded[-1]] * DEEPEST_OF_MODELS][:DEEPEST_OF_MODELS]
             shape = {"kind": "optimal", "rates": rows, "size": size}
             yield method(name, draft, shape, "tree")
         for name, draft in (texts | ahead).items():
@@ -262,46 +263,48 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             sizes = {"window": window, "ngram": ngram, "guesses": guesses}
             room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
             yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")
-        for name, of in merges.items():
-            draft = {"source": "merge", "sources": [every[x] for x in of]}
-            yield method(name, draft | {"rates": [rates[x] for x in of]}, tree, "tree")
+        for name, merged_names in merges.items():
+            draft = {"source": "merge", "sources": [every[source] for source in merged_names]}
+            draft["rates"] = [rates[source] for source in merged_names]
+            yield method(name, draft, tree, "tree")
         if size <= DRAWN_OUT:
             for name, draft in layered.items():
                 yield method(name, draft, {"kind": "chain", "depth": size - 1}, "chain")
             cascade = {"source": "cascade", "draft": {"source": "lookup"}}
             yield method("cascade over lookup", cascade, chain, "chain")
         for name, draft in (texts | chains).items():
-            if (
-                name != "retrieval" or size <= DEEPEST_OF_FREE_SOURCES
-            ):  # datastores are sorted by few tokens
+            # Datastores are sorted by the first few tokens only.
+            if name != "retrieval" or size <= DEEPEST_OF_FREE_SOURCES:
                 yield method(name, draft, chain, "chain")
 
 
 def merged(loaded: Run) -> list[dict[str, Any]]:
-    """Each merge over the best single source of its size, by category: tokens per step, and per second."""
+    """Compare each merge with the best single source of its size, by category, per step and per second."""
     rows = []
     for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items():
         for merge in (m.name for m in part.methods if m.name.startswith(MERGE)):
-            of, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
+            sources, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
             singles = [m.name for m in part.methods if m.name.endswith(f" of {size}")]
             singles = [name for name in singles if not name.startswith(MERGE)]
-            merged_names = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
+            merged_names = [
+                name for name in singles if name.rpartition(", ")[0] in sources.split(", ")
+            ]
             rows.append(
-                {"category": category, "size": int(size), "merge": of}
+                {"category": category, "size": int(size), "merge": sources}
                 | {
-                    what: over_best(part, merge, merged_names, per)
-                    for what, per in MEASURES.items()
+                    measure: over_best(part, merge, merged_names, per)
+                    for measure, per in MEASURES.items()
                 }
                 | {
-                    f"{what} of all": over_best(part, merge, singles, per)
-                    for what, per in MEASURES.items()
+                    f"{measure} of all": over_best(part, merge, singles, per)
+                    for measure, per in MEASURES.items()
                 }
             )
     return rows
 
 
 def fastest(loaded: Run) -> list[dict[str, Any]]:
-    """The fastest draft on each kind of text, over plain decoding and over the draft model at its best."""
+    """Compare the fastest draft on each kind of text with plain decoding and the best draft model."""
     rows = []
     for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items():
         drafts = [m.name for m in part.methods if m.group != "plain"]
@@ -316,7 +319,7 @@ def fastest(loaded: Run) -> list[dict[str, Any]]:
 
 
 def over_best(part: Measurements, name: str, others: Sequence[str], per: str) -> dict[str, Any]:
-    """The best of some methods, and the ratio of another to it, by new tokens per what."""
+    """Find the best of the `others`, and the ratio of `name` to it, in new tokens per unit of `per`."""
 
     def ratio(over: str) -> Interval:
         return part.totals.ratio(
@@ -328,10 +331,12 @@ def over_best(part: Measurements, name: str, others: Sequence[str], per: str) ->
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="where all of it is written")] = Path("runs")
+    folder: Annotated[Path, typer.Argument(help="Folder for everything that is written.")] = Path(
+        "runs"
+    )
     / NAME,
 ) -> None:
-    """Let the sources learn, write the config, run it, and keep what was found."""
+    """Let the sources learn, write the config, run it, and save the findings."""
     console = Console(width=140, soft_wrap=True)
     file = folder / f"{NAME}.yaml"
     if not file.exists():

@@ -1,10 +1,10 @@
-"""What the shipped studies found, as files that are kept, and the README's table of equal budgets.
+"""Save the findings of finished runs and sweeps as result files, and print tables of equal budgets.
 
     python -m treespec.experiments.studies.studies runs/equal_budget sweeps/context_length ...
 
-For each finished run or sweep (`make studies` makes them): `results/study-<name>-<machine>.json` with its
-tables, verdicts and comparisons, and the config, versions, hardware and commit that its manifest has. A run
-that holds trees and chains of equal size is printed as a table in Markdown.
+For each finished run or sweep (`make studies` produces them), write `results/study-<name>-<machine>.json`
+with its tables, verdicts and comparisons, and the config, versions, hardware and commit from its manifest.
+For runs with trees and chains of equal size, print a Markdown table that compares them.
 """
 
 import json
@@ -33,14 +33,14 @@ COLUMNS = (
 
 
 def study_of_run(run: Run) -> dict[str, Any]:
-    """All that a run found, and what it was measured with.
+    """The findings of a run, and what they were measured with.
 
     Raises:
-        RunFolderError: if it is not finished.
+        RunFolderError: if the run is not finished.
     """
     if not run.finished:
         raise RunFolderError(
-            f"{run.folder} is not finished: the same `treespec run` command goes on"
+            f"{run.folder} is not finished: repeat the same `treespec run` command to continue it"
         )
     data = report_data(run, run.folder / "report.html")
     for setting in data["samplings"]:
@@ -66,7 +66,7 @@ def study_of_run(run: Run) -> dict[str, Any]:
 
 
 def study_of_sweep(folder: Path) -> dict[str, Any]:
-    """The summary of a sweep, and the config of its first job and what that was measured with."""
+    """The summary of a sweep, with the config of its first job and what that job was measured with."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     manifest = read_manifest(folder / "jobs" / summary["jobs"][0]["job"] / "run")
     about = of_manifest(manifest, "methods")
@@ -76,7 +76,7 @@ def study_of_sweep(folder: Path) -> dict[str, Any]:
 
 
 def budget_table(run: Run) -> str:
-    """Trees against chains at equal budgets in Markdown; empty if the run holds none but time."""
+    """A Markdown table of trees against chains at equal budgets; empty if only time is comparable."""
     if all(row.name == "time" for row in run.budgets):
         return ""
     equal, trees, chains, measure, *rest = BUDGET_COLUMNS
@@ -85,9 +85,11 @@ def budget_table(run: Run) -> str:
 
 
 def main(
-    folders: Annotated[list[Path], typer.Argument(help="of runs and sweeps, as runs/equal_budget")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs and sweeps, such as runs/equal_budget.")
+    ],
 ) -> None:
-    """Write what these runs and sweeps found to a file each, and print equal budgets."""
+    """Write one result file for each run or sweep, and print tables of equal budgets."""
     console = Console(width=140, soft_wrap=True)
     for folder in folders:
         sweep = (folder / "sweep.json").is_file()

@@ -1,4 +1,4 @@
-"""What RESULTS.md says of how far results can be trusted: estimators, intervals, stopping, faults."""
+"""The parts of RESULTS.md on how far results can be trusted: estimators, intervals, stopping, faults."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def interleaving(data: Row) -> Parts:
-    """Identical and dearer chains beside a neighbour, by way of measuring."""
+    """Two identical chains and a dearer one beside a neighbour, by way of measuring."""
     columns: dict[str, Callable[[Row], Any]] = {
         "beside": lambda row: row["beside"],
         "measured": lambda row: row["way"],
@@ -36,28 +36,31 @@ def interleaving(data: Row) -> Parts:
         for way, figures in ways.items()
         if isinstance(figures, Mapping)
     ]
-    said = ["The speed of the dearer method is 1 / 1.05 = 0.952 by construction."]
+    notes = [
+        "The dearer method takes 5 % longer by construction: its true speed over that of the identical "
+        "chains is 1 / 1.05 = 0.952."
+    ]
     for beside, ways in data["figures"].items():
         if policy := ways.get("waiting"):
-            said.append(f"Measured with `OMP_WAIT_POLICY={policy}` (beside: {beside}).")
+            notes.append(f"Measured with `OMP_WAIT_POLICY={policy}` (beside: {beside}).")
         if slowed := ways.get("slowed"):
-            said.append(
-                f"Steps of the last quarter of a run took {slowed:.2f} times those of the first (beside: "
-                f"{beside}; median)."
+            notes.append(
+                f"Steps in the last quarter of a run took {slowed:.2f} times as long as steps in its first "
+                f"quarter (beside: {beside}; median)."
             )
-    return {"": [table(columns, rows, words=2), *said]}
+    return {"": [table(columns, rows, words=2), *notes]}
 
 
 def same_verdicts(data: Row) -> Parts:
-    """Ratios of two families of methods and the winners named, over runs, quiet and beside bursts."""
+    """Winners and ratios of pairs of method families over runs, on a quiet machine and beside bursts."""
     rows = []
-    for one in data["figures"]["comparisons"]:
-        for beside in dict.fromkeys(run["beside"] for run in one["runs"]):
-            runs = [run for run in one["runs"] if run["beside"] == beside]
+    for comparison in data["figures"]["comparisons"]:
+        for beside in dict.fromkeys(run["beside"] for run in comparison["runs"]):
+            runs = [run for run in comparison["runs"] if run["beside"] == beside]
             ratios = [run["ratio"]["estimate"] for run in runs]
             winners = Counter(run["winner"] or "nobody" for run in runs)
             rows.append({
-                "sides": " against ".join(one["sides"]),
+                "sides": " against ".join(comparison["sides"]),
                 "beside": beside,
                 "runs": len(runs),
                 "winner": ", ".join(f"{name} ({count})" for name, count in winners.items()),
@@ -76,7 +79,7 @@ def same_verdicts(data: Row) -> Parts:
 
 
 def honest(data: Row) -> Parts:
-    """Speed by adjusted times over that by totals, by method."""
+    """Speed by adjusted times over speed by totals, by method."""
     columns: dict[str, Callable[[Row], Any]] = {
         "method": lambda row: row["method"],
         "runs": lambda row: row["runs"],
@@ -88,7 +91,7 @@ def honest(data: Row) -> Parts:
 
 
 def estimator(data: Row) -> Parts:
-    """Errors and coverage of ways to measure, by methods and machine."""
+    """Errors and coverage of the ways to measure, by set of methods and machine."""
     columns: dict[str, Callable[[Row], Any]] = {
         "methods": lambda row: row["world"],
         "machine": lambda row: row["machine"],
@@ -96,7 +99,7 @@ def estimator(data: Row) -> Parts:
         "by totals": lambda row: percent(row["totals, sd"], 2),
     }
     figures = data["figures"]
-    if "nearest, sd" in figures["kinds"][0]:  # files of before have no such scheme
+    if "nearest, sd" in figures["kinds"][0]:  # older files lack this scheme
         columns |= {
             "by nearest steps": lambda row: percent(row["nearest, sd"], 2),
             "their bias": lambda row: f"{100 * row['nearest, bias']:+.2f} %",
@@ -108,16 +111,16 @@ def estimator(data: Row) -> Parts:
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),
         "coverage": lambda row: percent(row["adjusted, coverage"], 1),
     }
-    said = (
-        f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts a row: standard "
-        "deviation of the ratio of two methods' costs, and of adjusted times also its bias, and what 95 % "
-        "intervals hold."
+    intro = (
+        f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts per row: the standard "
+        "deviation of the ratio of two methods' costs; for adjusted times also its bias, and the "
+        "half-width and coverage of its 95 % interval."
     )
-    return {"": [said, table(columns, figures["kinds"], words=2)]}
+    return {"": [intro, table(columns, figures["kinds"], words=2)]}
 
 
 def until(data: Row) -> Parts:
-    """False verdicts, and prompts that decisions take."""
+    """False verdicts among equals, and the number of prompts until a run is decided."""
     figures = data["figures"]
     common: dict[str, Callable[[Row], Any]] = {
         "prompts": lambda row: row["world"],
@@ -139,11 +142,12 @@ def until(data: Row) -> Parts:
     rows = [row for row in figures["rows"] if row["ratio"] == 1.0]
     return {
         "equals": [
-            f"Winners named among equals, {figures['runs']:,} simulated runs a row:",
+            f"Share of runs that name a winner among equals; {figures['runs']:,} simulated runs per row:",
             table(equal, rows),
         ],
         "needed": [
-            "Mean prompts until decided where the tree is faster, and the share of runs that are decided:",
+            "Mean number of prompts until decided where the tree is faster, and the share of runs that "
+            "are decided:",
             table(needed, rows),
         ],
     }
@@ -154,7 +158,7 @@ def _needed(row: Row) -> str:
 
 
 def coverage(data: Row) -> Parts:
-    """Coverage of intervals by number of prompts."""
+    """Coverage of the intervals by number of prompts."""
     cells = data["figures"]["cells"]
     prompts = sorted({cell["prompts"] for cell in cells})
     worlds = {cell["world"]: {} for cell in cells}
@@ -162,25 +166,25 @@ def coverage(data: Row) -> Parts:
         worlds[cell["world"]][cell["prompts"]] = cell["coverage"]
     columns: dict[str, Callable[[Row], Any]] = {"speedups over prompts": lambda row: row["world"]}
     columns |= {f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in prompts}
-    said = f"{data['figures']['experiments']:,} simulated experiments a cell; intervals of 95 %."
-    return {"": [said, table(columns, [row | {"world": world} for world, row in worlds.items()])]}
+    intro = f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals."
+    return {"": [intro, table(columns, [row | {"world": world} for world, row in worlds.items()])]}
 
 
 def power(data: Row) -> Parts:
-    """What a check of the law would notice."""
+    """How often a check of the law notices a planted bias, and how often it raises a false alarm."""
     figures = data["figures"]
     setting = figures["setting"]
     return {
         "": [
-            f"A total variation of {setting['total_variation']} at the first token was noticed for "
-            f"{percent(figures['power'])} of {setting['seeds']} seeds at {setting['samples']:,} samples; "
-            f"without a bias {percent(figures['false_alarms'])} raised an alarm."
+            f"With {setting['samples']:,} samples, a bias of total variation {setting['total_variation']} "
+            f"at the first token was noticed for {percent(figures['power'])} of {setting['seeds']} seeds; "
+            f"without a bias, {percent(figures['false_alarms'])} of the seeds raised an alarm."
         ]
     }
 
 
 def faults(data: Row) -> Parts:
-    """Faults that runs survived, by kind."""
+    """Injected faults and how many of them runs survived, by kind."""
     columns: dict[str, Callable[[Row], Any]] = {
         "kind": lambda row: row["kind"],
         "faults": lambda row: row["faults"],
@@ -191,13 +195,13 @@ def faults(data: Row) -> Parts:
 
 
 def sweep_faults(data: Row) -> Parts:
-    """Faults that sweeps survived."""
+    """Kills that sweeps survived."""
     figures = data["figures"]
     kills, rows = figures["kills"], figures["prompts"]
     return {
         "": [
-            f"{kills['sweep']} kills of the sweep and {kills['worker']} of workers: {rows['rows']} rows, "
-            f"{rows['lost']} lost, {rows['doubled']} doubled, "
-            f"{'equal to' if rows['equal'] else 'different from'} those of an unbroken sweep."
+            f"After {kills['sweep']} kills of the sweep and {kills['worker']} kills of workers: "
+            f"{rows['rows']} rows, {rows['lost']} lost, {rows['doubled']} doubled, "
+            f"{'equal to' if rows['equal'] else 'different from'} those of an uninterrupted sweep."
         ]
     }

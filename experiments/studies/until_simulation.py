@@ -1,14 +1,16 @@
-"""How often a run with `until` finds a winner among equals, and how many prompts it needs, by simulation.
+"""Simulate how often a run with `until` names a winner among equals, and how many prompts it needs.
 
     python -m treespec.experiments.studies.until_simulation [RUNS]
 
-Every simulated run has prompts of its own: a chain and a tree decode each in times that differ by prompt,
-log-normally with a standard deviation of 0.1 or 0.2, or with a skew: most prompts alike and a few much
-dearer for the tree. A run looks, and ends, as `treespec run` does, by the functions of `report.sequential`.
-Beside it the same runs with fixed 95 % intervals at every look (`naive`), and with one look at the end.
+Every simulated run has prompts of its own. A chain and a tree decode each prompt in times that vary by
+prompt: log-normally with a standard deviation of 0.1 or 0.2, or skewed, with most prompts alike and a few
+that take the tree much longer. A run looks at its results, and ends, as `treespec run` does, with the
+functions of `report.sequential`. For comparison, the same runs use fixed 95 % intervals at every look
+(`naive`), or one look at the end.
 
-Winners named among equals, in percent of 2,000 runs (standard error 0.5), and where half the interval is
-to be narrower than 0.05; by t alone: until decided by Student's t, which knows of no skew:
+Percentage of 2,000 runs that name a winner among equals (standard error 0.5). *By t alone* means until
+decided by Student's t, which does not account for skew; *until narrow* means until half the interval is
+narrower than 0.05:
 
     prompts               at most  looks  until decided  by t alone  fixed intervals  one look  until narrow
     log-normal, sd 0.1         24      4            3.7         4.2             11.8       4.1           3.0
@@ -28,11 +30,11 @@ to be narrower than 0.05; by t alone: until decided by Student's t, which knows 
     exponential, sd 0.2       200      9            3.7         5.1             30.3       4.7           1.6
 
 Where only the tree's times are skewed (a gamma law of shape 2, or an exponential one), few prompts give
-more than 5 % already at one look, and looks add up to two points to that. The bounds of runs until decided
-allow for it (`report.sequential`), and no row has more than 5.4 %.
+more than 5 % even with one look, and repeated looks add up to two points. The bounds of runs until decided
+allow for this (`report.sequential`), and no row exceeds 5.4 %.
 
-Prompts until decided where the tree is faster, on the mean, and the share of runs that are decided at all,
-in percent:
+Mean number of prompts until decided where the tree is faster, and percentage of runs that are decided at
+all:
 
                           at ratio 1.05      at ratio 1.1      at ratio 1.2
     log-normal, sd 0.1
@@ -52,11 +54,12 @@ in percent:
         at most 60         57   36.4         51   81.0         39   99.4
         at most 200       167   84.4        110  100.0         77  100.0
 
-That the bounds allow for a skew costs up to 8 points of the decided runs where times are log-normal, and up
-to 21 where a few prompts are exponentially dear: there Student's t finds the tree faster too easily, as the
-first table shows. The more is planned, the later a look may end the run: name no more prompts than one
-would wait for. Estimates that end a run lie too far from 1: the median is 1.116 for 1.05 at a standard
-deviation of 0.2 and 24 prompts. The interval at the end misses the ratio in at most 5.4 %.
+Bounds that allow for skew cost up to 8 points of the decided runs where times are log-normal, and up to 21
+where the cost of a few prompts is exponential: there Student's t finds the tree faster too easily, as the
+first table shows. The more prompts are planned, the later a look can end the run, so plan no more prompts
+than you would wait for. Estimates that end a run lie too far from 1: the median is 1.116 for a true ratio
+of 1.05 at a standard deviation of 0.2 and 24 prompts. The interval at the end misses the true ratio in at
+most 5.4 % of runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -82,7 +85,7 @@ from treespec.experiments.report.terminal import print_table, say
 __all__ = ["MOST_FALSE_VERDICTS", "WORLDS", "World", "simulate"]
 
 MOST_FALSE_VERDICTS = 0.06
-"""False verdicts at most, of runs until decided."""
+"""Maximum share of false verdicts of runs until decided."""
 
 RUNS = 2000
 MOST_PROMPTS = (24, 60, 200)
@@ -98,9 +101,9 @@ class World:
     """How prompts differ.
 
     Args:
-        name: of the world.
-        cost: draws what the tree's prompts cost, with mean 1, as an array of a shape.
-        share: standard deviation of what each side's time on a prompt has of its own besides.
+        name: name of the world.
+        cost: draws the tree's relative cost of prompts, with mean 1, as an array of the given shape.
+        share: standard deviation of the independent noise in each side's time on a prompt.
     """
 
     name: str
@@ -110,12 +113,12 @@ class World:
     def runs(
         self, rng: np.random.Generator, runs: int, prompts: int, ratio: float
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Tokens and seconds of the tree, tokens and seconds of the chain; `[runs, prompts]` each."""
+        """Tokens and seconds of the tree, then of the chain; each `[runs, prompts]`."""
         shape = runs, prompts
-        hard = np.exp(rng.normal(0, 0.1, shape))
-        mine, theirs = (hard * np.exp(rng.normal(0, self.share, shape)) for _ in range(2))
+        difficulty = np.exp(rng.normal(0, 0.1, shape))
+        tree, chain = (difficulty * np.exp(rng.normal(0, self.share, shape)) for _ in range(2))
         tokens = np.full(shape, TOKENS)
-        return tokens, mine * self.cost(rng, shape) / ratio, tokens, theirs
+        return tokens, tree * self.cost(rng, shape) / ratio, tokens, chain
 
 
 def _log_normal(deviation: float) -> Callable[[np.random.Generator, tuple[int, int]], Floats]:
@@ -139,23 +142,23 @@ WORLDS = (
 
 
 def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) -> dict[str, float]:
-    """Simulate runs of at most so many prompts.
+    """Simulate runs of at most `most` prompts.
 
     Args:
         world: how prompts differ.
-        most: prompts that are planned.
-        ratio: the true speed of the tree over the chain's.
-        runs: how many.
-        seed: of everything.
+        most: number of planned prompts.
+        ratio: true speed of the tree over that of the chain.
+        runs: number of runs.
+        seed: seed of all random draws.
 
     Returns:
-        Shares of the runs that name a winner: `decided` (until decided), `wrong` (of these, with the slower
-        side), `symmetric` (until decided by Student's t alone, which knows no skewness), `naive` (fixed
-        intervals at every look), `once` (one look at the end), `width` (until half the interval is narrower
-        than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on the mean, `median` and
-        `nine_in_ten`; `width_prompts` until narrow, on the mean. `missed`: share of the intervals at the
-        end of a run until decided that do not hold the true ratio, and `width_missed` likewise. `estimate`:
-        the median of runs that were decided.
+        Shares of all runs that name a winner: `decided` (until decided), `wrong` (until decided, naming the
+        slower side), `symmetric` (until decided by Student's t alone, which does not account for skew),
+        `naive` (fixed intervals at every look), `once` (one look at the end), `width` (until half the
+        interval is narrower than `HALF_WIDTH`). Prompts decoded until decided: `prompts` (mean), `median`
+        and `nine_in_ten` (90th percentile); `width_prompts`: mean prompts until narrow. `missed` and
+        `width_missed`: share of the intervals at the end of a run until decided, or until narrow, that do
+        not contain the true ratio. `estimate`: median estimate of the decided runs.
     """
     rng = np.random.default_rng([seed, most, round(1000 * ratio), *world.name.encode()])
     columns = world.runs(rng, runs, most, ratio)
@@ -207,10 +210,10 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
 
 
 def main(
-    runs: Annotated[int, typer.Argument(help="Simulated runs in each row.")] = RUNS,
+    runs: Annotated[int, typer.Argument(help="Simulated runs per row.")] = RUNS,
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Simulate every row, and print the tables."""
+    """Simulate every row, print the tables and save them."""
     rows: list[dict[str, Any]] = [
         {"world": world.name, "at_most": most, "ratio": ratio, "looks": len(looks(most))}
         | simulate(world, most, ratio, runs, seed)
@@ -220,14 +223,14 @@ def main(
     ]
     console = Console(width=110)
     equal = [row for row in rows if row["ratio"] == 1.0]
-    print_table(Table("a winner among equals, percent of the runs", EQUAL, equal), console)
+    print_table(Table("a winner among equals, percent of runs", EQUAL, equal), console)
     unequal = [row for row in rows if row["ratio"] != 1.0]
     print_table(Table("until decided, where the tree is faster", UNEQUAL, unequal), console)
     largest = max(row["decided"] for row in equal)
     say(
         console,
         f"largest share of false verdicts: {100 * largest:.1f} %, "
-        f"asked for: {100 * MOST_FALSE_VERDICTS:g} %",
+        f"goal: at most {100 * MOST_FALSE_VERDICTS:g} %",
     )
     say(console, f"written: {save('until_simulation', {'runs': runs, 'rows': rows})}")
 

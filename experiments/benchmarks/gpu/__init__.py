@@ -1,8 +1,8 @@
-"""`make gpu`: is the kernel right, how fast is it, and what does decoding cost on this device?
+"""`make gpu`: test whether the kernel is right, how fast it is, and what decoding costs on this device.
 
     python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
 
-Each part writes `gpu_<part>-<device>.json` after every figure that it has measured, and a run that was
-killed goes on where it stopped. `table` renders these files. Without a CUDA device the same code runs over
-tiny shapes, the kernel through Triton's interpreter: a rehearsal whose figures mean nothing.
+Each part writes `gpu_<part>-<device>.json` after every measured figure, and a killed run continues where it
+stopped. `table` renders these files. Without a CUDA device the same code runs over tiny shapes, with the
+kernel in Triton's interpreter: a rehearsal whose figures mean nothing.
 """

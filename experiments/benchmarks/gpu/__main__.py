@@ -1,9 +1,9 @@
-"""The command: which parts run, on what, for how long.
+"""The command line: which parts run, on which device, and for how long.
 
     python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
                                          [--minutes 8] [--fresh]
 
-Exit code 0: all went well, goals missed included. 1: the kernel was wrong or failed, or decoding failed.
+Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
 
 import argparse
@@ -18,25 +18,25 @@ from typing import Any
 
 PARTS = ("accuracy", "kernels", "decode")
 ENDS_AT_SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
-"""By when each part is over, of the time for all; one that ends earlier leaves its time to the next."""
+"""End of each part as a share of the total time; a part that ends earlier leaves its time to the next."""
 
 DRY = "dry run through the interpreter, figures mean nothing"
 WIDTH = 170
-"""Columns of the table where there is no terminal."""
+"""Width of the table where there is no terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that were asked for."""
+    """Run the requested parts; return the exit code."""
     options = _parser().parse_args(arguments)
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     if options.dry and options.part != "table":
-        _choose_interpreter(True, given)
+        _choose_interpreter(True, words)
     import torch
 
     no_device = not torch.cuda.is_available()
     dry = options.dry or (no_device and options.part != "table")
     if options.part != "table":
-        _choose_interpreter(dry, given)
+        _choose_interpreter(dry, words)
     folder = folder_of(options.out, dry)
 
     from rich.console import Console
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
     if dry:
-        why = "no CUDA device" if no_device else "asked for"
-        console.rule(f"[bold]{why}: {DRY}")
+        reason = "no CUDA device" if no_device else "--dry"
+        console.rule(f"[bold]{reason}: {DRY}")
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
     failures: list[str] = []
     if options.part != "table":
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenDevice as error:
             failures.append(str(error))
         except KeyboardInterrupt:
-            failures.append("interrupted; the same command goes on where it stopped")
+            failures.append("interrupted; repeat the same command to continue where it stopped")
     if options.part in ("table", "all"):
         for path in render(folder, console):
             console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -80,17 +80,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Accuracy and speed of the tree attention kernel, and of decoding, on this GPU.",
     )
     parser.add_argument("part", nargs="?", default="all", choices=(*PARTS, "table", "all"))
-    parser.add_argument("--dry", action="store_true", help=f"on the CPU, tiny shapes: a {DRY}")
+    parser.add_argument("--dry", action="store_true", help=f"run tiny shapes on the CPU: a {DRY}")
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=8.0, help="for all parts together")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument(
+        "--fresh", action="store_true", help="repeat measurements that exist already"
+    )
     return parser
 
 
 def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
-    """Begin again in a process that Triton's interpreter is switched on in, or off.
+    """Restart the command in a process with Triton's interpreter switched on or off, if needed.
 
-    It is decided when Triton is imported, which torch may have done by now.
+    Triton reads the switch when it is imported, which torch may have done by now.
     """
     if dry == (os.environ.get("TRITON_INTERPRET") == "1"):
         return
@@ -101,16 +103,16 @@ def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
 
 
 def folder_of(out: Path | None, dry: bool) -> Path:
-    """Where results go: a dry run's to a new temporary folder, if none is given.
+    """The folder for results: for a dry run without `out`, a new temporary folder.
 
     Raises:
-        SystemExit: if a dry run was told to write where measured figures are.
+        SystemExit: if a dry run would write into the folder of measured figures.
     """
     from treespec.experiments.benchmarks.results_file import RESULTS
 
     if dry and out is not None and RESULTS in (out.resolve(), *out.resolve().parents):
         raise SystemExit(
-            f"{out} is for measured figures, and a dry run has none: give another --out"
+            f"{out} is for measured figures, and a dry run has none: use another --out"
         )
     if dry and out is None:
         return Path(tempfile.mkdtemp(prefix="treespec-gpu-dry-"))
@@ -123,7 +125,7 @@ def _module(part: str) -> Any:
 
 
 def _calm_transformers() -> None:
-    """No progress bars and advice between ours."""
+    """Silence progress bars and advice of transformers."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers.utils import logging

@@ -1,8 +1,8 @@
-"""Is the kernel right on this device? Its output against attention in float64, over a sample of everything.
+"""Test whether the kernel is right on this device: compare it with attention in float64 over many cases.
 
-The largest error may be twice that of plain attention computed in float32 and rounded once, plus what the
-kernel's own roundings can do: of the weights and of the output in the dtype, and of the largest score in
-float32 (a score off by e makes its weight off by e times itself). No tolerance is tuned.
+The largest error may be twice that of plain attention computed in float32 and rounded once, plus the effect
+of the kernel's own roundings: of the weights and the output in the dtype, and of the largest score in
+float32 (an error e of a score changes its weight by e times itself). No tolerance is tuned.
 """
 
 from dataclasses import dataclass
@@ -48,15 +48,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed both ways.
+    """A case that is computed in both ways.
 
     Args:
         dtype: name of the dtype.
-        heads: of the layer.
+        heads: heads of the layer.
         rows: nodes of the tree.
-        prefix: keys before it.
-        name: of the options.
-        options: window, softcap, sinks, ragged, page, last (rows that are queried).
+        prefix: number of keys before the tree.
+        name: name of the options.
+        options: window, softcap, sinks, ragged, page, last (number of rows that are queried).
     """
 
     dtype: str
@@ -68,17 +68,17 @@ class Case:
 
     @property
     def key(self) -> str:
-        """For files and people."""
+        """A readable key for files and messages."""
         return f"{self.dtype} {self.heads} T={self.rows} prefix={self.prefix} {self.name}"
 
 
 def cases(dry: bool) -> list[Case]:
-    """The sample, bfloat16 first."""
+    """All cases, bfloat16 first."""
     heads, sizes, base = DRY if dry else (HEADS, SIZES, WITH_OPTIONS)
     dtypes = list(DTYPES)
     plain = [
-        Case(dtype, one, *sizes[(i + turn) % len(sizes)])
-        for (turn, dtype), (i, one) in product(enumerate(dtypes), enumerate(heads))
+        Case(dtype, layer_heads, *sizes[(i + turn) % len(sizes)])
+        for (turn, dtype), (i, layer_heads) in product(enumerate(dtypes), enumerate(heads))
     ]
     special = [
         Case(dtype, *base, name, tuple(options.items()))
@@ -88,14 +88,14 @@ def cases(dry: bool) -> list[Case]:
 
 
 def run(session: Session, deadline: Deadline) -> None:
-    """Check what is missing, until all is there or the time is over."""
+    """Check the missing cases until all are done or the time is over."""
     store = session.store("accuracy", SOURCES, cells=len(cases(session.dry)))
     todo = [case for case in cases(session.dry) if case.key not in store]
     worst = 0.0
     for case in session.each("accuracy", todo, deadline):
         try:
             cell = check(case, session.device)
-        except torch.OutOfMemoryError as error:  # of the reference: float64 is large
+        except torch.OutOfMemoryError as error:  # the reference in float64 is large
             cell = {"error": in_words(error, "the kernel")}
             session.recover(case.key)
         except Exception as error:
@@ -110,11 +110,11 @@ def run(session: Session, deadline: Deadline) -> None:
 
 @torch.inference_mode()
 def check(case: Case, device: torch.device) -> dict[str, Any]:
-    """The kernel's largest error, what is usual, and the bound.
+    """The kernel's largest error, that of plain attention, and the bound.
 
     Args:
-        case: what to compute.
-        device: where; the CPU through Triton's interpreter.
+        case: the case to compute.
+        device: device of the computation; the CPU uses Triton's interpreter.
     """
     options, dtype = dict(case.options), DTYPES[case.dtype]
     tree_pass, batch = _pass(case, options), 3 if options.get("ragged") else 1
@@ -126,14 +126,14 @@ def check(case: Case, device: torch.device) -> dict[str, Any]:
     heads, slots = case.heads, -(-tree_pass.key_count // 64) * 64
     q = normal(batch, heads.q, tree_pass.row_count, heads.dim) * 2
     k, v = (normal(batch, heads.kv, slots, heads.dim) for _ in range(2))
-    kept: dict[str, Any] = {name: options.get(name) for name in ("window", "softcap")}
+    limits: dict[str, Any] = {name: options.get(name) for name in ("window", "softcap")}
     sinks = normal(heads.q) if options.get("sinks") else None
-    given: dict[str, Any] = _paged(k, v, options["page"]) if "page" in options else {"k": k, "v": v}
-    out = attend(q, tree_pass=tree_pass, impl="triton", sinks=sinks, **given, **kept)
+    cache: dict[str, Any] = _paged(k, v, options["page"]) if "page" in options else {"k": k, "v": v}
+    out = attend(q, tree_pass=tree_pass, impl="triton", sinks=sinks, **cache, **limits)
     wide = None if sinks is None else sinks.double()
     exact = q.double(), k.double(), v.double()
-    truth = attend(*exact, tree_pass, impl="reference", sinks=wide, **kept)
-    plain = attend(q, k, v, tree_pass, impl="reference", sinks=sinks, **kept)
+    truth = attend(*exact, tree_pass, impl="reference", sinks=wide, **limits)
+    plain = attend(q, k, v, tree_pass, impl="reference", sinks=sinks, **limits)
     score = float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()) * heads.dim**-0.5
     score = min(score, options.get("softcap") or score)
     eps = torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * score
@@ -150,19 +150,20 @@ def check(case: Case, device: torch.device) -> dict[str, Any]:
 
 
 def _pass(case: Case, options: dict[str, Any]) -> AnyPass:
-    def one(rows: int, prefix: int, branching: int) -> TreePass:
+    def pass_of(rows: int, prefix: int, branching: int) -> TreePass:
         tree = topology([(i - 1) // branching for i in range(rows)])
         last = options.get("last")
         return TreePass(tree, prefix, range(rows - last, rows) if last else None)
 
-    whole = one(case.rows, case.prefix, 3)
+    largest = pass_of(case.rows, case.prefix, 3)
     if not options.get("ragged"):
-        return whole
-    return RaggedPass([whole, one(case.rows // 2, case.prefix // 3, 1), one(1, 0, 2)])
+        return largest
+    chain = pass_of(case.rows // 2, case.prefix // 3, 1)
+    return RaggedPass([largest, chain, pass_of(1, 0, 2)])
 
 
 def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
-    """The same keys and values in pages, which lie about in memory in any order."""
+    """The keys and values in pages that lie in memory in random order."""
     batch, heads, slots, dim = k.shape
     blocks = slots // page
     order = torch.randperm(batch * blocks, device=k.device)

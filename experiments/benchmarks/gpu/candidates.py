@@ -1,4 +1,4 @@
-"""What is timed side by side: the kernel, what one would use instead, and attention without a mask.
+"""The candidates that are timed side by side: the kernel, its alternatives, and attention without a mask.
 
     kernel      impl="triton"
     sdpa        scaled_dot_product_attention with an additive mask, heads of a group folded into rows
@@ -7,8 +7,8 @@
     flash       no mask, FlashAttention's kernel: the floor
     cudnn       no mask, cuDNN's kernel: the floor, where it is faster
 
-Masks are made before the clock starts, for all: the layers of a model share them. The floors compute what
-nobody wants (every node sees every other), and show what the same reading and computing costs.
+All masks are made before the clock starts, since the layers of a model share them. The floors compute a
+wrong result (every node attends to every other) and show the cost of the same reading and computing.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,17 @@ CANDIDATES = (KERNEL, *MASKED, *FLOORS)
 
 IMPLEMENTATION = {KERNEL: "triton", "sdpa": "sdpa", "flex": "flex", "two_pass": "two_pass"}
 BRANCHING = 3
-"""Children of each node of the tree, breadth first, until its nodes are used up."""
+"""Children of each node of the tree, breadth first, as far as the nodes last."""
 
 ROUND = 64
-"""The slots of a cache are a multiple of it, so that every row starts as memory likes it."""
+"""The number of slots of a cache is a multiple of this, so that every row starts at an aligned address."""
 
 RECOMPILES = 64
-"""FlexAttention is compiled anew when sizes change their kind. Past torch's own limit it would silently run
-uncompiled: the limit is raised, and reaching it an error."""
+"""Raised limit of recompilations of FlexAttention; reaching it is an error.
+
+FlexAttention is recompiled when sizes change their kind. Beyond PyTorch's own limit it would silently run
+uncompiled.
+"""
 
 
 class Case(NamedTuple):
@@ -50,17 +53,17 @@ class Case(NamedTuple):
 
     @property
     def key(self) -> str:
-        """For files and people."""
+        """A readable key for files and messages."""
         return f"{self.heads} T={self.rows} prefix={self.prefix}"
 
     def tree_pass(self) -> TreePass:
-        """A tree of this many nodes behind the prefix, with masks of its own."""
+        """A pass over a tree of this many nodes behind the prefix, with its own masks."""
         tree = topology([(i - 1) // BRANCHING for i in range(self.rows)])
         return TreePass(tree, self.prefix)
 
 
 class Inputs(NamedTuple):
-    """One set of tensors; keys and values have slots behind the last node."""
+    """One set of tensors; keys and values have unused slots after the last node."""
 
     q: Float[Tensor, "1 Hq T D"]
     k: Float[Tensor, "1 Hkv S D"]
@@ -68,13 +71,13 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) -> list[Inputs]:
-    """Sets of random tensors.
+    """Make sets of random tensors.
 
     Args:
-        case: their sizes.
-        count: how many sets.
-        device: where.
-        dtype: of all.
+        case: case that determines the sizes.
+        count: number of sets.
+        device: device of the tensors.
+        dtype: dtype of the tensors.
     """
     heads, slots = case.heads, -(-(case.prefix + case.rows) // ROUND) * ROUND
     make = torch.Generator(device).manual_seed(case.rows)
@@ -90,11 +93,11 @@ def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) 
 
 
 def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
-    """What a candidate does with one set of inputs.
+    """The function that a candidate runs on one set of inputs.
 
     Args:
         name: one of `CANDIDATES`.
-        case: the tree and its prefix; masks are shared by all calls of what is returned.
+        case: the tree and its prefix; all calls of the returned function share the masks.
     """
     if name in FLOORS:
         return lambda inputs: _unmasked(name, case, inputs)

@@ -1,13 +1,13 @@
-"""What decoding costs end to end, beside what its passes must read.
+"""Time decoding end to end, and compare it with what its passes must read.
 
-The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (heads of 64 rather than 128, the
-vocabulary its own): it says what it said, so drafts are accepted as often, and costs what models of these
-shapes cost. Plain decoding, a chain and a tree, with passes launched one kernel after another ("eager"),
-with the target's as captured graphs ("graph"), and with those of the draft, too ("graphs"). The draft stays
-small.
+The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with heads of dimension 64 instead
+of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
+costs as much as models of these shapes. Plain decoding, a chain and a tree run with passes launched one
+kernel after another ("eager"), with captured graphs of the target ("graph"), and with captured graphs of
+target and draft ("graphs"). The draft stays small.
 
-The floor of a step is the sum over its passes of the bytes that each must read, weights and cache, over the
-bandwidth of the data sheet.
+The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
+divided by the bandwidth from the data sheet.
 """
 
 import gc
@@ -50,7 +50,7 @@ LLAMA: dict[str, dict[str, int]] = {
         ("3B", 3072, 28, 8192, 48, 16),
     )
 }  # fmt: skip
-"""In the order of measuring."""
+"""Shapes in the order of measurement."""
 
 DRY: dict[str, dict[str, int]] = {"tiny": {"num_hidden_layers": 6}}
 SHAPES = {
@@ -59,15 +59,15 @@ SHAPES = {
     "tree 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
 }
 TARGETS = ("graphs", "graph", "eager")
-"""Whose passes are captured. Plain decoding has no draft."""
+"""How passes run. Plain decoding has no draft, so `graphs` does not apply to it."""
 
 STAGES = ("draft", "verify", "accept", "commit")
 SIZES = 2, 512, 48
-"""Prompts, tokens of each, new tokens."""
+"""Number of prompts, tokens of each prompt, new tokens of each."""
 
 DRY_SIZES = 1, 16, 5
 WARM_UP = 6
-"""New tokens before the clock starts: kernels are compiled, graphs captured."""
+"""New tokens before the clock starts, while kernels are compiled and graphs captured."""
 
 
 class Case(NamedTuple):
@@ -80,12 +80,12 @@ class Case(NamedTuple):
 
     @property
     def key(self) -> str:
-        """For files and people."""
+        """A readable key for files and messages."""
         return f"{self.size} T={self.temperature:g} {self.method} {self.target}"
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cells; an enlarged model serves all of its own before the next is made."""
+    """All cells, grouped by model: an enlarged model serves all its cells before the next one is made."""
     return [
         Case(size, temperature, method, target)
         for size in (DRY if dry else LLAMA)
@@ -97,7 +97,7 @@ def cases(dry: bool) -> list[Case]:
 
 
 def run(session: Session, deadline: Deadline) -> None:
-    """Measure what is missing, until all is there or the time is over."""
+    """Measure the missing cells until all exist or the time is over."""
     texts = DRY_SIZES if session.dry else SIZES
     store = session.store(
         "decode", SOURCES, dtype="bfloat16", cells=len(cases(session.dry)),
@@ -149,7 +149,7 @@ def _cell(
     try:
         decoded(prompts[0], min(new_tokens, WARM_UP))
         texts = [decoded(prompt) for prompt in prompts]
-        # Stages and passes of the draft are of a run of their own: timing them takes time.
+        # Stages and draft passes are timed in a separate run, since timing them takes time.
         staged = [
             decoded(prompt, stages=timer, passes=[draft_passes])
             for prompt, timer in zip(prompts, stages, strict=True)

@@ -1,8 +1,9 @@
-"""Measured figures as ratios, and whether each reaches its goal. Pure functions of the files.
+"""Turn measured figures into ratios and compare them with the goals. Pure functions of the result files.
 
-The goals are for an H200: of the roofline at least 0.80 where a pass is bound by memory (T x G up to 128,
-prefixes from 16k), at most 1.3 times attention without a mask, faster than every baseline with one; and a
-decoding step with graphs within 1.25 of what its passes must read.
+The goals are for an H200. The kernel reaches at least 0.80 of the roofline where a pass is bound by memory
+(T x G up to 128, prefixes from 16k), takes at most 1.3 times as long as attention without a mask, and is
+faster than every baseline with a mask. A decoding step with graphs takes at most 1.25 times as long as
+reading what its passes must read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,14 @@ class KernelRow:
     """One cell of the grid.
 
     Args:
-        heads: of the layer.
-        rows: nodes.
-        prefix: cached keys.
-        us: time of each candidate that has one, on the device where it could be captured.
+        heads: heads of the layer.
+        rows: number of nodes.
+        prefix: number of cached keys.
+        us: time of each candidate that has one; on the device if the call could be captured.
         launch_us: time of the kernel as Python calls it.
         floor_us: the roofline.
-        bound: its larger term.
-        errors: of the candidates that have no time.
+        bound: the larger term of the roofline.
+        errors: error messages of the candidates without a time.
     """
 
     heads: Heads
@@ -44,7 +45,7 @@ class KernelRow:
 
     @property
     def fraction(self) -> float | None:
-        """Of the roofline."""
+        """The fraction of the roofline that the kernel reaches."""
         return _ratio(self.floor_us, self.us.get(KERNEL))
 
     @property
@@ -59,12 +60,12 @@ class KernelRow:
 
     @property
     def goals(self) -> dict[str, bool | None]:
-        """By goal: reached or not; None where it does not apply, or a figure is missing."""
-        aimed = self.rows * self.heads.group <= MOST_ROWS and self.prefix >= LEAST_PREFIX
+        """By goal, whether it is reached; None if it does not apply or a figure is missing."""
+        applies = self.rows * self.heads.group <= MOST_ROWS and self.prefix >= LEAST_PREFIX
         fraction, floor, masked = self.fraction, self.over_unmasked, self.over_masked
         return {
             f"at least {FRACTION} of the roofline": fraction >= FRACTION
-            if aimed and fraction is not None
+            if applies and fraction is not None
             else None,
             f"at most {OVER_FLOOR} x no mask": None if floor is None else floor <= OVER_FLOOR,
             "faster than every masked": None if masked is None else masked < 1,
@@ -76,25 +77,25 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """One way to decode; the cell as it was written."""
+    """One way to decode, with its cell of the file."""
 
     cell: Mapping[str, Any]
 
     @property
     def measured(self) -> bool:
-        """Whether there are figures."""
+        """Whether the cell has figures."""
         return "ms_per_step" in self.cell
 
     @property
     def goals(self) -> dict[str, bool | None]:
-        """By goal: reached or not; None where it does not apply."""
-        aimed = self.measured and self.cell["target"] != "eager"
-        met = self.cell["step_over_floor"] <= OVER_BYTES if aimed else None
+        """By goal, whether it is reached; None if it does not apply."""
+        applies = self.measured and self.cell["target"] != "eager"
+        met = self.cell["step_over_floor"] <= OVER_BYTES if applies else None
         return {f"a step within {OVER_BYTES} x its bytes": met}
 
 
 def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
-    """The cells of a file, by place in the grid, sorted by heads, prefix and nodes."""
+    """The rows of a file, one for each place in the grid, sorted by heads, prefix and nodes."""
     places: dict[tuple[Heads, int, int], list[Mapping[str, Any]]] = {}
     for cell in cells.values():
         place = Heads(*cell["heads"]), cell["prefix"], cell["rows"]
@@ -119,25 +120,25 @@ def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
 
 
 def decode_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[DecodeRow]:
-    """The cells of a file, in their order."""
+    """The rows of a file, in the order of its cells."""
     return [DecodeRow(cell) for cell in cells.values()]
 
 
 def microseconds(cell: Mapping[str, Any]) -> float | None:
-    """A cell's time: on the device if it was captured, else with its launch; None if it has none."""
+    """The time of a cell: on the device if it was captured, else with launch; None without a time."""
     timing = cell.get("device") or cell.get("with_launch")
     return None if timing is None else timing["median_us"]
 
 
 def tally(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> dict[str, tuple[int, int]]:
-    """By goal: in how many rows it is reached, of how many to which it applies."""
+    """By goal, the number of rows that reach it, and the number of rows that it applies to."""
     counts: dict[str, tuple[int, int]] = {}
     for row in rows:
         for name, met in row.goals.items():
-            reached, of = counts.get(name, (0, 0))
-            counts[name] = (reached + (met is True), of + (met is not None))
+            reached, total = counts.get(name, (0, 0))
+            counts[name] = (reached + (met is True), total + (met is not None))
     return counts
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

@@ -1,4 +1,4 @@
-"""How long one layer's attention takes, for every candidate over trees, prefixes and heads."""
+"""Time one layer's attention with every candidate, over trees, prefixes and heads."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +32,9 @@ SOURCES = (
     "experiments/benchmarks/gpu/timer.py",
     "experiments/benchmarks/timing.py",
 )
-"""The figures depend on nothing else."""
+"""The sources that the figures depend on."""
 
-# Each in the order in which it tells most; cells are measured along the diagonals.
+# The most informative values first; cells are measured along the diagonals.
 ROWS = (64, 16, 256, 32, 128, 8, 512)
 PREFIXES = (16 << 10, 128 << 10, 4 << 10, 64 << 10, 1 << 10)
 HEADS = (Heads(32, 8, 128), Heads(64, 8, 128), Heads(32, 32, 128))
@@ -42,14 +42,14 @@ DRY = ((8,), (40,), (Heads(4, 2, 16), Heads(2, 2, 16)))
 
 DTYPE = torch.bfloat16
 SECONDS = 0.06
-"""Of each measurement. A cell has two for every candidate."""
+"""Duration of each measurement. A cell has two measurements of every candidate."""
 
 LARGEST_DEVIATION = 0.02
-"""The kernel's output may differ from the first baseline's by so much of its largest value."""
+"""Largest allowed difference of the kernel's output from that of `two_pass`, over its largest value."""
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cells, those that tell most first."""
+    """All cells, the most informative ones first."""
     rows, prefixes, heads = DRY if dry else (ROWS, PREFIXES, HEADS)
     grid = product(enumerate(heads), enumerate(rows), enumerate(prefixes))
     ranked = sorted(grid, key=lambda cell: (sum(rank for rank, _ in cell), cell[0][0]))
@@ -57,7 +57,7 @@ def cases(dry: bool) -> list[Case]:
 
 
 def run(session: Session, deadline: Deadline) -> None:
-    """Measure what is missing, until all is there or the time is over."""
+    """Measure the missing cells until all exist or the time is over."""
     store = session.store(
         "kernels", SOURCES, dtype=str(DTYPE), seconds=SECONDS, flex_tile=KERNEL_OPTIONS,
         cells=len(cases(session.dry)) * len(CANDIDATES),
@@ -81,10 +81,10 @@ def _key(case: Case, name: str) -> str:
 def _measure(
     session: Session, case: Case, names: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Candidates of a cell, one after another, on the same inputs."""
+    """Measure the candidates of a cell, one after another, on the same inputs."""
     itemsize, keys = DTYPE.itemsize, case.prefix + case.rows
-    one = 2 * keys * case.heads.kv * case.heads.dim * itemsize
-    count = sets_needed(one, session.device)
+    set_bytes = 2 * keys * case.heads.kv * case.heads.dim * itemsize
+    count = sets_needed(set_bytes, session.device)
     floor = attention_floor(case.heads, case.rows, keys, itemsize, session.peak)
     common = {
         "heads": list(case.heads), "rows": case.rows, "prefix": case.prefix, "sets": count,
@@ -104,7 +104,7 @@ def _measure(
         try:
             with torch.inference_mode():
                 figures = _times(session, case, name, sets)
-        except Exception as error:  # a baseline that cannot do it is a result too
+        except Exception as error:  # a baseline that fails is a result too
             figures = {"error": in_words(error, "the kernel")}
         yield name, common | {"candidate": name} | figures
         if "error" in figures:
@@ -121,26 +121,28 @@ def _times(session: Session, case: Case, name: str, sets: list[Inputs]) -> dict[
     try:
         captured = time_captured(calls, session.device, SECONDS)
         figures["device"] = None if captured is None else captured._asdict()
-    except Exception as error:  # what cannot be captured still has a time
+    except Exception as error:  # a call that cannot be captured still has a time
         figures |= {"device": None, "capture_error": in_words(error, "the kernel")}
         session.recover(f"the capture of {name} at {case.key}")
     return figures
 
 
 def _disagreement(case: Case, out: Tensor, inputs: Inputs) -> float | None:
-    """How far the timed output is from that of two passes, which share no code with the kernel.
+    """The distance of the timed output from that of `two_pass`, which shares no code with the kernel.
 
-    In units of the output's largest value; None if two passes fail, which their own cell tells. Accuracy
-    proper is measured elsewhere, at more shapes.
+    It is given in units of the largest value of that output; None if `two_pass` fails, which its own cell
+    reports. The part `accuracy` tests the kernel properly, at more shapes.
 
     Raises:
-        ArithmeticError: if it is far off, or not finite.
+        ArithmeticError: if the distance is too large or not finite.
     """
     try:
         other = call_of("two_pass", case)(inputs).float()
     except Exception:
         return None
-    far = float((out.float() - other).abs().max() / other.abs().max())
-    if not math.isfinite(far) or far > LARGEST_DEVIATION:
-        raise ArithmeticError(f"the kernel's output is {far:.2g} off that of two passes")
-    return round(far, 6)
+    distance = float((out.float() - other).abs().max() / other.abs().max())
+    if not math.isfinite(distance) or distance > LARGEST_DEVIATION:
+        raise ArithmeticError(
+            f"the kernel's output differs from that of two passes by {distance:.2g}"
+        )
+    return round(distance, 6)

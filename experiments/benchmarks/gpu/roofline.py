@@ -1,9 +1,8 @@
-"""The least time that a pass can take: what must be read over the bandwidth, what must be computed over
-the peak.
+"""The roofline: the least time of a pass by the bytes that it reads and the operations that it computes.
 
-Peaks are those of the data sheets. Nobody reaches them (a plain copy gets about 0.9 of the bandwidth), so a
-fraction of this roofline is a strict figure, and the same one whoever measures. A device that is not listed
-is measured, by a copy and a matrix product, and said to be so.
+Peaks are those of the data sheets. No program reaches them (a plain copy gets about 0.9 of the bandwidth),
+so a fraction of this roofline is a strict figure that does not depend on who measures. The peaks of devices
+that are not listed are measured by a copy and a matrix product, and marked as measured.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ class Heads(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Query heads that share a key/value head."""
+        """Number of query heads that share a key/value head."""
         return self.q // self.kv
 
     def __str__(self) -> str:
@@ -43,12 +42,12 @@ class Heads(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """What a device can do at most.
+    """The peak performance of a device.
 
     Args:
-        bandwidth: of its memory, bytes per second.
-        flops: of bfloat16 matrix products accumulated in float32, without sparsity, per second.
-        source: where both come from.
+        bandwidth: bandwidth of its memory in bytes per second.
+        flops: operations per second of bfloat16 matrix products accumulated in float32, without sparsity.
+        source: origin of both figures.
     """
 
     bandwidth: float
@@ -64,21 +63,21 @@ class Floor(NamedTuple):
 
     @property
     def us(self) -> float:
-        """The larger one."""
+        """The larger of the two terms."""
         return max(self.bytes_us, self.flops_us)
 
     @property
     def bound(self) -> str:
-        """What binds: "memory" or "compute"."""
+        """The limiting resource: "memory" or "compute"."""
         return "memory" if self.bytes_us >= self.flops_us else "compute"
 
 
 SHEET = "NVIDIA data sheet"
 
 ROUNDS, CALLS = 7, 3
-"""Of what is timed to measure a peak: rounds, and calls in each."""
+"""Rounds of a measurement of a peak, and calls per round."""
 
-# Words that a device's name must have, in this order of asking; TB/s; dense TFLOP/s in bfloat16.
+# Words that a device's name must contain (the first match counts); TB/s; dense TFLOP/s in bfloat16.
 DATA_SHEETS: tuple[tuple[tuple[str, ...], float, float], ...] = (
     (("H200", "NVL"), 4.8, 835),
     (("H200",), 4.8, 989),
@@ -94,9 +93,9 @@ DATA_SHEETS: tuple[tuple[tuple[str, ...], float, float], ...] = (
 
 
 def peak_of(device_name: str) -> Peak | None:
-    """The peaks of a device by the name that torch gives it, or None if it is not listed.
+    """The peaks of a device by its name in PyTorch, or None if it is not listed.
 
-    A part of a device (MIG) and a chip that shares its board (GH200) are not listed: theirs differ.
+    A part of a device (MIG) and a chip that shares its board (GH200) have other peaks and are not listed.
 
     Example:
         >>> peak_of("NVIDIA H200").bandwidth
@@ -114,17 +113,17 @@ def peak_of(device_name: str) -> Peak | None:
 
 
 def attention_floor(heads: Heads, rows: int, keys: int, itemsize: int, peak: Peak) -> Floor:
-    """The roofline of one layer's attention of one sequence.
+    """The roofline of one layer's attention over one sequence.
 
-    Keys and values are read once, queries read and outputs written once. Every row counts as seeing every
-    key: a tree hides at most `rows` of them.
+    Keys, values and queries are read once, and outputs are written once. Every row counts as attending to
+    every key: a tree hides at most `rows` of them.
 
     Args:
-        heads: of the layer.
-        rows: nodes.
-        keys: prefix and nodes.
-        itemsize: bytes of an element.
-        peak: of the device.
+        heads: heads of the layer.
+        rows: number of nodes.
+        keys: number of keys: prefix and nodes.
+        itemsize: bytes per element.
+        peak: peaks of the device.
 
     Example:
         >>> floor = attention_floor(Heads(32, 8, 128), 64, 16384, 2, Peak(4.8e12, 989e12, ""))
@@ -139,11 +138,11 @@ def attention_floor(heads: Heads, rows: int, keys: int, itemsize: int, peak: Pea
 def pass_bytes(model: Any, rows_cached: float) -> float:
     """Bytes that one pass of a model over one sequence must read: its weights and its cache.
 
-    An embedding table that is not the head's too is only looked up, and does not count.
+    An embedding table that is not shared with the head is only looked up, and does not count.
 
     Args:
-        model: a causal language model of transformers, of the llama architecture.
-        rows_cached: committed tokens and nodes.
+        model: a causal language model of transformers with the Llama architecture.
+        rows_cached: number of committed tokens and nodes.
     """
     config = model.config
     weights = {id(weight): weight for weight in model.parameters()}
@@ -158,11 +157,11 @@ def pass_bytes(model: Any, rows_cached: float) -> float:
 
 
 def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
-    """Peaks as a copy and a matrix product reach them.
+    """The peaks that a copy and a matrix product reach.
 
     Args:
-        device: to measure.
-        tiny: a copy of kilobytes, for the rehearsal.
+        device: device to measure.
+        tiny: whether to copy only kilobytes, for the rehearsal.
     """
     count, side = (1 << 14, 64) if tiny else (1 << 29, 8192)
     source = torch.ones(count, dtype=torch.int16, device=device)
@@ -176,11 +175,11 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
 
 
 def fastest(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Seconds of a call in the fastest of some rounds.
+    """Seconds per call in the fastest of several rounds.
 
     Args:
-        work: what to call.
-        wait: called before the clock is read.
+        work: function to call.
+        wait: called before each reading of the clock.
     """
     rounds = (seconds_of(lambda: [work() for _ in range(CALLS)], wait) for _ in range(ROUNDS))
     return min(rounds) / CALLS

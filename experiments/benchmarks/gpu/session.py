@@ -1,4 +1,4 @@
-"""What the parts of one run share: the device, files of what was measured, the time that is left."""
+"""State that the parts of one run share: the device, files of measured cells, and the remaining time."""
 
 import hashlib
 import json
@@ -24,18 +24,18 @@ KEPT_IF_EQUAL = ("source_hash", "versions", "hardware", "dry")
 
 
 class Store:
-    """The measured cells of one part, by key, in a file that is whole at every moment.
+    """The measured cells of one part, by key, in a file that is complete at every moment.
 
-    A cell of an earlier run is kept if it was measured by the same code, versions and device. The code is
-    known by a hash of the sources that the part rests on: results that are written into the repository
-    change what git says of it, and a copy without `.git` says nothing.
+    A cell of an earlier run is kept if it was measured with the same code, versions and device. The code is
+    identified by a hash of the sources that the part depends on. The git hash would not do: results that
+    are written into the repository change git's state, and a copy without `.git` has none.
 
     Args:
         benchmark: name of the part.
-        folder: of the file.
-        sources: files and folders, from the repository's root, that decide what the figures mean.
-        head: what is written beside the cells, such as `dry` and the device's peaks.
-        fresh: forget what an earlier run measured.
+        folder: folder of the file.
+        sources: files and folders, relative to the repository's root, that the figures depend on.
+        head: facts that are written next to the cells, such as `dry` and the device's peaks.
+        fresh: discard the cells of an earlier run.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Store:
         self._head = described(benchmark) | {"source_hash": source_hash(sources), **head}
         self.cells: dict[str, Any] = {} if fresh else self._kept()
         self.kept = len(self.cells)
-        """Cells of an earlier run."""
+        """Number of cells taken from an earlier run."""
 
     def __contains__(self, key: str) -> bool:
         return key in self.cells
 
     def add(self, key: str, cell: Mapping[str, Any]) -> None:
-        """Write a cell down.
+        """Add a cell and write the file.
 
         Args:
-            key: says what was measured, for a person too.
+            key: readable name of what was measured.
             cell: plain data.
         """
         self.cells[key] = dict(cell)
@@ -77,11 +77,11 @@ class Store:
 
 
 def source_hash(sources: Sequence[str], root: Path = ROOT) -> str:
-    """A hash of Python files, by their paths and what is in them.
+    """A hash of the paths and contents of Python files.
 
     Args:
         sources: files, and folders that stand for all Python files in them.
-        root: what the paths start from.
+        root: folder that the paths are relative to.
     """
     files = set[Path]()
     for source in sources:
@@ -94,7 +94,7 @@ def source_hash(sources: Sequence[str], root: Path = ROOT) -> str:
 
 
 class Keyed(Protocol):
-    """What is measured, under a name for files and people."""
+    """A case with a readable key."""
 
     @property
     def key(self) -> str: ...
@@ -104,16 +104,16 @@ Measured = TypeVar("Measured", bound=Keyed)
 
 
 class BrokenDevice(RuntimeError):
-    """After an error the device does nothing more for this process (an illegal address, say)."""
+    """The device no longer works for this process after an error, such as an illegal address."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment after which nothing new is begun.
+    """A moment after which no new case is started.
 
     Args:
-        at: by `clock`.
-        clock: seconds.
+        at: the moment, in seconds of `clock`.
+        clock: returns the current time in seconds.
     """
 
     at: float
@@ -121,7 +121,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether it is over."""
+        """Whether the deadline has passed."""
         return self.clock() >= self.at
 
 
@@ -130,11 +130,11 @@ class Session:
     """One run of some parts.
 
     Args:
-        dry: a rehearsal over tiny shapes on the CPU.
-        folder: of the results.
-        minutes: for all parts together.
-        fresh: forget what an earlier run measured.
-        console: what is said goes there.
+        dry: whether the run is a rehearsal over tiny shapes on the CPU.
+        folder: folder of the results.
+        minutes: time for all parts together.
+        fresh: discard the cells of earlier runs.
+        console: console for messages.
     """
 
     dry: bool
@@ -143,10 +143,10 @@ class Session:
     fresh: bool
     console: Console
     failures: list[str] = field(default_factory=list)
-    """What must not have failed: the kernel, and our own decoding."""
+    """Failures of the kernel or of our own decoding, which make the command fail."""
 
     def __post_init__(self) -> None:
-        """Find the device and its peaks; the clock starts."""
+        """Find the device and its peaks, and start the clock."""
         self.device = torch.device("cpu" if self.dry else "cuda")
         self._start = time.monotonic()
         self.measured = measured_peak(self.device, tiny=self.dry)
@@ -154,11 +154,11 @@ class Session:
         self.peak: Peak = peak_of(name) or self.measured
 
     def deadline(self, share: float) -> Deadline:
-        """When this share of the run's time is over, counted from its beginning."""
+        """The moment at which this share of the run's time has passed since its start."""
         return Deadline(self._start + 60 * self.minutes * share)
 
     def store(self, part: str, sources: tuple[str, ...], **settings: Any) -> Store:
-        """The file of a part."""
+        """The store of a part."""
         head: Mapping[str, Any] = {
             "dry": self.dry,
             "device": self._device_facts(),
@@ -168,26 +168,26 @@ class Session:
         }
         store = Store(f"gpu_{part}", self.folder, sources, head, fresh=self.fresh)
         if store.kept:
-            self.say(f"{store.kept} cells of an earlier run are kept: {store.path}")
+            self.say(f"keeping {store.kept} cells of an earlier run: {store.path}")
         return store
 
     def each(self, part: str, cases: Sequence[Measured], deadline: Deadline) -> Iterator[Measured]:
-        """The cases of a part one after another, until the time is over; says how far it is."""
+        """Yield the cases of a part until the time is over, and print the progress."""
         for done, case in enumerate(cases):
             if deadline.passed:
                 left = len(cases) - done
-                self.say(f"{part}: the time is over, {left} of {len(cases)} cases left")
+                self.say(f"{part}: out of time, {left} of {len(cases)} cases left")
                 return
             yield case
             self.say(f"{part}: {case.key} ({done + 1} of {len(cases)})")
 
     def fail(self, part: str, key: str, problem: str) -> None:
-        """Note and say that something failed which must not."""
+        """Record and print a failure that makes the command fail."""
         self.failures.append(f"{part}, {key}: {problem}")
         self.say(f"{part}: FAILED {self.failures[-1]}")
 
     def _device_facts(self) -> dict[str, Any]:
-        """What the device says of itself, beside its name."""
+        """Properties of the device besides its name."""
         if self.device.type != "cuda":
             return {}
         device = torch.cuda.get_device_properties(self.device)
@@ -200,14 +200,14 @@ class Session:
         }
 
     def say(self, text: str) -> None:
-        """One line for the person who waits."""
+        """Print one line of progress."""
         self.console.print(text, highlight=False, markup=False)
 
     def recover(self, what: str) -> None:
-        """After an error: free memory, and see that the device still works.
+        """After an error, free memory and check that the device still works.
 
         Raises:
-            BrokenDevice: if it does not.
+            BrokenDevice: if the device no longer works.
         """
         if self.device.type != "cuda":
             return
@@ -217,6 +217,6 @@ class Session:
             torch.ones(8, device=self.device).sum().item()
         except RuntimeError as error:
             raise BrokenDevice(
-                f"after {what} the device answers nothing more ({in_words(error, what)}); "
-                "what was measured is written, and the same command goes on behind it"
+                f"after {what} the device no longer responds ({in_words(error, what)}); all measured cells "
+                "are saved: repeat the same command to continue after them"
             ) from error

@@ -1,4 +1,4 @@
-"""The files of one device as tables, for the terminal and in Markdown, with a figure beside them.
+"""Render the result files of each device as tables, for the terminal and in Markdown, with a figure.
 
 The figure shows the fraction of the roofline that the kernel reaches, over the size of the tree.
 """
@@ -37,11 +37,11 @@ def render(folder: Path, console: Console) -> list[Path]:
     """Print the results of every device in a folder; write `gpu-<device>.md` and `gpu-<device>.png`.
 
     Args:
-        folder: of the files that the other parts wrote.
-        console: to print on.
+        folder: folder of the files that the other parts wrote.
+        console: console for the tables.
 
     Returns:
-        The files written.
+        The paths of the written files.
     """
     devices: dict[str, dict[str, Any]] = {}
     for part in PARTS:
@@ -67,7 +67,7 @@ def render(folder: Path, console: Console) -> list[Path]:
 
 
 def findings_of(files: dict[str, Any]) -> list[Finding]:
-    """What was found on one device, of the parts that were measured."""
+    """The findings on one device, for the parts that were measured."""
     make = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
     return [make[part](files[part]) for part in PARTS if part in files]
 
@@ -117,12 +117,12 @@ def _kernels(data: dict[str, Any]) -> Finding:
     )
     rows = kernel_rows(data["cells"])
     notes = [
-        "Microseconds, medians, without the making of masks, which layers share. Times are those of the "
-        "device (captured graphs) where a call could be captured; launch: the kernel as Python calls it.",
+        "Median microseconds, without the making of masks, which layers share. Times are device times "
+        "(captured graphs) where a call could be captured; launch: the kernel as Python calls it.",
         "roofline: max(bytes / bandwidth, flops / peak); fraction: roofline / kernel; / no mask: kernel "
         "over the faster of flash and cudnn; / masked: over the fastest of sdpa, flex and two_pass.",
-        f"yes and NO: whether a goal is met where it applies. {_tallied(rows)}.",
-        f"{len(data['cells'])} of {data['settings']['cells']} times were taken.",
+        f"yes and NO: whether a goal is met where it applies. Goals met: {_tallied(rows)}.",
+        f"{len(data['cells'])} of {data['settings']['cells']} times were measured.",
         *sorted({f"{name}: {error}" for row in rows for name, error in row.errors.items()}),
     ]
     return _finding("Attention of one layer, Hq/Hkv/D", columns, rows, notes)
@@ -173,12 +173,12 @@ def _decode(data: dict[str, Any]) -> Finding:
     ]
     notes = [
         *dict.fromkeys(reasons),
-        "Milliseconds per step; draft and verify: medians of these stages, each ended by waiting.",
-        "floor: bytes of all passes of a step over the bandwidth; / floor: of the verify stage, and of the "
-        "whole step.",
-        "same text: as the first row of this size, at temperature 0; in bfloat16 other kernels round "
-        "otherwise, so a near tie may fall the other way.",
-        f"yes and NO: whether the goal is met, with graphs. {_tallied(rows)}.",
+        "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
+        "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
+        "its floor, and of the whole step over its floor.",
+        "same text: whether the text equals that of the first row of this size, at temperature 0; in "
+        "bfloat16 other kernels round differently, so a near tie may be decided differently.",
+        f"yes and NO: whether the goal is met, with graphs. Goals met: {_tallied(rows)}.",
         f"{len(data['cells'])} of {data['settings']['cells']} cells were measured.",
     ]
     return _finding("Decoding with the embedded pair, its target enlarged", columns, rows, notes)
@@ -187,7 +187,7 @@ def _decode(data: dict[str, Any]) -> Finding:
 def _finding(
     title: str, columns: Sequence[Column], rows: Sequence[Any], notes: Sequence[str]
 ) -> Finding:
-    """One table under the title of the section."""
+    """A finding with one table under the title of the section."""
     return Finding(title, [Table(title, columns, rows)], notes)
 
 
@@ -197,7 +197,7 @@ def _machine(files: dict[str, Any]) -> str:
 
 
 def _setting(files: dict[str, Any]) -> str:
-    """What was measured with what, a line for each part."""
+    """Code, versions and peaks, one line for each part."""
     lines = []
     for part, data in files.items():
         versions = ", ".join(f"{name} {v}" for name, v in data["versions"].items() if v)
@@ -219,7 +219,7 @@ def _tallied(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> str:
 
 
 def _judged(value: float | None, row: KernelRow | DecodeRow, goal: int = 0) -> str:
-    """A figure, and whether it meets the goal of this number."""
+    """A figure as text, and whether it meets the goal with this index."""
     met = list(row.goals.values())[goal]
     return _number(value, 2) + {True: " yes", False: " NO", None: ""}[met]
 
@@ -233,15 +233,15 @@ def _thousands(count: int) -> str:
 
 
 SHADES = ("#c6dbef", "#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
-"""From short prefixes to long ones."""
+"""Line colours, from short prefixes to long ones."""
 
 
 def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
-    """Write the figure: a panel for each choice of heads, a line for each prefix.
+    """Write the figure, with a panel for each choice of heads and a line for each prefix.
 
     Args:
-        rows: of the table.
-        path: of the PNG.
+        rows: rows of the table.
+        path: path of the PNG.
 
     Returns:
         The path, or None if there is nothing to draw.

@@ -1,11 +1,11 @@
-"""Times of short device work: medians by device events, over inputs that are not in the cache.
+"""Time short work on the device: medians over inputs that are not in the cache.
 
-Each call in a row of calls does the same work on other tensors. Together they are larger than the L2 cache,
-so that no call finds its keys there, which in a model it would not either. Two figures are taken:
+Each call in a sequence does the same work on different tensors. Together the tensors are larger than the L2
+cache, so no call finds its keys there, as in a model. Two figures are measured:
 
-    with launch   events around each call as Python makes it: for small work this is the time of the host;
-    device        the row captured as a CUDA graph and replayed: the time of the device, gaps between
-                  kernels included, the host left out.
+    with launch   events around each call as Python makes it; for small work this is the time of the host
+    device        the sequence captured as a CUDA graph and replayed: the time of the device, including gaps
+                  between kernels, without the host
 """
 
 import math
@@ -23,25 +23,25 @@ __all__ = ["Timing", "sets_needed", "time_captured", "time_each"]
 Call = Callable[[], object]
 
 CACHES_FILLED = 2
-"""The inputs together are at least so many times the L2 cache."""
+"""All inputs together are at least this many times the L2 cache."""
 
 FEWEST_SETS, MOST_SETS = 2, 64
 FEWEST_SAMPLES, MOST_SAMPLES = 3, 400
-"""Of a median."""
+"""Minimum and maximum number of samples of a median."""
 
 WARM_UPS = 3
 L2_BYTES = 50 << 20
-"""Where torch does not tell."""
+"""Assumed size of the L2 cache where PyTorch does not report it."""
 
 
 class Timing(NamedTuple):
     """The time of one call, in microseconds.
 
     Args:
-        median_us: over the samples.
-        low_us: their 10th percentile.
-        high_us: their 90th percentile.
-        samples: how many there were.
+        median_us: median of the samples.
+        low_us: 10th percentile of the samples.
+        high_us: 90th percentile of the samples.
+        samples: number of samples.
     """
 
     median_us: float
@@ -51,7 +51,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Timing":
-        """Of samples in seconds.
+        """The timing of samples in seconds.
 
         Example:
             >>> Timing.of([1e-6, 2e-6, 9e-6]).median_us
@@ -64,11 +64,11 @@ class Timing(NamedTuple):
 
 
 def sets_needed(bytes_of_one: int, device: torch.device) -> int:
-    """How many sets of inputs take turns.
+    """The number of input sets that take turns.
 
     Args:
-        bytes_of_one: keys and values of one set.
-        device: whose cache they must exceed.
+        bytes_of_one: size of the keys and values of one set in bytes.
+        device: device whose cache the sets must exceed.
     """
     if device.type != "cuda":
         return FEWEST_SETS
@@ -77,12 +77,12 @@ def sets_needed(bytes_of_one: int, device: torch.device) -> int:
 
 
 def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing:
-    """The time of a call as it is made, launch included.
+    """The time of a call, including its launch.
 
     Args:
-        calls: the same work on different tensors.
-        device: where it runs.
-        seconds: about how long to measure.
+        calls: calls that do the same work on different tensors.
+        device: device that they run on.
+        seconds: approximate duration of the measurement.
     """
     if device.type == "cuda":
         for _ in range(WARM_UPS):
@@ -95,12 +95,12 @@ def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Ti
 
 
 def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing | None:
-    """The time of a call in a captured graph of all of them; None where there are no graphs.
+    """The time of a call in a captured graph of all calls; None on devices without graphs.
 
     Args:
-        calls: have run before, so that nothing is compiled or allocated for the first time.
-        device: where they run.
-        seconds: about how long to measure.
+        calls: calls that have run before, so that nothing is compiled or allocated for the first time.
+        device: device that they run on.
+        seconds: approximate duration of the measurement.
     """
     if device.type != "cuda":
         return None
@@ -120,7 +120,7 @@ def _samples(estimate: float, seconds: float) -> int:
 
 
 def _round_s(calls: Sequence[Call], device: torch.device) -> float:
-    """Seconds of one round of all calls, the device's queue included."""
+    """Seconds of one round of all calls, including the device's queue."""
     return seconds_of(lambda: [call() for call in calls], synchronizer(device))
 
 

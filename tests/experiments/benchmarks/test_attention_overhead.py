@@ -1,4 +1,4 @@
-"""What a pass gives to PyTorch's attention: one mask and the cache itself; and the benchmark's timing."""
+"""A pass gives one mask and the cache itself to PyTorch's attention; and the benchmark's timing."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the benchmark of draft sources measures: the same stretch for every size, and operations exactly."""
+"""The benchmark of draft sources uses the same stretch for every size, and counts operations exactly."""
 
 import pytest
 import torch
@@ -73,5 +73,5 @@ def test_every_source_is_measured_and_shown():
         "propose_p50_us": 1.0, "propose_p99_us": 1.0, "resident_mb": 1.0, "steps": 30,
     }  # fmt: skip
     figures = {"sources": rows, "growth": ratios, "datastore": store}
-    said = "\n".join(source_sections.draft_sources({"figures": figures})[""])
-    assert all(name in said for name in SOURCES)
+    text = "\n".join(source_sections.draft_sources({"figures": figures})[""])
+    assert all(name in text for name in SOURCES)

@@ -1,4 +1,4 @@
-"""The fault injection itself: that it would notice what it looks for; slow: a small part of it for real."""
+"""The fault injection notices the faults that it looks for; slow: a small real run of it."""
 
 import json
 from random import Random
@@ -93,7 +93,7 @@ def test_a_refusal_is_one_line_with_its_exit_code():
 
 
 def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
-    """Before its beginning a process ends as Python does: with exit code 1, and none of our words."""
+    """A process that fails before it begins ends as Python does: exit code 1 and no message of ours."""
     process = SimpleNamespace(begun=False, alive=True)
     slept = []
 
@@ -108,7 +108,7 @@ def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
 
 
 def test_only_one_thread_asks_whether_a_process_has_ended(tmp_path):
-    """Python tells the second of two that ask at once: exit code 255."""
+    """Python refuses the second of two simultaneous requests with exit code 255."""
     asked = []
 
     def is_alive():

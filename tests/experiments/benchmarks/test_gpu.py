@@ -1,4 +1,4 @@
-"""The GPU benchmarks: what a killed run keeps, what failures do, and the whole command as a rehearsal."""
+"""The GPU benchmarks: what a killed run keeps, how failures are handled, and a dry run of the command."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def test_candidates_see_what_they_claim(name):
 
 
 def _below(count, branching):
-    """Row i sees node j."""
+    """Whether row i attends to node j."""
     seen = torch.eye(count, dtype=torch.bool)
     for i in range(1, count):
         seen[i] |= seen[(i - 1) // branching]
@@ -152,7 +152,7 @@ def right(real, **given):
     [(right, True), (wrong_sum, False), (wrong_window, False), (wrong_pages, False)],
 )
 def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
-    """The kernel replaced by the reference, and by the reference with a fault."""
+    """Replace the kernel by the reference, and by the reference with a fault."""
     real = accuracy.attend
 
     def attend(q, *args, impl, **given):

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks make of their figures: rooflines, medians, goals and the table."""
+"""Evaluation of the GPU figures: rooflines, medians, goals and the table."""
 
 from contextlib import contextmanager
 from io import StringIO
@@ -114,7 +114,7 @@ class FakeGraph:
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    """Stands in for the device's clock and graphs: the real ones need one."""
+    """Stands in for the clock and the graphs of a device."""
 
     @contextmanager
     def capture(graph):

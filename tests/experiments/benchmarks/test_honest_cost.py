@@ -1,4 +1,4 @@
-"""A tiny run of the benchmark of honest costs, and what it counts."""
+"""A tiny run of the benchmark of honest costs, and its counts."""
 
 import pytest
 

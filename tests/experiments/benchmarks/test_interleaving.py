@@ -1,4 +1,4 @@
-"""What the benchmark of interleaved runs counts, and the chain that it makes dearer."""
+"""The counts of the benchmark of interleaved runs, and the chain that it slows down."""
 
 import time
 

@@ -33,7 +33,7 @@ def test_a_neighbour_works_beside_the_block_and_is_gone_after_it():
 
 
 def test_a_block_that_outlasts_its_neighbour_is_no_measurement_beside_it():
-    said = r"steady\) stayed for 0 s, and what ran beside it took"
+    said = r"steady\) stayed for 0 s, but the measurement beside it took"
     with pytest.raises(RuntimeError, match=said), beside(Neighbour.STEADY, 0.2):
         time.sleep(0.7)
 

@@ -1,4 +1,4 @@
-"""A tiny run of the benchmark of verdicts, quiet and beside bursts, and what agrees."""
+"""A tiny run of the benchmark of verdicts, quiet and beside bursts, and which verdicts agree."""
 
 from treespec.experiments.benchmarks import same_verdicts as module
 from treespec.experiments.benchmarks.same_verdicts import Named, agreed

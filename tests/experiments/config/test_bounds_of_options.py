@@ -75,7 +75,7 @@ def test_there_are_many_kinds():
 def test_many_trees_are_too_many_nodes(monkeypatch):
     monkeypatch.setattr("treespec.experiments.search_then_run.replays.MOST_NODES_TOGETHER", 20)
     assert len(read_shapes("chain:4,kary:2x2,chains:2x3")) == 3
-    with pytest.raises(ConfigError, match="--shapes: more than 20 nodes up to 'chain:3'"):
+    with pytest.raises(ConfigError, match="the trees up to 'chain:3' have more than 20 nodes"):
         read_shapes("chain:4,kary:2x2,chains:2x3,chain:3")
 
 

@@ -37,5 +37,5 @@ def searching(settings, prompt_file):
 
 @pytest.fixture(scope="module")
 def brief(searching):
-    """The search of tests that look at which files it leaves, and not at what it found."""
+    """A search for tests that check which files it leaves, not what it finds."""
     return searching["search"] | {"repeats": 1, "sizes": [1, 8], "max_new_tokens": 6}

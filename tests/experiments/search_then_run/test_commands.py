@@ -36,7 +36,7 @@ def test_search_with_rates_by_level():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["0.6;x"], "rates = '0.6;x', but they are numbers with commas"),
+        (["0.6;x"], "rates = '0.6;x', but expected numbers separated by commas"),
         (["0.6,0.7"], "sums to 1.3"),
         (["0.6", "--size", 0], "size"),
         (["0.6", "--size", 9, "--depth", 2], "largest"),
@@ -102,7 +102,7 @@ def test_a_tree_longer_than_the_name_of_a_file_is_read():
 
 
 def test_chains_of_a_trace_are_judged_by_first_children_alone(tmp_path):
-    """Behind a second child comes a first one, behind a first one none: no chain beats that of one."""
+    """A first child follows a second child, none follows a first child: no chain beats a chain of one."""
     ranks = np.tile([1, 0, 3], 60)
     Trace(
         offsets=np.arange(5) * 45, tokens=np.zeros_like(ranks), ranks=ranks,

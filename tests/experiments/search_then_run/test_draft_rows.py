@@ -1,4 +1,4 @@
-"""Growths replayed on recorded draft rows: step by step what a live run does."""
+"""Growths replayed on recorded draft rows do step by step what a live run does."""
 
 from types import SimpleNamespace
 
@@ -55,7 +55,7 @@ def recorded(pair, prompts, budget, **more):
 
 
 def live(pair, growth, prompt, budget, stop=lambda ids: False):
-    """By the place where it begins: accepted and kept tokens and nodes of each step of a live run."""
+    """Accepted tokens, kept tokens and nodes of each live step, by the position where it begins."""
     law = next(iter(growth.laws))
     rule = verify.greedy if law is Law.DETERMINISTIC else verify.rrsw
     steps = decode(
@@ -70,23 +70,23 @@ def live(pair, growth, prompt, budget, stop=lambda ids: False):
 
 
 def compared(pair, growth, trace, prompts, budget, stop=lambda ids: False):
-    """How many sure and unsure steps there are, and how many of the latter differ from a live run."""
+    """Count sure steps, unsure steps, and unsure steps that differ from a live run."""
     replayed, counts = replay_growth(trace, growth), [0, 0, 0]
     for i, prompt in enumerate(prompts):
-        lived, at = live(pair, growth, prompt, budget, stop), 0
+        live_steps, at = live(pair, growth, prompt, budget, stop), 0
         for step in range(*replayed.offsets[i : i + 2]):
-            mine = (replayed.accepted[step], replayed.kept[step], replayed.sizes[step])
+            replayed_step = (replayed.accepted[step], replayed.kept[step], replayed.sizes[step])
             if replayed.sure[step]:
                 counts[0] += 1
-                if at in lived:  # a step before, which was not sure, may have gone elsewhere
-                    assert mine == lived[at], (growth, i, at)
+                if at in live_steps:  # an earlier unsure step may have gone elsewhere
+                    assert replayed_step == live_steps[at], (growth, i, at)
             else:
                 counts[1] += 1
-                counts[2] += at not in lived or mine != lived[at]
+                counts[2] += at not in live_steps or replayed_step != live_steps[at]
             at += replayed.accepted[step] + 1
         if all(replayed.sure[slice(*replayed.offsets[i : i + 2])]):
             steps = replayed.offsets[i + 1] - replayed.offsets[i]
-            assert steps == len(lived)
+            assert steps == len(live_steps)
     return counts
 
 
@@ -102,7 +102,7 @@ def test_sure_steps_are_those_of_a_live_run(without_shape_checks, growth, seed, 
 
 
 def test_few_steps_are_unsure(without_shape_checks):
-    """With a beam as wide as the growth is; a narrower one is unsure more often, and says so."""
+    """The beam is as wide as the growth; with a narrower beam more steps are unsure, and marked so."""
     pair, prompts = tables(8, 3), [(i,) for i in range(8)]
     wide, narrow = recorded(pair, prompts, 12), recorded(pair, prompts, 12, beam=2)
     for growth in GROWTHS[:3]:
@@ -136,7 +136,7 @@ def embedded():
 
 
 def test_the_embedded_pair(embedded, without_shape_checks):
-    """Live rows come out of other passes, so that last digits differ; no step does."""
+    """Live rows come from other passes, so their last digits differ, but no step does."""
     from treespec.experiments.config.schema import EmbeddedPrompts
     from treespec.experiments.run.prompts import encode, read_prompts
 
@@ -153,7 +153,7 @@ def test_the_embedded_pair(embedded, without_shape_checks):
 
 
 def test_above_temperature_0_steps_have_the_law_of_a_live_run(monkeypatch, without_shape_checks):
-    """All coins on both sides: how many tokens the first step accepts."""
+    """Enumerate all coins on both sides: the number of tokens that the first step accepts."""
     pair, growth = tables(3, 4), Eagle2(2, 2, 4)
     for rule in (verify.naive, verify.onehot):
 

@@ -1,4 +1,4 @@
-"""`treespec estimate`: from traces and runs to rates."""
+"""`treespec estimate`: acceptance rates from traces and runs."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_a_trace_gives_a_table_and_a_file_that_reads_back(trace, tmp_path):
     out = tmp_path / "rates.json"
     code, text = _call(trace, "--by", "depth", "--depth", 2, "--shrinkage", 20, "--out", out)
     assert code == 0, text
-    assert "levels drawn to their mean by 20 counts" in text
+    assert "levels shrunk to their mean by 20 counts" in text
     found = AcceptanceEstimate.from_json(out.read_text())
     again = estimate_acceptance(Trace.load(trace), by="depth", depth=2, shrinkage=20)
     assert found.rates.tolist() == again.rates.tolist()
@@ -135,7 +135,7 @@ def test_steps_of_a_tree_alone(trace, tmp_path):
 
 
 def test_the_calibration_of_deterministic_children_is_said(trace, tmp_path):
-    """Every prediction is right here; and 0.1 off where the first child is said to be less likely."""
+    """Every prediction is right here, and 0.1 off if the first child is predicted to be less likely."""
     line = "expected calibration error 0.00 of the draft's probabilities"
     assert line in _call(trace)[1]
     given = Trace.load(trace)

@@ -23,7 +23,7 @@ def call(*arguments):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Traces of long and short easy stretches, and times where verifying is cheap and dear."""
+    """Traces of long and short easy stretches, and times of cheap and expensive verification."""
     folder = tmp_path_factory.mktemp("search")
     for name, stay in (("long", 0.97), ("short", 0.6)):
         stretches(np.random.default_rng(1), 12, 80, stay).save(folder / f"{name}.npz")
@@ -84,7 +84,7 @@ def test_each_source_may_have_its_own_times(files):
 
 
 def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
-    """Else a draft of other size is ranked by times that it does not have."""
+    """Otherwise a draft of another size would be ranked by times that it does not have."""
 
     def models(draft, **more):
         return {"models": {"target": "big", "draft": draft, **more}}
@@ -114,7 +114,7 @@ def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
 
 
 def test_times_of_other_passes_are_told(files, tmp_path):
-    """Compiled passes take a part of the time of eager ones."""
+    """Compiled passes take a fraction of the time of eager ones."""
 
     def models(**more):
         return {"target": "big", "draft": "small", **more}
@@ -153,7 +153,7 @@ def test_prefixes_and_batches_are_searched_one_by_one(files):
     )
     assert done.exit_code == 0, done.output
     rankings = json.loads(done.stdout)["rankings"]
-    assert [one["prefix"] for one in rankings] == [64, 256]
+    assert [ranking["prefix"] for ranking in rankings] == [64, 256]
     assert rankings[0]["rows"][0]["size"] > rankings[1]["rows"][0]["size"]
     wrong = call("search", files / "short.npz", "--latency", files / "cheap.json", "--batch", "x")
     assert wrong.exit_code == 2

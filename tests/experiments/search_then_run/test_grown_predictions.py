@@ -51,7 +51,7 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def growing(settings):
-    """A config whose search records the very texts that its run decodes."""
+    """A config whose search records the same texts that its run decodes."""
     search = {
         "prompts": settings["prompts"], "max_new_tokens": 16, "width": 2, "depth": 3,
         "sizes": [1, 2, 4, 8, 16], "repeats": 2,
@@ -61,7 +61,7 @@ def growing(settings):
 
 @pytest.fixture(scope="module")
 def grown(growing, loaded_pair, tmp_path_factory):
-    """A run from measuring to the records. Read only."""
+    """A run from its measurements to its records. Read only."""
     path = tmp_path_factory.mktemp("grown") / "run"
     result = run(Config.model_validate(growing), folder=path, load=lambda models: loaded_pair)
     assert not result.failures, result.failures[0].error
@@ -73,7 +73,7 @@ def rows_of(folder, sampling="T=0"):
 
 
 def reasons_of(run_, sampling):
-    return {one.method: one.reason for one in run_.unpredicted if one.sampling == sampling}
+    return {row.method: row.reason for row in run_.unpredicted if row.sampling == sampling}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_live_runs_on_the_same_texts_keep_as_much(grown):
 
 
 def test_above_temperature_0_children_that_are_chosen_are_predicted(grown):
-    """What is recorded there is one draw of the texts, with the law of a live run."""
+    """The trace records one draw of the texts, with the law of a live run."""
     rows = rows_of(grown, "T=1")
     assert {"eagle", "equal", "aware"} <= set(rows)
     assert "drawn" not in rows
@@ -152,7 +152,7 @@ def test_steps_that_are_not_all_proved_are_said_at_the_name(grown):
 
 
 def test_folders_without_rows_are_reported(grown, tmp_path):
-    """As runs of before have them."""
+    """Measurements as earlier runs have them."""
     folder = tmp_path / "run"
     shutil.copytree(grown, folder)
     for path in (folder / "search").glob("*.npz"):
@@ -176,7 +176,7 @@ def test_folders_without_rows_are_reported(grown, tmp_path):
 
 
 def test_a_growth_reads_the_files_that_it_read_in_the_run(grown, tmp_path):
-    """From the run's own folder, wherever that is now; never others."""
+    """They come from the run's own folder, even if it was moved, and never from others."""
     folder = tmp_path / "run"
     shutil.copytree(grown, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -194,7 +194,7 @@ def test_a_growth_reads_the_files_that_it_read_in_the_run(grown, tmp_path):
 
 
 def test_without_growths_nothing_more_is_recorded(growing, loaded_pair, tmp_path, monkeypatch):
-    """Trees that are drawn, or come from other sources, do not need it either."""
+    """Drawn trees and trees of other sources do not need it either."""
     asked, real = [], measured.trace
 
     def spied(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Recording: what is recorded, that every tree's replay of it is the live run, and its exact law."""
+"""Recording of traces: its content, equality of every tree's replay and the live run, and the exact law."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -60,7 +60,7 @@ def recorded(pair, prompts=((0,),), **more):
 
 @pytest.mark.parametrize(("rule", "law"), RULES)
 def test_every_tree_has_the_exact_law_of_its_live_run(rule, law, monkeypatch, without_shape_checks):
-    """All coins of recording on every side: replayed, each depth is accepted as often as when drafted."""
+    """Enumerate all coins of recording: in replay each depth is accepted as often as in drafting."""
     vocab, width, positions = (2, 2, 2) if law is Law.IID else (3, 2, 2)
     if law is Law.DETERMINISTIC:
         vocab, positions = 4, 3
@@ -126,7 +126,7 @@ def test_rules_that_look_at_all_siblings_serve_trees_of_that_width(
 
 
 def test_rates_given_the_children_have_the_mean_of_the_ranks(without_shape_checks):
-    """Exact probabilities and what the coins did estimate one and the same."""
+    """Exact probabilities and the results of the coins estimate the same rates."""
     pair = tables(5, 3)
     for rule, law in RULES:
         trace = recorded(
@@ -197,7 +197,7 @@ def test_at_temperature_0_replay_is_the_live_run_on_many_texts(embedded, without
 
 
 def test_steps_end_as_in_a_live_run_at_a_stop_token_too(without_shape_checks):
-    """Small vocabularies: stops come early, inside of steps, and steps reach beyond them."""
+    """Small vocabularies make texts stop early, inside steps, so that steps reach beyond the stop."""
     pair = tables(6, 1)
     prompts = [(i, j) for i in range(6) for j in range(2)]
     stop = stop_at_tokens([0])
@@ -223,7 +223,7 @@ def test_following_the_targets_own_text_is_decoding(embedded, monkeypatch, witho
 
 
 def test_given_texts_are_what_the_rows_there_say():
-    """Teacher-forced: the exact rates at each position are those of the tables after the given text."""
+    """Teacher-forced, the exact rates at each position are those of the tables after the given text."""
     pair, text = tables(4, 2), [1, 3, 2, 2, 0, 1]
     trace = recorded(
         pair,
@@ -260,13 +260,13 @@ def test_at_temperature_0_children_have_the_drafts_probabilities_at_temperature_
 
 def test_the_same_seed_gives_the_same_trace_and_texts_do_not_share_coins():
     pair = tables(5)
-    one, two = (recorded(pair, [(1,), (1,)], seed=3, max_new_tokens=12) for _ in range(2))
-    np.testing.assert_array_equal(one.ranks, two.ranks)
-    assert (one.tokens[one.text_of == 0] != one.tokens[one.text_of == 1]).any()
+    first, second = (recorded(pair, [(1,), (1,)], seed=3, max_new_tokens=12) for _ in range(2))
+    np.testing.assert_array_equal(first.ranks, second.ranks)
+    assert (first.tokens[first.text_of == 0] != first.tokens[first.text_of == 1]).any()
     other = recorded(pair, [(1,), (1,)], seed=4, max_new_tokens=12)
-    assert (other.tokens != one.tokens).any()
-    assert one.about["prompt_tokens"] == [1, 1]
-    assert (one.law, one.rule, one.sampling["temperature"]) == ("iid", "rrs", 1.0)
+    assert (other.tokens != first.tokens).any()
+    assert first.about["prompt_tokens"] == [1, 1]
+    assert (first.law, first.rule, first.sampling["temperature"]) == ("iid", "rrs", 1.0)
 
 
 def test_progress_is_told_of_each_text():
@@ -280,7 +280,7 @@ def test_progress_is_told_of_each_text():
     [
         ({"rule": verify.block}, InvalidTrace, "rule = 'block' cannot be traced.*kseq"),
         ({"rule": verify.traversal}, InvalidTrace, "'traversal' cannot be traced"),
-        ({"rule": verify.chain}, InvalidTrace, "with one child it is 'rrs'"),
+        ({"rule": verify.chain}, InvalidTrace, "with one child it equals 'rrs'"),
         ({"rule": verify.naive, "law": Law.HUB}, InvalidTrace, "law = 'hub' cannot be traced"),
         (
             {"rule": verify.greedy, "law": Law.DETERMINISTIC},
@@ -302,7 +302,7 @@ def test_progress_is_told_of_each_text():
         ({"max_new_tokens": 2_000_000}, ContextOverflow, "shorten"),
         ({"beyond": -1}, InvalidTrace, "beyond = -1"),
         ({"follow": [[1], [2]]}, InvalidTrace, "1 prompts, but 2 texts"),
-        ({"follow": [[]]}, InvalidTrace, "nothing goes on after prompt 0"),
+        ({"follow": [[]]}, InvalidTrace, "no text follows prompt 0"),
         ({"follow": [[9]]}, InvalidPrompt, "token id 9"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Measure, search, run, compare: one run of a tiny pair, and what can be wrong with it."""
+"""Measure, search, run and compare: one run of a tiny pair, and its possible errors."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ from treespec.whole_file import write_whole
 
 @pytest.fixture(scope="module")
 def whole(searching, loaded_pair, tmp_path_factory):
-    """A run from measuring to the records. Read only."""
+    """A run from its measurements to its records. Read only."""
     path = tmp_path_factory.mktemp("searched") / "run"
     config = Config.model_validate(searching)
     result = run(config, folder=path, load=lambda models: loaded_pair)
@@ -73,7 +73,7 @@ def test_the_optimal_tree_is_that_of_the_recorded_rates(whole, searching):
 
 
 def test_a_search_of_the_same_files_says_the_same(whole, tmp_path):
-    """`treespec search` of a trace and times, and the search before a run, which chooses no growth."""
+    """`treespec search` on a trace and times, and the search before a run, which chooses no growth."""
     folder = whole / "search"
     prefix = json.loads((folder / "config.json").read_text())["prefix"]
     for trace, file in (
@@ -182,7 +182,7 @@ def test_predictions_are_beside_measurements(whole, capsys):
 
 
 def test_no_trace_predicts_a_rule_that_accepts_otherwise(whole, tmp_path):
-    """Above temperature 0 what rrsw accepts tells nothing of others, but of `chain` on a chain."""
+    """Above temperature 0, acceptance under rrsw predicts no other rule, except `chain` on a chain."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -200,7 +200,7 @@ def test_no_trace_predicts_a_rule_that_accepts_otherwise(whole, tmp_path):
     assert new.predictions == [row for row in old.predictions if row not in gone]
     reason = "rule traversal: what was recorded before the run is of rule rrsw"
     assert [
-        (one.sampling, one.reason) for one in new.unpredicted if one.method == tree["name"]
+        (row.sampling, row.reason) for row in new.unpredicted if row.method == tree["name"]
     ] == [("T=1", reason)]
 
 
@@ -221,7 +221,7 @@ def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
 
 
 def test_runs_of_before_are_reported(whole, tmp_path):
-    """Their config has a key that is gone, and their folder files that nothing reads now."""
+    """Their config has a removed key, and their folder has files that are no longer read."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -235,7 +235,7 @@ def test_runs_of_before_are_reported(whole, tmp_path):
 
 @pytest.mark.parametrize("without", ["plain", "trees"])
 def test_speedups_are_over_plain_decoding(whole, without):
-    """A run without it, or without a tree, has no prediction to show, and is told so."""
+    """A run without it, or without a tree, has no prediction to show, and says so."""
     run_ = load_run(whole)
     kept = {
         name: replace(
@@ -250,7 +250,7 @@ def test_speedups_are_over_plain_decoding(whole, without):
 
 
 def of_chains(ranks, law, rule, width=3):
-    """What is measured of a trace in which these ranks come over and over, where depth costs time."""
+    """Measurements with a trace that repeats these ranks, and times that grow with depth."""
     ranks = np.tile(ranks, 60)
     accepted = (ranks[:, None] == np.arange(width)).astype(float)
     trace = Trace(
@@ -289,7 +289,7 @@ def chosen_of(measured, folder, temperature, **method):
     ],
 )
 def test_chains_are_judged_by_first_children_alone(tmp_path, temperature, law, rule, method):
-    """Behind a second child comes a first one, behind a first one none: a chain of 2 is worth one of 1."""
+    """A first child follows a second one, none follows a first one: a chain of 2 is worth one of 1."""
     measured = of_chains([1, 0, 3], law, rule)
     found = chosen_of(measured, tmp_path, temperature, **method)
     assert found.shape.parents == (-1, 0)

@@ -1,4 +1,4 @@
-"""A run that searches is stopped, resumed, refused or begun anew: what is left of its measurements."""
+"""What remains of the measurements of a run that is stopped, resumed, refused or started afresh."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def _stop_at(monkeypatch, module, name, config, folder, pair):
 
 @pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
 def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
-    """Their step is not predicted; everything else is, and the report is written."""
+    """Their steps are not predicted; all others are, and the report is written."""
     search = searching["search"] | {"sizes": sizes, "repeats": 1}
     config = Config.model_validate(
         searching | {"methods": searching["methods"][:3], "search": search}
@@ -80,7 +80,7 @@ def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, t
 
 
 def test_texts_that_are_gone_by_now_stop_no_resumed_run(searching, loaded_pair, tmp_path):
-    """All that they were needed for is in the folder."""
+    """Everything that they were needed for is in the folder."""
     texts = tmp_path / "texts.jsonl"
     texts.write_bytes(Path(searching["search"]["prompts"]["path"]).read_bytes())
     search = searching["search"] | {"repeats": 1}
@@ -124,7 +124,7 @@ def test_a_tree_that_was_not_recorded_is_refused_by_name(searching, loaded_pair,
 
 
 def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tmp_path):
-    """What only the new measurement can tell comes before the finished run is deleted."""
+    """Errors that only the new measurement shows come before the finished run is deleted."""
     plain = {"methods": [{"kind": "plain"}], "search": None}
     before = run(
         Config.model_validate(searching | plain),
@@ -143,7 +143,7 @@ def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tm
 def test_a_fresh_search_whose_start_fails_later_costs_nothing(
     searching, brief, loaded_pair, tmp_path, monkeypatch
 ):
-    """All is measured, the trees are found, and the warm-up fails: the finished run is still there."""
+    """If the warm-up fails after measuring and searching, the finished run is still there."""
     methods = [
         m for m in searching["methods"] if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"
     ]
@@ -161,7 +161,7 @@ def test_a_fresh_search_whose_start_fails_later_costs_nothing(
 
 
 def test_a_fresh_search_replaces_what_was_measured(searching, brief, loaded_pair, tmp_path):
-    """It is measured outside of the folder, but the methods name the files in it."""
+    """Measurements are taken outside the folder, but the methods name the files inside it."""
     shapes = ("cost_aware", "eagle2")
     methods = [
         m for m in searching["methods"] if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes

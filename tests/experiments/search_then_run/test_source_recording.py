@@ -1,4 +1,4 @@
-"""Traces of text sources: every budget's replay is the live run, and its exact law."""
+"""Traces of text sources: every budget's replay equals the live run, and has its exact law."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -66,7 +66,7 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """The embedded target, prompts, and other texts for the sources that need some."""
+    """The embedded target, prompts, and other texts for the sources that need them."""
     pair = load_pair("embedded", "none")
     prompts = [pair.tokenizer.encode(text) for text in TEXTS]
     others = []  # the beginnings of what the target says, and other things
@@ -90,7 +90,7 @@ def live(target, source, prompt, sampling, rule, tokens, coins=None):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_at_temperature_0_replay_is_the_live_run(name, known, tmp_path):
-    """Text by text: the same ids, and at every step as many nodes and as many of them accepted."""
+    """In every text the ids are equal, and so are the nodes and the accepted nodes of every step."""
     make = SOURCES[name]
     made = record_source(
         known.target, make(HIGHEST, known), known.prompts, sampling=GREEDY, rule=verify.greedy,
@@ -149,7 +149,7 @@ def table(vocab, seed):
 @pytest.mark.parametrize("rule", ["naive", "onehot"])
 @pytest.mark.parametrize("name", ["lookup", "suffix tree"])
 def test_every_budget_has_the_exact_law_of_its_live_run(name, rule, monkeypatch):
-    """All coins of recording on every side: replayed, the first step is the live one's in law."""
+    """Enumerate all coins of recording: the replayed first step has the law of the live one."""
     target, prompt, chosen = table(3, 4), (0, 1, 0, 2, 0, 1, 0), verify.RULES[rule]
     budgets = [Budget(3, 2, 1), Budget(4, 2, 2), Budget(3, 1, 2)]
     found, right = defaultdict(float), defaultdict(float)
@@ -190,7 +190,7 @@ def trace(known):
 
 
 def test_rates_are_those_of_what_was_drafted_at_every_position(trace, known):
-    """Counted by hand: the source at each position, and how far the text follows its tree."""
+    """Count by hand how far the text follows the source's tree at each position."""
     trials, hits = np.zeros((6, 3)), np.zeros((6, 3))
     for i, prompt in enumerate(known.prompts):
         begin, end = trace.offsets[i : i + 2]

@@ -1,4 +1,4 @@
-"""`treespec trace --method` of sources that are not the pair's draft model, and what reads their traces."""
+"""`treespec trace --method` for sources other than the pair's draft model, and readers of their traces."""
 
 import json
 
@@ -48,7 +48,7 @@ def pair():
 
 @pytest.mark.parametrize("draft", [LAYERS, SKIPS], ids=lambda draft: draft["source"])
 def test_parts_of_the_target_are_recorded_as_the_draft_that_they_are(draft, pair):
-    """Replay of a chain and a tree is the live run of each."""
+    """The replays of a chain and a tree equal their live runs."""
     asked = config(tree(draft, "chain:3"), tree(draft, "expansion:2x1x2"))
     built = build(asked).methods
     made = trace(asked, method=built[0].name, width=2, beyond=3, load=lambda models: pair)
@@ -82,7 +82,7 @@ def prompt_of(asked, pair, i):
 
 @pytest.fixture(scope="module")
 def of_lookup(pair, tmp_path_factory):
-    """A trace of prompt lookup in a file; of a pair without a draft model, as users have it."""
+    """A trace file of prompt lookup, for a pair without a draft model as users have it."""
     asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
     made = trace(asked, method="lookup", load=lambda models: pair)
     return made, made.save(tmp_path_factory.mktemp("traces") / "lookup.npz")
@@ -109,8 +109,8 @@ def test_replay_takes_budgets_as_configs_write_them(of_lookup):
     rows = json.loads(done.output)["rows"]
     assert [row["shape"] for row in rows] == ["budget 1x4, 5", "budget 2x4, 8"]
     right = [replay_budget(made, budget) for budget in (Budget(5, 4, 1), Budget(8, 4, 2))]
-    assert [row["tokens_per_step"] for row in rows] == [one.tokens_per_step for one in right]
-    assert [row["nodes"] for row in rows] == [one.nodes_per_step for one in right]
+    assert [row["tokens_per_step"] for row in rows] == [replay.tokens_per_step for replay in right]
+    assert [row["nodes"] for row in rows] == [replay.nodes_per_step for replay in right]
     refused = call("replay", path, "--shapes", "chain:4")
     assert refused.exit_code == 2
     assert "replay a budget" in refused.output
@@ -133,7 +133,7 @@ def test_search_finds_limits(of_lookup, tmp_path):
         for depth in range(1, 6)
         for wide in range(1, 4)
     }
-    assert found["tokens_per_step"] == max(one.tokens_per_step for one in known.values())
+    assert found["tokens_per_step"] == max(replay.tokens_per_step for replay in known.values())
     best = known[found["budget"]["depth"], found["budget"]["branching"]]
     assert found["nodes_per_step"] == best.nodes_per_step
     assert "in a config: shape: {kind: budget" in call("search", path, "--size", "8").output
@@ -174,7 +174,8 @@ def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
             build(config({"kind": "tree", "shape": shape}))
     done = call("regret", path, "--latency", times)
     assert done.exit_code == 2
-    assert "no tree that was tuned elsewhere" in " ".join(done.output.replace("│", " ").split())
+    said = " ".join(done.output.replace("│", " ").split())
+    assert "so it cannot use a tree that was tuned elsewhere" in said
 
 
 LIVE = [
@@ -183,14 +184,14 @@ LIVE = [
     (tree({"source": "jacobi"}, {"kind": "budget", "depth": 4}), "jacobi cannot be traced"),
     (
         tree({"source": "cascade", "draft": {"source": "lookup"}}, {"kind": "budget", "depth": 4}),
-        "the tokens of its first model, whatever drafts for that",
+        "those of its first model, whatever drafts for that model",
     ),
     (
         tree(
             {"source": "merge", "sources": [{"source": "lookup"}, {"source": "suffix_tree"}],
              "rates": [[[0.5]], [[0.5]]]}, BUDGET,
         ),
-        "record them one by one",
+        "record each source alone",
     ),
 ]  # fmt: skip
 
@@ -206,7 +207,7 @@ def test_sources_whose_trees_depend_on_earlier_ones_are_refused_by_name(method, 
 
 
 class Doubled(ModelDrafter):
-    """Drafts otherwise than its model does."""
+    """Drafts differently from its model."""
 
     def propose(self, coins):
         tree = super().propose(coins)
@@ -214,7 +215,7 @@ class Doubled(ModelDrafter):
 
 
 def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
-    """A record of the model would be of other drafts."""
+    """A trace of the model would hold other drafts."""
 
     def make(wanted, settings):
         return Doubled(wanted.pair.draft, wanted.tree, wanted.law, wanted.sampling)
@@ -225,7 +226,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
         method = tree({"source": "doubled"}, "chain:2", name="it")
         asked = validated("test.yaml", SETTINGS | {"methods": [method]})
         with pytest.raises(
-            ConfigError, match="it drafts with a Doubled, which may draft otherwise"
+            ConfigError, match="it drafts with a Doubled, which may not draft as its model alone"
         ):
             trace(asked, method="it", load=lambda models: pair)
     finally:
@@ -235,7 +236,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
 def test_options_of_draft_models_are_refused_for_sources_without_one(pair):
     asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
     for more, said in (
-        ({"width": 3}, "omit --width"),
+        ({"width": 3}, "leave out --width"),
         ({"beam": 4}, "--beam 4 is for growths"),
     ):
         with pytest.raises(Exception, match=said):

@@ -24,7 +24,7 @@ def call(*arguments):
 
 @pytest.fixture(scope="module")
 def traced(settings, loaded_pair):
-    """Records a trace of the tiny pair; changes of the config, then the arguments."""
+    """Record a trace of the tiny pair, with changes of the config and arguments of `trace`."""
 
     def run(change=None, **arguments):
         config = Config.model_validate(settings | {"max_new_tokens": 3} | (change or {}))
@@ -102,7 +102,7 @@ def test_following_the_prompts_own_texts(traced, settings):
 
 def test_what_cannot_be_traced_is_refused(traced):
     with pytest.raises(
-        ConfigError, match="several samplings: choose one with --sampling, of 'T=0', 'T=1'"
+        ConfigError, match="several samplings: use --sampling to choose one of 'T=0', 'T=1'"
     ):
         traced()
     with pytest.raises(ConfigError, match="no sampling 'T=2'"):
@@ -151,10 +151,10 @@ def test_growths_are_recorded_for_and_replayed(settings, tmp_path):
     assert (rows[1]["nodes"], rows[1]["depth"]) == (8, 3)
     assert rows[2]["sure"] < 1  # more nodes than three a level
     shown = call("replay", out, *both).stdout
-    assert "the share of steps that are those of a live run" in " ".join(shown.split())
+    assert "the share of steps that are known to be those of a live run" in " ".join(shown.split())
     for wrong, said in (
         ("{kind: eagle2, k: 3}", "such as '{kind: eagle2"),
-        ("{kind: chain, depth: 3}", "it is no growth: name trees with --shapes"),
+        ("{kind: chain, depth: 3}", "it is not a growth: name trees with --shapes"),
         ("{kind: cost_aware, size: 8, branching: 2, depth: 3}", "nothing is measured here"),
         ("{", "--growth '{'"),
         ("{kind: eagle2, k: 9, depth: 3, size: 8}", "asks for 9 children of a node"),
@@ -209,7 +209,7 @@ def test_replay_prints_a_table(files, tmp_path):
         ("chain:x", "'chain:x' is not a tree"),
         ("chain:2x2", "'chain:2x2' is not a tree"),
         ("kary:2", "'kary:2' is not a tree"),
-        ("star:3", "no such kind and no such file"),
+        ("star:3", "neither a known kind of tree nor a file"),
         ("expansion:0", "'expansion:0' is not a tree"),
         ("", "'' is not a tree"),
         ("kary:4x1", "the trace holds 3 at each position"),

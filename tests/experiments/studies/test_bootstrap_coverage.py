@@ -7,8 +7,8 @@ from treespec.experiments.studies.bootstrap_coverage import WORLDS, coverage
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_the_truth_is_what_many_prompts_give(world):
-    tokens, mine, theirs = world.experiment(np.random.default_rng(0), 1_000_000)
-    ratio = (tokens.sum() / mine.sum()) / (tokens.sum() / theirs.sum())
+    tokens, method, baseline = world.experiment(np.random.default_rng(0), 1_000_000)
+    ratio = (tokens.sum() / method.sum()) / (tokens.sum() / baseline.sum())
     assert ratio == pytest.approx(world.truth, rel=2e-3)
     assert (tokens >= 8).all()
 
@@ -32,6 +32,6 @@ def test_an_interval_that_is_too_narrow_is_seen(monkeypatch):
 @pytest.mark.parametrize("prompts", [12, 24])
 @pytest.mark.parametrize("world", WORLDS[:4], ids=lambda world: world.name)
 def test_coverage_of_a_thousand_experiments(world, prompts):
-    """Asked for: 93 to 97 %. The standard error of a coverage of 94 % is 0.75 %."""
+    """The goal is 93 to 97 %. The standard error of a coverage of 94 % is 0.75 %."""
     low, high = module.COVERAGE_GOAL
     assert low - 0.01 <= coverage(world, prompts, 1000)["coverage"] <= high

@@ -1,4 +1,4 @@
-"""The scheme that the estimator began with."""
+"""The simple scheme that the slowdown estimator began with."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The pages with results say what the files hold, and nothing measured stands outside of these parts."""
+"""Pages with results match the result files, and no measured figure is typed by hand."""
 
 import json
 import re
@@ -21,7 +21,7 @@ GUIDE = README.parent / "docs" / "guide.md"
 
 
 def measured_by_hand(page):
-    """Figures in the prose of a page: numbers with a point, shares, times and ratios."""
+    """Find figures in the prose of a page: numbers with a point, shares, times and ratios."""
     prose = re.sub(
         r"<!-- measured.*?<!-- end -->|```.*?```|`[^`]*`|^    .*?$", "", page, flags=re.S | re.M
     )
@@ -66,7 +66,7 @@ def test_a_figure_that_was_changed_is_found():
     [
         ({"config": {"alone": 2, "together": None}}, False),
         ({"config": {"together": 3}}, False),
-        ({"config": {"together": None}, "together": 1}, True),  # memory held no more
+        ({"config": {"together": None}, "together": 1}, True),  # memory had no room for more
         ({"config": {"together": None}, "together": 5}, False),
         ({"config": {"together": 1}}, True),
         ({"config": {}}, True),  # before there were turns
@@ -76,16 +76,16 @@ def test_a_figure_that_was_changed_is_found():
 )
 def test_a_section_says_that_its_run_was_measured_by_prompts(monkeypatch, tmp_path, data, apart):
     (source, *_) = SECTIONS["tree_vs_chain"].paths
-    whole = json.loads(source.read_text())
-    kept = {key: value for key, value in whole.items() if key not in ("config", "together")}
-    (tmp_path / source.name).write_text(json.dumps(kept | data))
+    study = json.loads(source.read_text())
+    rest = {key: value for key, value in study.items() if key not in ("config", "together")}
+    (tmp_path / source.name).write_text(json.dumps(rest | data))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path)
     assert by_prompts(data) is apart
     assert (results_module.BY_PROMPTS in SECTIONS["tree_vs_chain"].body) is apart
 
 
 def test_the_loop_and_missed_goals_are_shown():
-    """Where the benchmark of passes misses a goal, the page says so."""
+    """If the benchmark of passes misses a goal, the page says so."""
     figures, body = SECTIONS["passes"].read()["figures"], SECTIONS["passes"].body
     assert {verdict.split()[-1] for verdict in figures["verdicts"]} <= {"met", "MISSED"}
     assert all(f"- {verdict}\n" in body for verdict in figures["verdicts"])

@@ -1,4 +1,4 @@
-"""Small versions of the study of advice."""
+"""Small runs of the study of advice."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from treespec.testing import plane_trees
 
 @pytest.fixture
 def kept_in(tmp_path, monkeypatch):
-    """Results are written there."""
+    """The folder that results are written to."""
     monkeypatch.setattr(module, "path_of", lambda name: tmp_path / f"{name}.json")
     monkeypatch.setattr(results_file, "path_of", lambda name: tmp_path / f"{name}.json")
     return tmp_path
@@ -34,7 +34,7 @@ def drawn_without_replacement():
 
 
 def times_by_law(**level_ms):
-    """Times of two laws, which differ in the draft's."""
+    """Times of two laws with different draft times."""
     laws = {law: {"level_ms": level, "sampling": "T=1"} for law, level in level_ms.items()}
     batch = {"verify_ms": {"1": 20, "64": 40}, "laws": laws}
     return LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
@@ -46,19 +46,21 @@ def texts_of(part, figures):
 
 def test_halves_are_all_texts_once():
     trace = module.stretches(np.random.default_rng(0), 7, 20)
-    one, other = map(trace.part, advice_unseen.halves(trace, np.random.default_rng(1)))
-    assert (one.texts, other.texts) == (3, 4)
-    whole = sorted(map(tuple, np.split(trace.ranks, trace.offsets[1:-1])))
-    both = [text for half in (one, other) for text in np.split(half.ranks, half.offsets[1:-1])]
-    assert sorted(map(tuple, both)) == whole
+    left, right = map(trace.part, advice_unseen.halves(trace, np.random.default_rng(1)))
+    assert (left.texts, right.texts) == (3, 4)
+    all_texts = sorted(map(tuple, np.split(trace.ranks, trace.offsets[1:-1])))
+    split_texts = [
+        text for half in (left, right) for text in np.split(half.ranks, half.offsets[1:-1])
+    ]
+    assert sorted(map(tuple, split_texts)) == all_texts
 
 
 def test_excerpts_of_a_file_are_in_the_same_half():
     files = np.tile(np.arange(6), 3)
     trace = replace(module.stretches(np.random.default_rng(0), 18, 20), files=files)
-    one, other = advice_unseen.halves(trace, np.random.default_rng(1))
-    assert len(one) == len(other) == 9
-    assert not {*files[one]} & {*files[other]}
+    left, right = advice_unseen.halves(trace, np.random.default_rng(1))
+    assert len(left) == len(right) == 9
+    assert not {*files[left]} & {*files[right]}
 
 
 def test_stretches_are_easy_and_hard_for_as_long_as_asked():
@@ -94,16 +96,18 @@ def test_many_splits_are_replays_of_both_halves():
     values = {name: [] for name in shapes}
     for _ in range(40):
         order = rng.permutation(12)
-        one, other = (
+        left, right = (
             trace.part(np.flatnonzero(np.isin(trace.file_of, half)))
             for half in (order[:6], order[6:])
         )
         for name, shape in shapes.items():
-            said, there = (replay(part, shape).interval() for part in (one, other))
-            values[name].append((said.estimate, there.estimate))
-            widths = (said.high - said.low) / 2, (there.high - there.low) / 2
-            agreed.append(abs(said.estimate - there.estimate) <= sum(w**2 for w in widths) ** 0.5)
-            inside.append(said.low <= there.estimate <= said.high)
+            predicted, replayed = (replay(part, shape).interval() for part in (left, right))
+            values[name].append((predicted.estimate, replayed.estimate))
+            widths = (predicted.high - predicted.low) / 2, (replayed.high - replayed.low) / 2
+            agreed.append(
+                abs(predicted.estimate - replayed.estimate) <= sum(w**2 for w in widths) ** 0.5
+            )
+            inside.append(predicted.low <= replayed.estimate <= predicted.high)
     for name, pairs in values.items():
         over, under = np.array(pairs).mean(axis=0)
         assert found["quotients"][name]["quotient"] == pytest.approx(over / under)
@@ -190,7 +194,7 @@ def test_one_of_two_equals_is_rarely_advised():
     found = false_advice.two_equals(25)
     assert found["share"] <= 0.12
     assert found["searches"] == 25
-    assert f"Of 25 searches among equally fast shapes {found['share']:.1%}".replace(
+    assert f"Of 25 searches among equally fast shapes, {found['share']:.1%}".replace(
         "%", " %"
     ) in texts_of("equals", found)
 
@@ -226,7 +230,7 @@ def test_no_draft_is_advised_where_several_are_as_fast():
     assert sum(found["told"].values()) <= 1
     assert set(found["flattered"]) == {"chain"}
     assert abs(found["flattered"]["chain"]) < 0.05
-    assert f"{100 * found['share']:.1f} % of 8 searches among 3" in texts_of(
+    assert f"{100 * found['share']:.1f} % of 8 searches among 3 drafts" in texts_of(
         "sources", {"3": found}
     )
 

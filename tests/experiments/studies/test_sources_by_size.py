@@ -22,7 +22,7 @@ RATES = [[0.6, 0.2, 0.1], [0.5, 0.1]]
 
 
 class AnyName(dict):
-    """The same rates for whatever source."""
+    """The same rates for every source."""
 
     def __missing__(self, name):
         return RATES

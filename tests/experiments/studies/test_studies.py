@@ -1,4 +1,4 @@
-"""What is kept of a study, and the README's table."""
+"""What is saved of a study, and the tables of equal budgets."""
 
 import json
 import os

@@ -7,8 +7,8 @@ from treespec.experiments.studies.until_simulation import WORLDS, simulate
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_the_ratio_is_what_many_prompts_give(world):
-    tokens, mine, b_tokens, theirs = world.runs(np.random.default_rng(0), 1, 1_000_000, 1.1)
-    ratio = (tokens.sum() / mine.sum()) / (b_tokens.sum() / theirs.sum())
+    tokens, tree_s, b_tokens, chain_s = world.runs(np.random.default_rng(0), 1, 1_000_000, 1.1)
+    ratio = (tokens.sum() / tree_s.sum()) / (b_tokens.sum() / chain_s.sum())
     assert ratio == pytest.approx(1.1, rel=2e-3)
 
 

@@ -201,7 +201,7 @@ def test_a_growth_is_shown_as_configs_write_it(ranking):
     growth = next(row for row in ranking.rows if row.kind == "growth")
     advised = Advised((replace(ranking, rows=(growth, *ranking.rows)),), "medusa")
     assert f"in a config: shape: {{kind: {growth.growth.config['kind']}, " in str(advised)
-    with pytest.raises(ConfigError, match="a tree that grows, and no file of a tree holds it"):
+    with pytest.raises(ConfigError, match="a tree that grows, and no tree file can hold it"):
         _ = advised.shape
 
 
