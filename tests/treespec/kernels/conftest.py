@@ -5,7 +5,11 @@ import pytest
 from treespec.kernels import build
 from treespec.models import compiled_pass
 
-BUILDS = ("-DTREESPEC_PAIRS", "-UTREESPEC_PAIRS", "-UTREESPEC_PAIRS -DTREESPEC_ROWS=3 -DTREESPEC_BYTES=16")
+BUILDS = (
+    "-DTREESPEC_PAIRS",
+    "-UTREESPEC_PAIRS",
+    "-UTREESPEC_PAIRS -DTREESPEC_ROWS=3 -DTREESPEC_BYTES=16",
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
