@@ -24,8 +24,8 @@ In this table weights were prefetched 4 KiB ahead, which gained a factor of 1.4 
 12 rows. Prefetching 16 KiB ahead, into the second-level cache, makes 1 to 4 rows faster by up to another
 factor of 1.4. On two cores of an AMD EPYC, without prefetching, our kernel took 0.6 to 0.9 of the library's
 time up to 22 nodes and the same time at 64. On two cores of an AMD EPYC that has AVX2 only (9M, float32),
-compiled passes over 1, 2, 4, 8, 16 and 32 nodes took 2.4, 2.8, 3.3, 4.6, 6.7 and 9.4 ms, and eager ones 11 to
-21 ms.
+compiled passes over 1, 2, 4, 8, 16 and 32 nodes took 2.4, 2.8, 3.3, 4.6, 6.7 and 9.4 ms, and eager ones 11
+to 21 ms.
 
 The library keeps two copies of the weights, for one row and for more rows, which evict each other from the
 cache. With the embedded target (36 MB, and a cache of 32 MiB), a pass over one node took 0.77 ms after
