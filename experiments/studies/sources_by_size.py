@@ -264,8 +264,11 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
             yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")
         for name, merged_names in merges.items():
-            draft = {"source": "merge", "sources": [every[source] for source in merged_names]}
-            draft["rates"] = [rates[source] for source in merged_names]
+            draft = {
+                "source": "merge",
+                "sources": [every[source] for source in merged_names],
+                "rates": [rates[source] for source in merged_names],
+            }
             yield method(name, draft, tree, "tree")
         if size <= DRAWN_OUT:
             for name, draft in layered.items():

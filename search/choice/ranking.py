@@ -314,7 +314,7 @@ def ranked(
     ordered = tuple(entry for _, entry in by_rate)
     plain = best["plain"].speed
     rows = {entry: row_of(entry, plain, setting.batch, setting.level) for entry in ordered}
-    rivals = {
+    rivals: dict[Kind, list[tuple[Choice, Speed]]] = {
         kind: [
             (rows[entry], _corrected(entry, bias[kind]).speed)
             for entry in group[1:]
