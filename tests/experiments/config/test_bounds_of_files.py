@@ -162,7 +162,7 @@ def test_many_prompts_are_too_many(tmp_path, monkeypatch):
     path.write_text(ROW * 3)
     assert len(read_prompts(config)) == 3
     path.write_text(ROW * 4)
-    with pytest.raises(PromptError, match=r"prompts\.jsonl: more than 3 prompts"):
+    with pytest.raises(PromptError, match=r"prompts\.jsonl has more than 3 prompts"):
         read_prompts(config)
 
 

@@ -187,10 +187,10 @@ REFUSED = {
         (MERGE | {"sources": [{"source": "lookup"}, MERGE]}, SMALL), {}
     ),
     "methods[0].draft.draft.source: unknown source 'cascade'": ((CASCADE | {"draft": CASCADE}, CHAIN), {}),
-    "the cascade ends in itself: models.draft stands at two of its levels": (
+    "the cascade ends in itself: models.draft is at two of its levels": (
         (CASCADE | {"draft": {"source": "model"}}, CHAIN), {}
     ),
-    "the cascade ends in itself: 'other' stands at two": (
+    "the cascade ends in itself: 'other' is at two": (
         (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
     ),
     "the cascade ends in itself: models.draft and 'embedded' are the same model": (

@@ -54,7 +54,7 @@ def test_a_damaged_table_of_a_finished_run_names_the_log(tmp_path):
     folder = write_run(tmp_path / "run", [PLAIN, CHAIN])
     rows = load_run(folder).prompts
     (folder / "prompts.parquet").write_bytes(b"PAR1")
-    with pytest.raises(RunFolderError, match=r"remove it, and prompts.jsonl is read"):
+    with pytest.raises(RunFolderError, match=r"remove it to read the same rows from prompts.jsonl"):
         load_run(folder)
     (folder / "prompts.parquet").unlink()
     assert load_run(folder).prompts.equals(rows)

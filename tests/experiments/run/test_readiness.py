@@ -35,7 +35,7 @@ def test_measured_prompts_and_those_for_tuning():
         (PromptError, "missing.txt", {"prompts": {"kind": "text", "path": "missing.txt"}}),
         (
             PromptError,
-            "tuning assisted generation takes 3 prompts",
+            "tuning assisted generation needs 3 prompts",
             {"methods": [PLAIN, ASSISTED], "prompts": {"kind": "embedded", "tokens": 8}},
         ),
         (

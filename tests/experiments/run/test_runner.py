@@ -133,7 +133,7 @@ def test_tuning_uses_prompts_that_are_not_measured(start):
     assert len(tuned["table"]) == 4
     best = max(tuned["table"], key=lambda row: row["tokens_per_second"])
     assert tuned["chosen"] == {k: best[k] for k in ("length", "threshold")}
-    with pytest.raises(PromptError, match="tuning assisted generation takes 3 prompts"):
+    with pytest.raises(PromptError, match="tuning assisted generation needs 3 prompts"):
         start({"methods": [methods[0] | {"tune_prompts": 3}]}, out="greedy")
 
 

@@ -64,7 +64,7 @@ def test_a_draft_model_of_a_method_is_looked_at_before_any_job_starts(
     own = tmp_path / "own"
     shutil.copytree(tiny_pair / "draft", own)
     (own / "model.safetensors").write_bytes(b"{}")
-    refused(call(asked(own)), "draft.model: ", "cut short", "in the job seed=0")
+    refused(call(asked(own)), "draft.model: ", "is truncated", "in the job seed=0")
     assert nothing_left()
     shutil.copytree(tiny_pair / "draft", own, dirs_exist_ok=True)
     config = json.loads((own / "config.json").read_text())

@@ -60,7 +60,7 @@ def test_another_sweep_is_refused_with_what_differs(planned, grid_file, override
     ("content", "part"),
     [
         ('{"schema_version": 1, "gr', "is damaged"),
-        ("[]", "is missing"),
+        ("[]", "expected a JSON object"),
         ('{"schema_version": 1, "folder_id": "ID"}', "grid is missing"),
         ("\x00\xff", "is damaged"),
     ],

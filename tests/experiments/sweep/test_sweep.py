@@ -172,7 +172,7 @@ MEASURED = {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "s
             {"prompts.count": [2, 3]},
             {"methods": [{"kind": "plain"}, ASSISTED]},
             PromptError,
-            ["tuning assisted generation takes 2 prompts", "of 4 prompts 3", "prompts.count=3"],
+            ["tuning assisted generation needs 2 prompts", "3 of 4 prompts", "prompts.count=3"],
         ),
         (
             {"seed": [0, 1]},

@@ -205,7 +205,7 @@ def test_all_shapes_are_valued_on_the_same_positions(stretchy):
     beyond = TreeShape.chain(side.deepest + 1)
     assert side.totals([beyond])[1][0].tolist() == replay.replay(short, beyond).steps.tolist()
     notes = best_tree(short, CHEAP, draws=40).notes
-    assert any("are not known at the ends of texts: record more beyond" in note for note in notes)
+    assert any("are not known there; record more beyond the ends" in note for note in notes)
 
 
 def test_nothing_is_left_out_where_enough_was_recorded_beyond_the_ends(stretchy):

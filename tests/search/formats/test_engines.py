@@ -132,7 +132,7 @@ def test_verify_tensors_are_those_of_sglangs_kernel():
         ({"retrive_next_token": torch.ones(1, 1, 3, dtype=torch.long)}, "int32 or int64"),
         ({"retrive_next_token": torch.ones(1, dtype=torch.long).expand(10**9)}, "1000000000 nodes"),
         ({"retrive_next_token": []}, "needs? one for each node|need one"),
-        ({"retrive_next_token": [1, -1]}, "has 3 entries, retrive_next_token has 2"),
+        ({"retrive_next_token": [1, -1]}, "has 3 entries, but retrive_next_token has 2"),
         ({"retrive_next_token": [3, -1, -1]}, r"retrive_next_token\[0\] = 3, but must be in 1..2"),
         ({"retrive_next_token": [0, -1, -1]}, r"retrive_next_token\[0\] = 0, but must be in 1..2"),
         ({"retrive_next_token": [-2, -1, -1]}, r"retrive_next_token\[0\] = -2"),

@@ -99,7 +99,7 @@ class Resorted(ModelDrafter):
 class Unrefused(ModelDrafter):
     """Lets a growth choose among drawn children."""
 
-    def _kept(self, nodes, shape):
+    def _checked_nodes(self, nodes, shape):
         return sorted(nodes)
 
 

@@ -45,7 +45,7 @@ def test_json_round_trip(make_trace, by, interval):
         ({"interval": "guess"}, "interval = 'guess'"),
         ({"shrinkage": float("nan")}, "holds NaN"),
         ({"by": "depth", "shrinkage": -5.0}, "shrinkage = -5.0"),
-        ({"shrinkage": 5.0}, "shrinkage = 5 draws"),
+        ({"shrinkage": 5.0}, "shrinkage = 5 shrinks"),
         ({"seed": -1}, "seed = -1"),
         ({"sampling": "T=1"}, "sampling = 'T=1': must be a mapping"),
         ({"about": []}, r"about = \[\]: must be a mapping"),

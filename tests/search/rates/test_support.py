@@ -62,7 +62,7 @@ def test_rare_children_that_the_tree_has_are_warned_of(make_trace):
         ({"ranks": 1, "tree": TreeShape.kary(2, 2)}, "the tree needs 2"),
         ({"level": 1.0}, "level = 1.0"),
         ({"interval": "exact"}, "interval = 'exact'"),
-        ({"shrinkage": 1.0}, "shrinkage = 1 draws"),
+        ({"shrinkage": 1.0}, "shrinkage = 1 shrinks"),
         ({"by": "depth", "shrinkage": -1.0}, "shrinkage = -1.0"),
         ({"by": "depth", "shrinkage": float("nan")}, "shrinkage = nan"),
     ],

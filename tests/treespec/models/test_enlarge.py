@@ -285,7 +285,7 @@ def test_a_size_that_the_model_has_changes_nothing() -> None:
         ("5M", "5,000,000 parameters: the model has 9,"),
         (1000, "enlarging only adds"),
         ("big", "'big' is not a size"),
-        ("0M", "no size"),
+        ("0M", "not a size"),
         (-3, "-3 is not a size"),
         (True, "True is not a size"),
         ({"hidden_size": 128}, "hidden_size = 128, but enlarging only adds.* at least 384"),

@@ -196,7 +196,7 @@ def test_hub_id_offline(saved: Path, monkeypatch: pytest.MonkeyPatch, reason: st
         monkeypatch.setattr(HfApi, "model_info", refused)
     started = time.monotonic()
     with pytest.raises(
-        LoadError, match=r"'some-org/some-model' is .* not in the local cache"
+        LoadError, match=r"'some-org/some-model' is neither .* nor in the local cache"
     ) as caught:
         load_pair("some-org/some-model", saved / "draft")
     assert time.monotonic() - started < 5, "no retries"

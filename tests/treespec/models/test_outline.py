@@ -21,7 +21,7 @@ def test_an_outline_is_that_of_the_loaded_pair():
     ("change", "part"),
     [
         (lambda folder: (folder / "model.safetensors").unlink(), "there is no model.safetensors"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), "cut short"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), "is truncated"),
         (lambda folder: (folder / "config.json").write_text("[]"), "must hold a JSON object"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer"),
     ],
