@@ -2,8 +2,9 @@
 
 Compiling takes 20 seconds or more for each model, and half of that where an earlier process has left
 its machine code on disk. With `auto`, a model on a CPU is therefore loaded with eager passes, one of its
-passes is timed, and what compiling can save over the whole run is compared with what it costs. A part of
-the target that drafts counts as a model of its own, as it does for `draft_passes`.
+passes is timed, and what compiling can save over the whole run is compared with what it costs. Compiled
+passes that turn out slower than eager ones on this machine are not used. A part of the target that drafts
+counts as a model of its own, as it does for `draft_passes`.
 """
 
 import statistics
@@ -48,6 +49,9 @@ TOKENS_A_STEP = 2.5
 
 TIMED_PASSES, TIMED_NODES = 5, 4
 """How many passes are timed, over how many nodes each."""
+
+COMPARED_ROUNDS = 3
+"""How many times compiled passes are compared with eager ones."""
 
 PART = "part"
 """The role of a part of the target that drafts."""
@@ -209,6 +213,16 @@ def _choose(
     estimate = f" (about {_compiling(role, model)[0]:.0f} s)" if compiles else ""
     with reporter.task(f"{activity} passes of {_called(role, name)}{estimate}"):
         choose_passes(model, asked, draft=role != "target")
+        if asked != "auto" or model.passes.kind != "compiled":
+            return
+        slowdown = _slowdown(model)
+        if slowdown >= 1:
+            choose_passes(model, "eager", draft=role != "target")
+            why = (
+                f"a compiled pass over {TIMED_NODES} nodes takes {slowdown:.1f} times as long as an eager "
+                "one on this machine"
+            )
+            model.passes = Passes("eager", "auto", why)
 
 
 def _roles(
@@ -285,8 +299,17 @@ def _ahead_of(experiment: Experiment, texts: int, pair: "Pair", role: str, name:
     return sum(round(steps * method.max_depth) * len(method.choices) for method in users)
 
 
+def _slowdown(model: "TransformersModel") -> float:
+    """Time of a model's pass over that of an eager one: the median of rounds in which they alternate."""
+    from treespec.models.runner import TreeRunner
+
+    eager = model.fresh(runner=TreeRunner)
+    ratios = [_pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)]
+    return statistics.median(ratios)
+
+
 def _pass_seconds(model: "TransformersModel") -> float:
-    """Median time of an eager pass over a few nodes after a prompt, measured here and now."""
+    """Median time of a pass over a few nodes after a prompt, measured here and now."""
     length = max(1, min(TIMED_PREFIX, model.max_length - TIMED_NODES))
     fresh, prompt = model.fresh(), torch.arange(length) % model.vocab_size
     fresh.prefill(prompt)

@@ -66,8 +66,11 @@ def chosen(monkeypatch):
     def choose(model, asked, *, draft=False):
         calls.append((model, asked, draft))
         model.passes = Passes("compiled", asked, None, 12.0, 2**20, frozen=True)
+        if asked == "eager":
+            model.passes = Passes("eager", asked)
 
     monkeypatch.setattr(library, "choose_passes", choose)
+    monkeypatch.setattr(passes, "_slowdown", lambda model: 0.5)
     return calls
 
 
@@ -149,6 +152,26 @@ def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
         Unavailable, match=r"^models\.passes='captured' cannot be had: no compiler$"
     ):
         load_with_passes(ModelsConfig(passes="captured"), [], loading, Reporter(None))
+
+
+def test_compiled_passes_that_are_slower_are_not_used(pair, experiment, chosen, monkeypatch):
+    """Only the choice of `auto` is changed: who asks for compiled passes gets them."""
+    monkeypatch.setattr(passes, "_slowdown", lambda model: 3.52)
+    console = Console(record=True, width=300)
+    config = ModelsConfig(passes="auto")
+    choose_by_length(pair, config, experiment, 40, Reporter(console), None)
+    why = "a compiled pass over 4 nodes takes 3.5 times as long as an eager one on this machine"
+    assert pair.target.passes == Passes("eager", "auto", why)
+    assert [asked for _, asked, _ in chosen] == ["auto", "eager"]
+    assert f"passes of the target are eager: {why}" in console.export_text()
+    passes._choose("target", None, pair.target, "compiled", Reporter(None))
+    assert pair.target.passes.kind == "compiled"
+
+
+def test_slowdown_is_the_median_of_rounds_in_turns(monkeypatch):
+    seconds = iter([3.0, 1.0, 90.0, 1.0, 4.0, 2.0])
+    monkeypatch.setattr(passes, "_pass_seconds", lambda model: next(seconds))
+    assert passes._slowdown(SimpleNamespace(fresh=lambda runner: None)) == 3.0
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
