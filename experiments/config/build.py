@@ -206,7 +206,7 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         )
         if repeated:
             raise ConfigError(
-                f"{path}.draft: the cascade ends in itself: {repeated} are the same model; a lower level "
+                f"{path}.draft: the cascade contains itself: {repeated} are the same model; a lower level "
                 "must be cheaper than the one that it drafts for"
             )
     if config.models.draft != NO_DRAFT:

@@ -110,7 +110,7 @@ class CascadeDraft(Combined):
         if twice:
             model = "models.draft" if twice[0] is None else repr(twice[0])
             raise ValueError(
-                f"the cascade ends in itself: {model} is at two of its levels; a lower level must be "
+                f"the cascade contains itself: {model} is at two of its levels; a lower level must be "
                 "cheaper than the one that it drafts for"
             )
         return self

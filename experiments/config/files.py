@@ -165,7 +165,7 @@ def making(folder: Path) -> Iterator[None]:
             raise ConfigError(f"{folder} is a file; give a folder with --out") from None
         except OSError as error:
             raise ConfigError(
-                f"{folder}: {error.strerror}; give another folder with --out"
+                f"{folder}: {error.strerror}; choose another folder with --out"
             ) from None
         yield
     except BaseException:

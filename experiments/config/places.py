@@ -79,8 +79,8 @@ def require_apart(folder: Path, inputs: Iterable[tuple[str, Path]]) -> None:
             if any(_same(ancestor, folder) for ancestor in (absolute, *absolute.parents)):
                 verb = "is" if _same(absolute, folder) else "contains"
                 raise ConfigError(
-                    f"{folder} {verb} {path}, which is an input ({what}): give another folder with --out, "
-                    "or move the input"
+                    f"{folder} {verb} {path}, which is an input ({what}): choose another folder with "
+                    "--out, or move the input"
                 )
 
 

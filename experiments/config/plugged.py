@@ -108,7 +108,7 @@ def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[
             raise error(
                 f"{folder} was started with another plug-in {name} ({_hash_text(before.get(name))}, now "
                 f"{_hash_text(now.get(name))}): give the original one or none (its copy is in "
-                f"{folder / FOLDER}), give another folder with --out, or start over with --fresh"
+                f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
             )
 
 

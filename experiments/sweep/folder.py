@@ -239,7 +239,7 @@ class SweepFolder(HeldFolder):
         after = {"sweep": {k: list(v) for k, v in grid.axes.items()}, **_base(grid)}
         changed = differences(before, after)
         raise SweepError(
-            f"{self.path} belongs to another sweep; give another folder with --out, or start over with "
+            f"{self.path} belongs to another sweep; choose another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
             + _lines(changed or ["(a config of another version)"])
         )
@@ -265,15 +265,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         SweepError: if it is damaged, or of a newer treespec.
     """
     path = folder / "sweep.json"
-    way_out = "give another folder with --out, or start over with --fresh"
+    way_out = "choose another folder with --out, or start over with --fresh"
     data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
     problem = fits(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
     if not newer and problem:
         raise SweepError(
-            f"{path} is not the manifest of a sweep ({problem}); give another folder with --out, or start "
-            "over with --fresh"
+            f"{path} is not the manifest of a sweep ({problem}); choose another folder with --out, or "
+            "start over with --fresh"
         )
     if newer:
         raise SweepError(

@@ -105,7 +105,7 @@ def _run(
     if hashes.get(folder.name) != config_hash(config):
         raise SweepError(
             f"{folder / 'config.yaml'} has been changed since the sweep was planned; change the sweep's "
-            "config instead, and give another folder"
+            "config instead, and choose another folder"
         )
     result = run(config, folder=folder / "run", retry=True, load=load or load_models)
     if not result.failures:

@@ -187,16 +187,16 @@ REFUSED = {
         (MERGE | {"sources": [{"source": "lookup"}, MERGE]}, SMALL), {}
     ),
     "methods[0].draft.draft.source: unknown source 'cascade'": ((CASCADE | {"draft": CASCADE}, CHAIN), {}),
-    "the cascade ends in itself: models.draft is at two of its levels": (
+    "the cascade contains itself: models.draft is at two of its levels": (
         (CASCADE | {"draft": {"source": "model"}}, CHAIN), {}
     ),
-    "the cascade ends in itself: 'other' is at two": (
+    "the cascade contains itself: 'other' is at two": (
         (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
     ),
-    "the cascade ends in itself: models.draft and 'embedded' are the same model": (
+    "the cascade contains itself: models.draft and 'embedded' are the same model": (
         (CASCADE | {"models": [None, "embedded"]}, CHAIN), {}
     ),
-    "the cascade ends in itself: 'other' and models.draft are the same model": (
+    "the cascade contains itself: 'other' and models.draft are the same model": (
         (CASCADE | {"models": ["other"], "draft": {"source": "model"}}, CHAIN),
         {"models": {"draft": "other"}},
     ),

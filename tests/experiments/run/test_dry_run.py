@@ -136,6 +136,7 @@ def test_a_method_that_fails_is_named(call, monkeypatch):
         None,
         None,
     ]
+    assert len({frozenset(row) for row in data["methods"]}) == 1, "all rows have the same keys"
 
 
 def test_a_draft_model_of_a_methods_own_is_timed(call, tiny_pair):
