@@ -38,9 +38,14 @@ def write(benchmark: str, data: Mapping[str, Any]) -> Path:
 
 
 def path_of(benchmark: str, folder: Path = RESULTS) -> Path:
-    """The file of a benchmark on this machine: `<benchmark>-<cpu or gpu>.json`."""
+    """The file of a benchmark on this machine: `<benchmark>-<cpu or gpu>.json`.
+
+    Processors of one name can differ in their vectors. Names of files say so unless they are AVX-512.
+    """
     hardware = environment()["hardware"]
-    machine = hardware["gpu"] or f"{hardware['cpu']} {hardware['cores']} cores"
+    simd = hardware["simd"] or ""
+    vectors = "" if simd.startswith("AVX512") else simd
+    machine = hardware["gpu"] or f"{hardware['cpu']} {vectors} {hardware['cores']} cores"
     slug = "-".join("".join(c if c.isalnum() else " " for c in machine).lower().split())
     return folder / f"{benchmark}-{slug}.json"
 
