@@ -3,13 +3,17 @@
     python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--enlarge SIZE]
 
 Every run decodes the same prompts with plain decoding, chains of 2 and 4, and methods whose steps really
-differ in cost: EAGLE-2 and cost-aware trees, whose sizes follow the draft's confidence, and assisted
-generation, which stops drafting where it is unsure. The estimator must not mistake their expensive steps
-for slowdowns of the machine. The study divides the speed over plain decoding by adjusted times by that by
-totals of the same run. Nothing else may use the machine meanwhile; runs whose totals decide are left out.
+differ in cost: EAGLE-2 and cost-aware trees, whose sizes follow the draft's confidence, assisted
+generation, which stops drafting where it is unsure, a chain whose steps take up to 30 % longer as the text
+grows, and a chain of which one step in 50 takes five times as long. The estimator must not mistake their
+expensive steps for slowdowns of the machine.
+
+The study divides the speed over plain decoding by adjusted times by that by totals of the same run. Nothing
+else may use the machine meanwhile. Runs whose totals decide are left out.
 Figures are saved after every run.
 """
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +25,7 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.spinning import add_source
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK
 from treespec.experiments.report.run import load_run
@@ -40,26 +45,50 @@ FARTHEST_MEDIAN = 0.02
 
 BASE = "plain"
 
+TOKENS = 48
+"""Tokens decoded per text."""
+
+RISE = 0.3
+"""A step at the end of a text takes longer than one at its start by this share, for the growing chain."""
+
+RARE, EXTRA = 0.02, 4.0
+"""Share of the steps of the chain with rare expensive steps, and what they take beyond their own time."""
+
+_luck = random.Random(0)
+
+
+def _grown(kept: int) -> float:
+    return RISE * kept / TOKENS
+
+
+def _rarely(kept: int) -> float:
+    return EXTRA if _luck.random() < RARE else 0.0
+
 
 def config_of(seed: int, enlarge: str) -> Config:
-    """The config of the run with this seed."""
+    """The config of the run with this seed; the first call registers two draft sources."""
+    add_source("growing", _grown)
+    add_source("rare", _rarely)
 
     def tree(name: str, **shape: Any) -> dict[str, Any]:
         return {"kind": "tree", "name": name, "shape": shape}
 
+    chain = tree("chain", kind="chain", depth=4)
     limits = {"size": 12, "depth": 6}
     return Config.model_validate(
         {
             "name": "honest_cost",
             "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
             "prompts": {"kind": "embedded", "count": 12, "tokens": 48},
-            "max_new_tokens": 48,
+            "max_new_tokens": TOKENS,
             "samplings": [{"temperature": 0}],
             "search": {"max_new_tokens": 32, "sizes": [1, 2, 4, 8, 16], "repeats": 5},
             "methods": [
                 {"kind": "plain", "name": BASE},
                 tree("short chain", kind="chain", depth=2),
-                tree("chain", kind="chain", depth=4),
+                chain,
+                chain | {"name": "growing", "draft": {"source": "growing"}},
+                chain | {"name": "rare", "draft": {"source": "rare"}},
                 tree("EAGLE-2", kind="eagle2", k=3, **limits),
                 tree("cost-aware", kind="cost_aware", branching=3, **limits),
                 {"kind": "assisted", "name": "assisted", "lengths": [6], "thresholds": [0.4]},

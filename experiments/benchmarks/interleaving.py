@@ -33,12 +33,11 @@ import polars as pl
 import typer
 from rich.console import Console
 
-from treespec import Step, TokenTree, plugins
-from treespec.draft import make_drafter
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.config.schema import Config, refresh
+from treespec.experiments.benchmarks.spinning import add_source
+from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.summary import speed_ratio
@@ -47,10 +46,7 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.times import times
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-from treespec.plugins import Wanted
-from treespec.protocols import Coins, Drafter
 from treespec.search.intervals import Interval
-from treespec.tree import Law
 
 WAITING = "OMP_WAIT_POLICY"
 SPUN_SHARE = 0.05
@@ -63,44 +59,9 @@ LONGEST_STAY_S = 3600.0
 """Maximum stay of the other neighbours, longer than any run."""
 
 
-class Spinning:
-    """A drafter that makes each step longer by a share of its own time.
-
-    Args:
-        inner: the drafter that drafts.
-    """
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner, self._start = inner, 0.0
-        self.max_depth, self.max_length = inner.max_depth, inner.max_length
-        self.prefill = inner.prefill
-
-    def propose(self, coins: Coins) -> TokenTree:
-        """Draft a tree; the step begins here."""
-        self._start = time.perf_counter()
-        return self._inner.propose(coins)
-
-    def commit(self, step: Step) -> None:
-        """End the step, then spin for a share of its time."""
-        self._inner.commit(step)
-        now = time.perf_counter()
-        end = now + SPUN_SHARE * (now - self._start)
-        while time.perf_counter() < end:
-            pass
-
-
-def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
-    """A drafter with the pair's draft model whose steps take 5 % longer."""
-    return Spinning(
-        make_drafter(wanted.pair.draft, wanted.tree, wanted.law, wanted.sampling)  # type: ignore[arg-type]
-    )
-
-
 def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
     """The config of the run with this seed; the first call registers the draft source `dearer`."""
-    if "dearer" not in plugins.parts("source"):
-        plugins.drafter("dearer", laws=tuple(Law))(dearer)
-    refresh()
+    add_source("dearer", lambda kept: SPUN_SHARE)
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 4}}
     return Config.model_validate(
         {

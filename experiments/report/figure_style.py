@@ -131,7 +131,9 @@ def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
     from matplotlib.textpath import text_to_path
 
     font = FontProperties(family="DejaVu Sans", size=size)
-    width, _, _ = text_to_path.get_text_width_height_descent(name, font, ismath=False)
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        " ".join(name.split()), font, ismath=False
+    )
     letters = int(len(name) * 72 * inches / width) if width else len(name)
     return "\n".join(textwrap.wrap(name, max(1, letters))) or name
 

@@ -2,8 +2,16 @@
 
 import pytest
 
+from treespec import plugins
 from treespec.experiments.benchmarks import honest_cost as module
 from treespec.experiments.benchmarks.honest_cost import Charged, counted
+
+
+@pytest.fixture(autouse=True)
+def _own_sources():
+    before = plugins.kept()
+    yield
+    plugins.restore(before)
 
 
 def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
@@ -23,7 +31,9 @@ def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
     monkeypatch.setattr(module, "save", lambda name, figures: saved.update({name: figures}))
     module.main(runs=1)
     (run,) = saved["honest_cost"]["runs"]
-    assert [*run.over_totals] == ["short chain", "chain", "EAGLE-2", "cost-aware", "assisted"]
+    spun = ["growing", "rare"]
+    others = ["EAGLE-2", "cost-aware", "assisted"]
+    assert [*run.over_totals] == ["short chain", "chain", *spun, *others]
     assert all(0.5 < ratio < 2 for ratio in run.over_totals.values())
 
 

@@ -1,48 +1,17 @@
-"""The counts of the benchmark of interleaved runs, and the chain that it slows down."""
-
-import time
+"""The counts of the benchmark of interleaved runs."""
 
 import polars as pl
 import pytest
 
 from treespec import plugins
 from treespec.experiments.benchmarks.interleaving import (
-    SPUN_SHARE,
     Measurement,
-    Spinning,
     config_of,
     counted,
     slowed_in,
 )
 from treespec.experiments.config.build import build
 from treespec.search.intervals import Interval
-
-
-class Slow:
-    """A drafter whose steps take 20 ms."""
-
-    max_depth, max_length = 1, 99
-
-    def prefill(self, prompt):
-        pass
-
-    def propose(self, coins):
-        time.sleep(0.02)
-
-    def commit(self, step):
-        pass
-
-
-def test_a_step_lasts_longer_by_its_share():
-    drafter = Spinning(Slow())
-    ratios = []
-    for _ in range(5):
-        start = time.perf_counter()
-        drafter.propose(None)
-        before = time.perf_counter() - start
-        drafter.commit(None)
-        ratios.append((time.perf_counter() - start) / before)
-    assert abs(min(ratios) - 1 - SPUN_SHARE) < 0.01
 
 
 def test_the_methods_differ_in_nothing_else():

@@ -1,4 +1,5 @@
-"""The worst input is rejected within two seconds and 500 MB."""
+"""The worst input is rejected within 500 MB, and two seconds of a machine of today; a slower machine or a
+busy one, by a fixed piece of work done before and after each command, gets more in proportion."""
 
 import json
 import os
@@ -34,8 +35,11 @@ WORST = {
     "a wide trace": ("trace ok.yaml --out new.npz --width 1000000000", {}),
 }  # fmt: skip
 
+USUAL_S = 0.05
+"""What the piece of work takes on an AMD EPYC of 2026 with AVX-512."""
+
 MEASURED = """
-import json, os, resource, sys
+import json, os, resource, sys, time
 import treespec.experiments.lossless.check, treespec.experiments.search_then_run.estimate
 import treespec.experiments.search_then_run.profile.commands
 import treespec.experiments.run.runner, treespec.experiments.sweep.sweep
@@ -63,10 +67,19 @@ def run(line):
     _, status, used = os.wait4(child, 0)
     return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
+
+def slowness():
+    start = time.process_time()
+    for number in range(200_000):
+        f"{number % 1000:>8}".strip().partition("7")
+    return max(1.0, (time.process_time() - start) / USUAL_S)
+
+
 _, _, before = run(["configs"])  # what the imports take
 for name, line in json.load(sys.stdin).items():
+    slower = slowness()
     code, seconds, memory = run(line)
-    print(json.dumps([name, code, seconds, memory - before]))
+    print(json.dumps([name, code, seconds / max(slower, slowness()), memory - before]))
 """
 
 
@@ -84,7 +97,7 @@ def test_the_worst_is_refused_within_two_seconds_and_500_mb(folder):
         lines[name] = split(line)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED],
+        [sys.executable, "-c", f"USUAL_S = {USUAL_S}\n{MEASURED}"],
         input=json.dumps(lines), cwd=folder, env=environment, text=True, capture_output=True,
         timeout=200, check=True,
     )  # fmt: skip
