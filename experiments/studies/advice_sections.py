@@ -50,7 +50,7 @@ def _unseen(traces: Row) -> list[str]:
     others: dict[str, Callable[[Row], Any]] = {
         "trace": lambda row: row["trace"],
         "other shapes": lambda row: len(row["others"]["quotients"]),
-        "farthest off": lambda row: row["others"]["worst"],
+        "worst predicted shape": lambda row: row["others"]["worst"],
         "predicted over unseen": lambda row: _quotient(
             row["others"]["quotients"][row["others"]["worst"]]
         ),
@@ -191,8 +191,8 @@ def advice_runs(data: Row) -> Parts:
         "sampling": lambda row: row["setting"],
         "chosen": lambda row: row["chosen"],
         "fastest here": lambda row: row["fastest"],
-        "its speed over that": lambda row: Interval.of(*row["over"]),
-        "over the fastest by the other half": lambda row: Interval.of(*row["over_by_other_half"]),
+        "speed, chosen over fastest": lambda row: Interval.of(*row["over"]),
+        "over the fastest of the other half": lambda row: Interval.of(*row["over_by_other_half"]),
     }
     rows = [
         result | {"pair": pair, "setting": setting}

@@ -121,7 +121,7 @@ def prediction(data: Row) -> Parts:
         "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
         "speedup over plain decoding": lambda row: percent(row["speedup_error"], 1),
         "chosen": lambda row: row["chosen"],
-        "its speed over that of the fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
+        "speed, chosen over fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
     }
     intro = f"{figures['trees']} predictions of trees, all made from other texts before the run."
     return {"": [intro, table(columns, rows)]}

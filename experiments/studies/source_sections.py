@@ -34,14 +34,14 @@ def sources(data: Row) -> Parts:
         "texts": lambda row: row["category"],
         "at most": lambda row: f"{row['size']} nodes",
         "merge of": lambda row: row["merge"],
-        "the best of them, by tokens per step": lambda row: row["tokens"]["best"],
-        "merge over it": lambda row: row["tokens"]["ratio"],
-        "the best of them, by tokens per second": lambda row: row["speed"]["best"],
-        "merge over that": lambda row: row["speed"]["ratio"],
-        "the best of all, by tokens per step": lambda row: row["tokens of all"]["best"],
-        "merge over this": lambda row: row["tokens of all"]["ratio"],
-        "the fastest of all": lambda row: row["speed of all"]["best"],
-        "over the fastest": lambda row: row["speed of all"]["ratio"],
+        "most tokens per step among its sources": lambda row: row["tokens"]["best"],
+        "tokens per step, merge over this": lambda row: row["tokens"]["ratio"],
+        "fastest among its sources": lambda row: row["speed"]["best"],
+        "speed, merge over this": lambda row: row["speed"]["ratio"],
+        "most tokens per step of all": lambda row: row["tokens of all"]["best"],
+        "tokens per step, over this": lambda row: row["tokens of all"]["ratio"],
+        "fastest of all": lambda row: row["speed of all"]["best"],
+        "speed, over this": lambda row: row["speed of all"]["ratio"],
     }
     parts = {
         f"{size} nodes": [
@@ -66,9 +66,9 @@ def which_source(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "texts": lambda row: row["category"],
         "fastest of all drafts and sizes": lambda row: row["fastest"],
-        "over plain decoding": lambda row: row["speedup"],
-        "the draft model at its best": lambda row: row["over the model"]["best"],
-        "over it": lambda row: row["over the model"]["ratio"],
+        "its speed over plain decoding": lambda row: row["speedup"],
+        "the draft model's best form": lambda row: row["over the model"]["best"],
+        "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
     }
     duel, over_plain = data["figures"]["samplings"][0]["verdict"][:2]
     return {
