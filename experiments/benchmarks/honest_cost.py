@@ -9,8 +9,8 @@ grows, and a chain of which one step in 50 takes five times as long. The estimat
 expensive steps for slowdowns of the machine.
 
 The study divides the speed over plain decoding by adjusted times by that by totals of the same run. Nothing
-else may use the machine meanwhile. Runs whose totals decide are left out.
-Figures are saved after every run.
+else may use the machine meanwhile. Runs whose totals decide are left out. Figures are saved after every
+run.
 """
 
 import random
