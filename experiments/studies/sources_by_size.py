@@ -224,10 +224,13 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
     }
     chains = {"suffix_automaton": {"source": "suffix_automaton"}, "jacobi": {"source": "jacobi"}}
     merges = {
-        f"{MERGE}model, suffix_tree, token_recycling": ("model", "suffix_tree", "token_recycling"),
-        f"{MERGE}suffix_tree, retrieval, token_recycling": (
-            *("suffix_tree", "retrieval", "token_recycling"),
-        ),
+        f"{MERGE}{', '.join(names)}": names
+        for names in (
+            ("model", "suffix_tree", "token_recycling"),
+            ("suffix_tree", "retrieval", "token_recycling"),
+            # the source that keeps the most tokens per step, so that this merge can equal any single one
+            ("layer_skip", "suffix_tree", "token_recycling"),
+        )
     }
     every = layered | texts | ahead
     yield {"kind": "plain"}
