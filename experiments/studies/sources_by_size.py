@@ -1,14 +1,14 @@
 """Measure what each draft source is worth by tree size and kind of text, cold and warm.
 
-    python -m treespec.experiments.studies.sources_by_size [FOLDER]
+    python -m treespec.experiments.studies.sources_by_size [FOLDER] [--dtype float32]
 
 The initial state of the sources is written into FOLDER (`runs/sources_by_size`). All of it is made from
 *other* texts than those that are evaluated: a datastore of the installed packages, the held-out files as
 documents and as past texts, the tables and n-grams that decoding them leaves behind (`warm`), and each
 source's acceptance rates, which determine the shapes of trees and merges. Then the study runs the config
 `sources_by_size.yaml` that it wrote there: every source as a chain and as a tree of at most 8, 16 and 64
-nodes, on the embedded texts by category. This takes about twenty minutes on two cores; a stopped run
-continues.
+nodes, on the embedded texts by category. This takes about twenty minutes on two cores with instructions for
+bfloat16; without them, float32 is faster. A stopped run continues.
 
 Each merge is compared with the best of the sources that it merges, and with the best of all sources, of its
 size and on the texts of each category. The best source is chosen on the same texts, which flatters it.
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -66,7 +66,6 @@ NAME, SAMPLING = "sources_by_size", "T=0"
 
 MODELS = {
     "target": "embedded",
-    "dtype": "bfloat16",
     # Only the width: added layers that change nothing would make drafts from parts of the target free.
     "enlarge": {"hidden_size": 1536, "intermediate_size": 1920},
 }
@@ -341,16 +340,20 @@ def main(
         "runs"
     )
     / NAME,
+    dtype: Annotated[
+        Literal["bfloat16", "float32"], typer.Option(help="Number type of the models.")
+    ] = "bfloat16",
 ) -> None:
     """Let the sources learn, write the config, run it, and save the findings."""
     console = Console(width=140, soft_wrap=True)
     file = folder / f"{NAME}.yaml"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        begun = begin(load_models(ModelsConfig.model_validate(MODELS)), folder)
-        config: dict[str, Any] = {
+        models = MODELS | {"dtype": dtype}
+        begun = begin(load_models(ModelsConfig.model_validate(models)), folder)
+        written: dict[str, Any] = {
             "name": NAME,
-            "models": MODELS,
+            "models": models,
             "prompts": {"kind": "tasks"},
             "max_new_tokens": 32,
             "samplings": [{"temperature": 0}],
@@ -358,9 +361,14 @@ def main(
             "meters": [],
             "alone": 0,
         }
-        plain = json.loads(json.dumps(config))  # YAML writes what appears twice as an anchor
+        plain = json.loads(json.dumps(written))  # YAML writes what appears twice as an anchor
         file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-    finished = run(load_config(file), folder=folder / "run", source=file, console=console)
+    config = load_config(file)
+    if config.models.dtype != dtype:
+        raise typer.BadParameter(
+            f"{file} is of {config.models.dtype}; name another folder", param_hint="--dtype"
+        )
+    finished = run(config, folder=folder / "run", source=file, console=console)
     loaded = load_run(finished.folder)
     study = study_of_run(loaded)
     study["figures"] |= {"merges": merged(loaded), "fastest": fastest(loaded)}
