@@ -97,7 +97,7 @@ class TokenTree:
             sampled = self.laws - {Law.DETERMINISTIC}
             if sampled:
                 names = ", ".join(sorted(map(str, sampled)))
-                raise InvalidTree(f"children drawn {names} need draft_probs: their distributions")
+                raise InvalidTree(f"children of law {names} need draft_probs: their distributions")
             return
         wanted = "a tensor of one row of probabilities for each node with children, or None"
         instance("draft_probs", self.draft_probs, Tensor, wanted, InvalidTree)

@@ -188,7 +188,7 @@ def test_law_per_node():
     [
         ({"tokens": torch.tensor([1, 2])}, "needs tokens of shape"),
         ({"draft_probs": torch.rand(2, 8)}, "one row for each of the 3"),
-        ({"draft_probs": None}, "children drawn iid need draft_probs"),
+        ({"draft_probs": None}, "children of law iid need draft_probs"),
         ({"law": [Law.IID]}, "1 laws for 5 nodes"),
         (
             {"law": "idd"},

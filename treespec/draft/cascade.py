@@ -196,8 +196,8 @@ def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> Non
     if law not in rule.laws:
         covered = ", ".join(sorted(map(str, rule.laws)))
         raise InvalidArgument(
-            f"rule '{rule}' of the cascade is made for children drawn {covered}, but its source drafts "
-            f"{law} ones"
+            f"rule '{rule}' of the cascade is made for children of law {covered}, but its source "
+            f"drafts children of law {law}"
         )
 
 

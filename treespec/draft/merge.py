@@ -195,8 +195,8 @@ class Merge:
         if tree.is_mixed or not drawn <= {*MIXED} or (drawn and tree.laws != drawn):
             laws = ", ".join(sorted(map(str, tree.laws)))
             raise InvalidTree(
-                f"the tree of source {name!r} has children chosen {laws}: a merge takes trees whose "
-                "children are all deterministic, or all drawn iid or without_replacement"
+                f"the tree of source {name!r} has children of law {laws}: a merge takes trees whose "
+                "children are all deterministic, or all of law iid or without_replacement"
             )
         return tree
 
@@ -329,7 +329,7 @@ def _sources(given: Any) -> dict[str, Drafter]:
         law = law_of(source)
         if law not in (*MIXED, Law.DETERMINISTIC):
             raise InvalidTree(
-                f"source {name!r} chooses children {law}, all of a node together: in a merge they must be "
-                "deterministic, or drawn iid or without_replacement"
+                f"source {name!r} drafts children of law {law}, all of a node together: in a merge they "
+                "must be deterministic, or of law iid or without_replacement"
             )
     return dict(given)

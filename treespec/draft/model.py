@@ -78,7 +78,7 @@ class ModelDrafter:
         if self.law not in laws:
             made_for = ", ".join(sorted(map(str, laws)))
             raise InvalidTree(
-                f"growth '{_name(self.growth)}' is not made for children chosen {self.law}: "
+                f"growth '{_name(self.growth)}' is not made for children of law {self.law}: "
                 f"it is made for {made_for} only"
             )
         self._pruning = self.growth if isinstance(self.growth, PruningGrowth) else None
@@ -200,7 +200,7 @@ class ModelDrafter:
         if len(kept) < shape.size and self.law is not Law.DETERMINISTIC:
             raise InvalidTree(
                 f"growth '{name}' keeps {len(kept)} of {shape.size} nodes, but choosing among children "
-                f"drawn {self.law} biases the output: draft deterministic children, or keep all nodes"
+                f"of law {self.law} biases the output: draft deterministic children, or keep all nodes"
             )
         return sorted(kept)
 

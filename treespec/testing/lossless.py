@@ -300,7 +300,7 @@ def _name(verifier: Verifier) -> str:
 
 def _where(verifier: Verifier, case: Case) -> str:
     return (
-        f"rule {_name(verifier)} is not lossless on this tree, children drawn {case.law}, "
+        f"rule {_name(verifier)} is not lossless on this tree, children of law {case.law}, "
         f"{case.pair.name}, {case.pair.sampling}:\n{case.shape}"
     )
 

@@ -146,7 +146,7 @@ def transport_plan(
     """
     if law not in optimal_transport.laws:
         raise RefusedTree(
-            f"no transport plan for children drawn {law}: the laws covered are iid and without_replacement"
+            f"no transport plan for children of law {law}: the laws covered are iid and without_replacement"
         )
     require_children(k, len(draft_probs), law)
     # A float32 row may sum to 1 - 1e-8; the missing mass would end up on the residual's rarest tokens.

@@ -230,7 +230,7 @@ class Rule:
         if foreign:
             given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, covers))
             return (
-                f"rule '{self}' does not cover children drawn {given}"
+                f"rule '{self}' does not cover children of law {given}"
                 f"{' in mixed trees' if mixed else ''}: it is made for {covered} only"
             )
         for law, count in groups:

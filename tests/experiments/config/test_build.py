@@ -119,7 +119,7 @@ def test_lossy_rules_say_so_and_take_settings():
         (tree("kary", branching=2, depth=2, rule="block"), "'block' needs a chain"),
         (
             tree("chain", depth=2, rule="kseq", law="hub"),
-            "'kseq' does not cover children drawn hub",
+            "'kseq' does not cover children of law hub",
         ),
         (
             tree("chain", depth=2, rule="kseq") | {"settings": {"lenience": 0.5}},

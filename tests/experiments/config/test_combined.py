@@ -279,6 +279,6 @@ def test_a_merge_without_a_budget_to_share_is_refused():
 
 
 def test_rules_of_a_cascade_that_do_not_fit_are_refused():
-    for rule, said in (("kseq", "made for children drawn iid"), ("nosuch", "no acceptance rule")):
+    for rule, said in (("kseq", "made for children of law iid"), ("nosuch", "no acceptance rule")):
         with pytest.raises(InvalidArgument, match=said):
             method(CASCADE | {"rule": rule}, CHAIN).drafter(pair(), "T=1")

@@ -132,7 +132,7 @@ def test_wrong_values_name_path_value_and_what_is_allowed(write, change, parts):
 def test_rules_that_do_not_cover_the_law_are_refused(write):
     hot = "samplings=[{temperature: 1}]"
     text = complaint(write(), hot, "methods[1].law=deterministic", "methods[1].rule=rrs")
-    assert "methods[1]: rule 'rrs' does not cover children drawn deterministic" in text
+    assert "methods[1]: rule 'rrs' does not cover children of law deterministic" in text
     assert "needs a chain" in complaint(write(), hot, "methods[1].rule=chain")
     assert "'greedy' needs temperature 0" in complaint(write(), hot, "methods[1].rule=greedy")
 

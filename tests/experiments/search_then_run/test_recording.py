@@ -287,7 +287,7 @@ def test_progress_is_told_of_each_text():
             InvalidTrace,
             "needs temperature 0, but it is 1",
         ),
-        ({"rule": verify.rrsw}, RefusedTree, "does not cover children drawn iid"),
+        ({"rule": verify.rrsw}, RefusedTree, "does not cover children of law iid"),
         ({"width": 0}, InvalidTrace, "width = 0"),
         (
             {"width": 9, "rule": verify.rrsw, "law": Law.WITHOUT_REPLACEMENT},

@@ -112,7 +112,7 @@ def test_no_depth_is_no_limit():
 
 @pytest.mark.parametrize("law", [law for law in Law if law is not WITHOUT])
 def test_other_laws_are_refused_by_name(growing, law):
-    with pytest.raises(InvalidTree, match=f"'DySpec' is not made for children chosen {law}"):
+    with pytest.raises(InvalidTree, match=f"'DySpec' is not made for children of law {law}"):
         growing.Draft(0).tree(DySpec(4), law)
 
 

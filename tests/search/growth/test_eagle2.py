@@ -89,7 +89,7 @@ def test_at_temperature_0_ranks_by_the_plain_distribution(growing):
 
 @pytest.mark.parametrize("law", [law for law in Law if law is not Law.DETERMINISTIC])
 def test_drawn_children_are_refused_by_name(growing, law):
-    with pytest.raises(ValueError, match=f"'Eagle2' is not made for children chosen {law}"):
+    with pytest.raises(ValueError, match=f"'Eagle2' is not made for children of law {law}"):
         growing.Draft(0).tree(Eagle2(2, 2, 4), law)
 
 

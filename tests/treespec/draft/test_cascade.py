@@ -291,7 +291,7 @@ MODEL = table(4)
         (lambda: Cascade(MODEL, lookup(), verify.greedy, 2, Sampling()), "needs temperature 0"),
         (
             lambda: Cascade(MODEL, small(), verify.onehot, 2, Sampling()),
-            "made for children drawn deterministic, but its source drafts iid",
+            "made for children of law deterministic, but its source drafts children of law iid",
         ),
         (
             lambda: Cascade(MODEL, lookup(), verify.onehot, 2, Sampling(), law=Law.HUB),

@@ -202,7 +202,7 @@ def test_duplicates_of_a_source_are_united():
         (Answers(1, root=0), "source 'a' has the root 0, but the last committed token is 1"),
         (
             Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5]])),
-            "source 'a' has children chosen hub",
+            "source 'a' has children of law hub",
         ),
     ],
 )
@@ -413,5 +413,5 @@ def test_a_part_of_a_source_stands_once():
 
 
 def test_children_drawn_together_are_refused():
-    with pytest.raises(InvalidTree, match="chooses children hub"):
+    with pytest.raises(InvalidTree, match="drafts children of law hub"):
         merge(a=model(4, Law.HUB), b=lookup())

@@ -59,7 +59,7 @@ def test_what_is_no_tree_is_refused(growths, keep, message):
 
 @pytest.mark.parametrize("law", [Law.IID, Law.WITHOUT_REPLACEMENT, Law.TOP_THEN_SAMPLE])
 def test_choosing_among_drawn_children_is_refused(growths, law):
-    with pytest.raises(InvalidTree, match=f"'Keeping' keeps 7 of 8 nodes.*drawn {law}"):
+    with pytest.raises(InvalidTree, match=f"'Keeping' keeps 7 of 8 nodes.*of law {law}"):
         propose(growths.Keeping(*TWO_LEVELS, keep=range(7)), law)
     tree = propose(growths.Keeping(*TWO_LEVELS, keep=range(8)), law)
     assert tree.shape.size == len(tree.shape.internal) + 5 == 8
@@ -73,7 +73,7 @@ def test_a_growth_may_state_its_laws(growths):
     for law in Stated.laws:
         assert propose(Stated([(0, 1)]), law).shape.size == 2
     with pytest.raises(
-        InvalidTree, match=r"'Stated' is not made for children chosen hub.*deterministic, iid only"
+        InvalidTree, match=r"'Stated' is not made for children of law hub.*deterministic, iid only"
     ):
         drafter_of(Stated([(0, 1)]), Law.HUB)
 

@@ -234,7 +234,7 @@ def test_every_other_rule_refuses_mixed_trees_by_name():
 def test_groups_of_laws_that_cannot_be_tested_in_turn_are_refused():
     hub = [[(Law.HUB, 2), (SURE, 1)], (), (), ()]
     reason = verify.rrs.covers(TreeShape.expansion([3]), hub)
-    assert "drawn hub in mixed trees" in reason
+    assert "of law hub in mixed trees" in reason
     assert verify.naive.covers(TreeShape.expansion([3]), hub) is None
     wide = [[(WITHOUT, 3), (SURE, 1)], (), (), (), ()]
     assert "vocabulary has 2" in verify.rrs.covers(TreeShape.expansion([4]), wide, 2)
@@ -283,7 +283,7 @@ def test_a_tree_tells_its_groups():
         ({"law": [[IID, (SURE, 1)], (), (), ()]}, "a law and the number of children"),
         ({"law": [[("other", 2), (SURE, 1)], (), (), ()]}, r"law\[0\]\[0\] = 'other' is not a law"),
         ({"law": [[(IID, 2), (IID, 1)], (), (), ()]}, "the 2 groups of drawn children"),
-        ({"draft_probs": None}, "children drawn iid need draft_probs"),
+        ({"draft_probs": None}, "children of law iid need draft_probs"),
         ({"tokens": torch.tensor([0, 1, 1, 3])}, "the rows of draft_probs end at token 2"),
     ],
 )

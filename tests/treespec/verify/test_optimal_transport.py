@@ -190,7 +190,7 @@ def test_refusals():
         transport_plan(uniform, uniform, 5, Law.WITHOUT_REPLACEMENT)
     with pytest.raises(RefusedTree, match=r"node 0.*variables"):
         optimal_transport(tree_of(Law.IID, [0, 1, 2, 3], uniform), rows, TorchCoins(0))
-    with pytest.raises(RefusedTree, match="drawn deterministic: it is made for iid"):
+    with pytest.raises(RefusedTree, match="of law deterministic: it is made for iid"):
         optimal_transport(tree_of(Law.DETERMINISTIC, [0, 1], uniform), rows, TorchCoins(0))
     with pytest.raises(RefusedTree, match="needs distinct children"):
         optimal_transport(tree_of(Law.WITHOUT_REPLACEMENT, [1, 1], uniform), rows, TorchCoins(0))

@@ -51,7 +51,7 @@ def test_no_draft_distribution_where_nothing_was_drawn():
 @pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw, verify.onehot], ids=str)
 def test_one_foreign_node_is_enough_to_refuse(rule):
     foreign = {Law.IID, Law.DETERMINISTIC} - rule.laws
-    with pytest.raises(RefusedTree, match=f"drawn {', '.join(sorted(map(str, foreign)))}: "):
+    with pytest.raises(RefusedTree, match=f"of law {', '.join(sorted(map(str, foreign)))}: "):
         rule(mixed_tree(), torch.full((4, 3), 1 / 3), TorchCoins(0))
 
 

@@ -156,7 +156,7 @@ def test_single_child_acceptance_is_one_minus_total_variation(seed):
 )
 def test_a_law_that_a_rule_does_not_cover(rule, law, covered):
     tree = tree_of(law, [0, 1], [-1, 0])
-    with pytest.raises(RefusedTree, match=f"'{rule}'.*drawn {law}.*for {covered} only"):
+    with pytest.raises(RefusedTree, match=f"'{rule}'.*of law {law}.*for {covered} only"):
         rule(tree, torch.full((2, 3), 1 / 3), TorchCoins(0))
 
 
