@@ -181,7 +181,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         twin=twin,
         no_twin=_no_twin(run) if twin is None else None,
         totals_because=_no_turns(run),
-        files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
+        files=run.files_of(sorted(common)),
     )
     if not common:
         return data

@@ -82,7 +82,7 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
         if not len(prompts):
             return None
         columns = {c: np.asarray(prompts[c], dtype=float) for c in ("alone_s", "decode_s")}
-        files = None if run.files is None else [run.files[prompt] for prompt in prompts["prompt"]]
+        files = run.files_of(prompts["prompt"])
         return bootstrap(columns, files=files).ratio(["alone_s"], ["decode_s"])
 
     return [
