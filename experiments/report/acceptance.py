@@ -114,9 +114,9 @@ class NodeAcceptance:
     def _level(self, depth: int, share: Interval) -> LevelAcceptance:
         parents, children = self._families(depth)
         tries = sum(self.counts[node] for node in parents)
-        ranks, counts = zip(*((self.shape.ranks[c], self.counts[c]) for c in children), strict=True)
-        by_rank = (np.bincount(ranks, counts) / tries).tolist() if tries else ()
-        return LevelAcceptance(tries, share, tuple(by_rank))
+        ranks = [self.shape.ranks[child] for child in children]
+        hits = np.bincount(ranks, [self.counts[child] for child in children])
+        return LevelAcceptance(tries, share, tuple((hits / tries).tolist()) if tries else ())
 
 
 Acceptances = Mapping[tuple[str, str], NodeAcceptance]

@@ -102,12 +102,12 @@ class _Case:
     def row(self) -> Prediction | Unpredicted:
         """The prediction for the method beside its measurement, or the reason why there is none."""
         try:
-            row = self._expected()
+            expected = self._expected()
         except NotMeasured:
-            row = NOT_TIMED
-        return (
-            Unpredicted(self.method.name, self.data.sampling, row) if isinstance(row, str) else row
-        )
+            expected = NOT_TIMED
+        if isinstance(expected, str):
+            return Unpredicted(self.method.name, self.data.sampling, expected)
+        return expected
 
     def _expected(self) -> Prediction | str:
         """The prediction for the method, or the reason why there is none.
