@@ -15,28 +15,22 @@ __all__ = ["changes_of_machine", "differences", "drafted", "require_same_methods
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
     """List where two configs differ, as `path: before -> after`, ignoring keys that say where rows go."""
     if isinstance(before, dict) and isinstance(after, dict):
-        changed = []
-        for key in dict.fromkeys([*before, *after]):
-            if path or key not in NO_PART:
-                inner = f"{path}.{key}" if path else key
-                changed += differences(before.get(key), after.get(key), inner)
-        return changed
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        pairs = enumerate(zip(before, after, strict=True))
-        return [line for i, (a, b) in pairs for line in differences(a, b, f"{path}[{i}]")]
-    if before == after:
-        return []
-    if isinstance(before, list) and isinstance(after, list):
+        keys = [key for key in dict.fromkeys([*before, *after]) if path or key not in NO_PART]
+        parts = [(before.get(k), after.get(k), f"{path}.{k}" if path else k) for k in keys]
+    elif not isinstance(before, list) or not isinstance(after, list):
+        return [] if before == after else [f"{path}: {json.dumps(before)} -> {json.dumps(after)}"]
+    elif len(before) != len(after):
         return [f"{path}: {len(before)} entries -> {len(after)} entries"]
-    return [f"{path}: {json.dumps(before)} -> {json.dumps(after)}"]
+    else:
+        pairs = enumerate(zip(before, after, strict=True))
+        parts = [(a, b, f"{path}[{i}]") for i, (a, b) in pairs]
+    return [line for part in parts for line in differences(*part)]
 
 
 def changes_of_machine(manifest: Mapping[str, Any], session: Mapping[str, Any]) -> list[str]:
     """List where a session's packages and hardware differ from the run's start; empty if not recorded."""
-    keys = [key for key in ("versions", "hardware") if key in session]
-    before = {key: manifest.get(key) for key in keys}
-    after = {key: session.get(key) for key in keys}
-    return differences(before, after)
+    recorded = {key: session[key] for key in ("versions", "hardware") if key in session}
+    return differences({key: manifest.get(key) for key in recorded}, recorded)
 
 
 def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping[str, Any]) -> None:
@@ -69,14 +63,9 @@ def drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
     """
     keys = ("draft", "parents", "growth", "law", "rule", "settings")
     described = {key: method[key] for key in keys if key in method and key in other}
-    if described.get("growth") and other["growth"]:
-        growth = described["growth"]
-        described["growth"] = {k: v for k, v in growth.items() if k in other["growth"]}
     files, other_files = method.get("files") or {}, other.get("files") or {}
-    hashed = [key for key in files if files[key] and other_files.get(key)]
-    if hashed:
-        described["files"] = {key: files[key] for key in hashed}
-        if described.get("growth"):
-            growth = described["growth"]
-            described["growth"] = {k: v for k, v in growth.items() if k not in hashed}
-    return described
+    hashed = {key: digest for key, digest in files.items() if digest and other_files.get(key)}
+    if growth := described.get("growth"):
+        shared = (other["growth"] or growth).keys() - hashed.keys()
+        described["growth"] = {key: value for key, value in growth.items() if key in shared}
+    return described | ({"files": hashed} if hashed else {})

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +47,8 @@ _FILES = (
     *(f"{name}.jsonl" for name in _TABLES),
     *(f"{name}.parquet" for name in _TABLES),
 )
+"""The files of manifest and rows, claimed together before rows are written."""
+
 _PLACES = (
     rf"({'|'.join(_TABLES)})\.(jsonl|parquet)",
     r"manifest\.json|report\.html",
@@ -173,7 +175,7 @@ class RunFolder(HeldFolder):
             RunFolderError: if they cannot be written. Units finished before stay finished.
         """
         with self._writing():
-            self._claim()
+            self.files.claim(*_FILES)
             if trees:
                 append_lines(self._log("trees"), trees)
             append_lines(self._log("steps"), steps)
@@ -196,17 +198,15 @@ class RunFolder(HeldFolder):
             RunFolderError: if a line is not a valid row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
-        decoded: dict[tuple[int, str, int], set[str]] = {}
-        failed = set()
+        decoded = defaultdict[tuple[int, str, int], set[str]](set)
         for number, row in enumerate(prompts, start=1):
-            if row.method in decoded.setdefault(row.unit, set()):
+            if row.method in decoded[row.unit]:
                 raise RunFolderError(
                     f"{self._log('prompts')}, line {number}: prompt {row.prompt}, "
                     f"{row.sampling}, {row.method} appears twice; remove one, or start over with --fresh"
                 )
             decoded[row.unit].add(row.method)
-            if row.error is not None and drop_errors:
-                failed.add(row.unit)
+        failed = {row.unit for row in prompts if row.error is not None and drop_errors}
         rows: dict[str, Sequence[Row]] = {
             "prompts": prompts,  # rewritten first, so that no unit without its steps counts as finished
             "steps": read_lines(self._log("steps"), StepRow),
@@ -214,19 +214,17 @@ class RunFolder(HeldFolder):
         }
         finished = {unit for unit, names in decoded.items() if names == set(methods)}
         finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
-        if not write:
-            return finished
-        with self._writing():
-            self._claim()
-            for name, table in rows.items():
-                kept = [row for row in table if row.unit in finished]
-                write_lines(self._log(name), kept, self.keep)
+        if write:
+            with self._writing():
+                self.files.claim(*_FILES)
+                for name, table in rows.items():
+                    kept = [row for row in table if row.unit in finished]
+                    write_lines(self._log(name), kept, self.keep)
         return finished
 
     def failures(self) -> list[PromptRow]:
         """The rows that hold an error."""
-        rows = read_lines(self._log("prompts"), PromptRow)
-        return [row for row in rows if row.error is not None]
+        return [row for row in read_lines(self._log("prompts"), PromptRow) if row.error is not None]
 
     def finish(self, manifest: dict[str, Any]) -> None:
         """Write the Parquet tables, then mark the run as finished in the manifest."""
@@ -235,8 +233,7 @@ class RunFolder(HeldFolder):
         orders = {(*row.unit, row.method): row.order for row in prompts}
 
         def sort_key(row: Row) -> tuple[int, ...]:
-            order = orders[*row.unit, row.method]
-            step = getattr(row, "step", 0)
+            order, step = orders[*row.unit, row.method], getattr(row, "step", 0)
             return row.prompt, samplings[row.sampling], row.repeat, order, step
 
         for name, kind in _TABLES.items():
@@ -244,10 +241,6 @@ class RunFolder(HeldFolder):
             self.keep(self.path / f"{name}.parquet", _parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
-
-    def _claim(self) -> None:
-        """Claim all files that rows are written to."""
-        self.files.claim(*_FILES)
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"
@@ -274,14 +267,14 @@ def _without_steps(
     """Units that lack steps, or some of their trees: a kill does not cause that, but damaged lines do."""
     step_counts = Counter((*row.unit, row.method) for row in steps)
     tree_counts = Counter((*row.unit, row.method) for row in trees)
-    with_trees, incomplete = {row.unit for row in trees}, set()
-    for row in prompts:
+    with_trees = {row.unit for row in trees}
+
+    def complete(row: PromptRow) -> bool:
         has_trees = row.unit in with_trees and row.verify_s is not None  # only our loop keeps trees
         key = (*row.unit, row.method)
-        complete = step_counts[key] == row.steps and tree_counts[key] == row.steps * has_trees
-        if row.error is None and not complete:
-            incomplete.add(row.unit)
-    return incomplete
+        return step_counts[key] == row.steps and tree_counts[key] == row.steps * has_trees
+
+    return {row.unit for row in prompts if row.error is None and not complete(row)}
 
 
 def _completed_hash(config: dict[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ may write more.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,6 @@ class Kind:
     whole: bool = False
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
-
-
 ANY = Kind("anything", lambda value: True)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 NAME = Kind("text that is not empty", lambda value: isinstance(value, str) and value != "")
@@ -51,7 +47,10 @@ TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind(
     "a whole number of at least 0", lambda value: type(value) is int and 0 <= value < 2**63
 )
-NUMBER = Kind("a finite number of at least 0", _number)
+NUMBER = Kind(
+    "a finite number of at least 0",
+    lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
+)
 DATA = Kind("an object", lambda value: isinstance(value, dict))
 
 
@@ -99,34 +98,25 @@ def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
 
 def fits(data: Any, form: Form, path: str = "") -> str | None:
     """The first misfit of data with a form, such as `key = value, but must be ...`; None if it fits."""
-    if isinstance(form, Mapping):
-        if not isinstance(data, dict):
-            return _wrong(path, data, "an object")
+    return next(_misfits(data, form, path), None)
+
+
+def _misfits(data: Any, form: Form, path: str) -> Iterator[str]:
+    kind = DATA if isinstance(form, Mapping) else form
+    if not kind.holds(data):
+        yield f"{path or 'it'} = {in_json(data)}, but must be {kind.words}"
+    elif isinstance(form, Mapping):
         for name, inner in form.items():
             key = name.removesuffix("?")
             if key in data:
-                problem = fits(data[key], inner, f"{path}.{key}" if path else key)
-            else:
-                problem = None if name != key else f"{path}.{key} is missing".removeprefix(".")
-            if problem:
-                return problem
-        return None
-    if not form.holds(data):
-        return _wrong(path, data, form.words)
-    if form.inner is None or data is None:
-        return None
-    entries: Iterable[tuple[str, Any]]
-    if form.whole:
-        return fits(data, form.inner, path)
-    if isinstance(data, list):
-        entries = ((f"{path}[{i}]", value) for i, value in enumerate(data))
-    else:
-        entries = ((f"{path}.{key}", value) for key, value in data.items())
-    for entry_path, value in entries:
-        if problem := fits(value, form.inner, entry_path):
-            return problem
-    return None
-
-
-def _wrong(path: str, value: Any, words: str) -> str:
-    return f"{path or 'it'} = {in_json(value)}, but must be {words}"
+                yield from _misfits(data[key], inner, f"{path}.{key}" if path else key)
+            elif name == key:
+                yield f"{path}.{key} is missing".removeprefix(".")
+    elif kind.whole and data is not None:
+        yield from _misfits(data, kind.inner, path)
+    elif kind.inner is not None and isinstance(data, list):
+        for i, value in enumerate(data):
+            yield from _misfits(value, kind.inner, f"{path}[{i}]")
+    elif kind.inner is not None and data is not None:
+        for key, value in data.items():
+            yield from _misfits(value, kind.inner, f"{path}.{key}")

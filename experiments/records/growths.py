@@ -33,9 +33,8 @@ def growth_of(method: Method, searched: Path) -> Growth | None:
         for key in GROWTH_FILES:
             named = getattr(shape, key, None)
             if named is not None:
-                paths = (str(searched / Path(named).name), named)
-                digest = method.files.get(key)
-                file = next((path for path in paths if _has_digest(path, digest)), None)
+                paths, digest = (str(searched / Path(named).name), named), method.files.get(key)
+                file = next((path for path in paths if digest and sha256_of(path) == digest), None)
                 if file is None:
                     return None
                 shape = shape.model_copy(update={key: file})
@@ -43,7 +42,3 @@ def growth_of(method: Method, searched: Path) -> Growth | None:
     except (ValidationError, TreespecError):
         return None
     return tree if isinstance(tree, Growth) else None
-
-
-def _has_digest(path: str, digest: str | None) -> bool:
-    return digest is not None and sha256_of(path) == digest

@@ -1,6 +1,6 @@
 """Read the folder of a run (SCHEMA.md), finished or still running: its manifest and its rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "read_manifest"]
+__all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "node_at", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
 """Kinds of plain decoding; greedy texts are compared with those of the first kind that a run has."""
@@ -166,6 +166,10 @@ class RunRecords:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
         return {prompt: numbers[name] for prompt, name in names.items()}
 
+    def files_of(self, prompts: Iterable[int]) -> tuple[int, ...] | None:
+        """The numbers of these prompts' files; None unless prompts are excerpts."""
+        return None if self.files is None else tuple(self.files[prompt] for prompt in prompts)
+
     @property
     def finished(self) -> bool:
         """Whether the run is finished."""
@@ -184,7 +188,8 @@ class RunRecords:
                 law=m.get("law") or {},
                 rule=m.get("rule") or {},
                 lossless=m.get("lossless", True),
-                straight=_straight(m.get("growth")),
+                straight=(m.get("growth") or {}).get("kind") == "budget"
+                and m["growth"].get("branching") == 1,
                 by_pair=(m.get("draft") or {}).get("source", "model") == "model"
                 and (m.get("draft") or {}).get("model") is None,
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
@@ -217,11 +222,6 @@ class RunRecords:
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
 
 
-def _straight(growth: Mapping[str, Any] | None) -> bool:
-    """Whether this is a budget whose trees are chains."""
-    return growth is not None and growth.get("kind") == "budget" and growth.get("branching") == 1
-
-
 def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:
     """For each step of a method with a fixed tree, in order: its prompt, and the last accepted node.
 
@@ -231,23 +231,29 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
     import polars as pl
 
     assert method.parents is not None
-    shape, node_of = TreeShape(method.parents), dict[tuple[int, ...], int]()
+    shape, steps = TreeShape(method.parents), []
     rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
-    steps = []
     for prompt, ranks in rows.sort("prompt", "step").select("prompt", "path_ranks").iter_rows():
-        path = tuple(ranks)
-        if path not in node_of:
-            node = 0
-            for rank in path:
-                if not 0 <= rank < len(shape.children[node]):
-                    raise RunFolderError(
-                        f"{run.folder}: a step of {method.name!r} accepted the ranks {list(ranks)}, which "
-                        "its tree does not have"
-                    )
-                node = shape.children[node][rank]
-            node_of[path] = node
-        steps.append((prompt, node_of[path]))
+        try:
+            steps.append((prompt, node_at(shape, ranks)))
+        except IndexError:
+            raise RunFolderError(
+                f"{run.folder}: a step of {method.name!r} accepted the ranks {list(ranks)}, which its tree "
+                "does not have"
+            ) from None
     return steps
+
+
+def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
+    """The node that a path of child ranks leads to.
+
+    Raises:
+        IndexError: if the tree does not have it.
+    """
+    node = 0
+    for rank in ranks:
+        node = shape.children[node][rank]
+    return node
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -119,9 +119,8 @@ class LoadWatch:
             return None
         clock, _, idle, busy, ours = (b - a for a, b in zip(first, now, strict=True))
         available = clock * now.cores
-        if clock < LEAST_S or abs(idle + busy - available) > LARGEST_GAP_SHARE * available:
-            return None
-        if busy - ours < -LARGEST_GAP_SHARE * available:
+        gap = max(abs(idle + busy - available), ours - busy)
+        if clock < LEAST_S or gap > LARGEST_GAP_SHARE * available:
             return None
         return round(100 * max(0.0, busy - ours) / (idle + busy), 1)
 

@@ -149,27 +149,23 @@ def config_hash(config: Config) -> str:
 
 def method_data(method: BuiltMethod) -> dict[str, Any]:
     """An entry of `methods` in the manifest: how a method drafts and decides."""
-    drafts, choices = isinstance(method.config, TreeMethod), method.choices
-    shape = method.shape if drafts else None
-    growth, size = None, getattr(method.tree, "size", None)
-    files: dict[str, str | None] = {}
-    if isinstance(method.config, TreeMethod) and shape is None:
-        growth = method.config.shape.model_dump(mode="json")
-        files = {key: sha256_of(growth[key]) for key in GROWTH_FILES if growth.get(key) is not None}
-    if isinstance(method.config, TreeMethod):
-        draft = method.config.draft.model_dump(mode="json")
+    config = method.config if isinstance(method.config, TreeMethod) else None
+    shape = method.shape if config else None
+    choices, size = method.choices, getattr(method.tree, "size", None)
+    growth = config.shape.model_dump(mode="json") if config and shape is None else {}
+    files = {key: sha256_of(growth[key]) for key in GROWTH_FILES if growth.get(key) is not None}
+    if config:
+        draft = config.draft.model_dump(mode="json")
         files |= {key: sha256_of(path) for key, path in _named_files(draft, "draft")}
     return {
         "name": method.name,
         "kind": method.kind,
         "parents": None if shape is None else list(shape.parents),
         # A growth of a plug-in need not state the size of its trees.
-        "size": size if drafts and isinstance(size, int) else None,
-        "depth": method.max_depth if drafts else None,
-        "draft": method.config.draft.model_dump()
-        if isinstance(method.config, TreeMethod)
-        else None,
-        "growth": growth,
+        "size": size if config and isinstance(size, int) else None,
+        "depth": method.max_depth if config else None,
+        "draft": config.draft.model_dump() if config else None,
+        "growth": growth or None,
         "files": files or None,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
@@ -178,20 +174,16 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     }
 
 
-def _named_files(draft: Any, path: str) -> Iterator[tuple[str, str]]:
+def _named_files(draft: Any, path: str, named: bool = False) -> Iterator[tuple[str, str]]:
     """The config key and the path of each file that a draft source, or a source within it, reads."""
     if isinstance(draft, dict):
         for key, value in draft.items():
-            inner = f"{path}.{key}"
-            if key in _DRAFT_FILES and isinstance(value, str):
-                yield inner, value
-            elif key in _DRAFT_FILES and isinstance(value, list):
-                yield from ((f"{inner}[{i}]", file) for i, file in enumerate(value))
-            else:
-                yield from _named_files(value, inner)
+            yield from _named_files(value, f"{path}.{key}", key in _DRAFT_FILES)
     elif isinstance(draft, list):
-        for i, source in enumerate(draft):
-            yield from _named_files(source, f"{path}[{i}]")
+        for i, value in enumerate(draft):
+            yield from _named_files(value, f"{path}[{i}]", named)
+    elif named and isinstance(draft, str):
+        yield path, draft
 
 
 def sha256_of(path: str) -> str | None:

@@ -15,7 +15,7 @@ incomplete file has a temporary name that contains the id, which nobody else use
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -108,19 +108,15 @@ class Mark:
             )
         mark = cls(folder, head.treespec, head.id)
         for line in lines[:-1]:  # the last one has no line end: it is empty or truncated
-            mark._apply(line)
+            try:
+                entry = _Line.model_validate_json(line)
+            except ValidationError:  # truncated by a kill; a later start ended the line
+                continue
+            if entry.made is not None and _inside(entry.made):
+                mark.names[entry.made] = entry.id
+            if entry.gone is not None:
+                mark.names.pop(entry.gone, None)
         return mark
-
-    def _apply(self, line: bytes) -> None:
-        """Update the names by a line of the file; truncated lines are ignored."""
-        try:
-            entry = _Line.model_validate_json(line)
-        except ValidationError:  # truncated by a kill; a later start ended the line
-            return
-        if entry.made is not None and _inside(entry.made):
-            self.names[entry.made] = entry.id
-        if entry.gone is not None:
-            self.names.pop(entry.gone, None)
 
     def say_made(self, names: Mapping[str, str | None]) -> None:
         """List names that are about to be made, with the ids of folders that get marks of their own."""
@@ -129,11 +125,10 @@ class Mark:
         )
         self.names |= names
 
-    def say_gone(self, names: Iterable[str]) -> None:
+    def say_gone(self, names: Collection[str]) -> None:
         """Record that these names have been removed."""
-        gone = list(names)
-        self._append({"gone": name} for name in gone)
-        for name in gone:
+        self._append({"gone": name} for name in names)
+        for name in names:
             self.names.pop(name, None)
 
     def _append(self, entries: Iterable[Mapping[str, str]]) -> None:

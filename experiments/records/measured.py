@@ -96,11 +96,10 @@ class Measured:
         Raises:
             ConfigError: if the law was not recorded.
         """
-        recorded = self.recorded(sampling, law)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
             return estimate_acceptance(
-                recorded,
+                self.recorded(sampling, law),
                 by="depth",
                 depth=self.search.depth,
                 ranks=ranks or self.search.width,

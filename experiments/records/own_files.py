@@ -186,12 +186,9 @@ class OwnFiles:
             elif real_folder != name.endswith("/"):
                 self._in_the_way(name, "is a folder" if real_folder else "is not a folder")
             elif self.mark.names[name] is not None and any(path.iterdir()):
-                self._require_own_inner(name)
-
-    def _require_own_inner(self, name: str) -> None:
-        with suppress(Unreadable):  # in a folder without a mark nothing would be removed
-            if Mark.read(self.path / name).id != self.mark.names[name]:
-                self._in_the_way(name, f"was not made by this {self.kind.what}")
+                with suppress(Unreadable):  # in a folder without a mark nothing would be removed
+                    if Mark.read(path).id != self.mark.names[name]:
+                        self._in_the_way(name, f"was not made by this {self.kind.what}")
 
     def _in_the_way(self, name: str, why: str) -> NoReturn:
         raise self.kind.foreign(
@@ -328,13 +325,12 @@ class OwnFiles:
         if any((self.path / part.rstrip("/")).is_symlink() for part in _with_folders([name])):
             return
         with suppress(OSError):
-            if not name.endswith("/"):
+            if name.endswith("/"):
+                if (inner := self._inner(name)) is not None:
+                    inner._dissolve()
+                (self.path / name).rmdir()
+            else:
                 (self.path / name).unlink()
-                return
-            inner = self._inner(name)
-            if inner is not None:
-                inner._dissolve()
-            (self.path / name).rmdir()
 
     def _inner(self, name: str) -> "OwnFiles | None":
         """Open an inner folder; None if this is not one, or not the one that we made."""

@@ -206,8 +206,11 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
         *lines, _truncated = read_bytes(path, LARGEST_LOG).split(b"\n")
     except Unreadable as error:
         raise RunFolderError(str(error)) from None
-    if lines and not _is_json(lines[-1]):
-        lines.pop()
+    if lines:
+        try:
+            parse_json(lines[-1], constants=True, unique=False)
+        except Unreadable:
+            lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -221,14 +224,6 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
                 "remove the line, or start over with --fresh"
             ) from error
     return rows
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        parse_json(line, constants=True, unique=False)
-    except Unreadable:
-        return False
-    return True
 
 
 def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":

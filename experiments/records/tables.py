@@ -1,6 +1,7 @@
 """Read the Parquet tables of a run: check their schema, and refuse impossible rows."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -97,45 +98,36 @@ def require_rows(
     import polars as pl
 
     for name, (frame, kind) in tables.items():
+        refuse = partial(_refuse, folder, name, frame)
         for key, known in (("method", "methods"), ("sampling", "samplings")):
             names = [entry["name"] for entry in manifest[known]]
             names += manifest.get("twins", ()) if key == "method" else ()
-            _refuse(folder, name, frame, ~pl.col(key).is_in(names), key, f"none of the {known}")
+            refuse(~pl.col(key).is_in(names), key, f"none of the {known}")
         for column, annotated in kind.model_fields.items():
-            optional = type(None) in get_args(annotated.annotation)
-            if not optional:
-                _refuse(folder, name, frame, pl.col(column).is_null(), column, "missing")
-            least = None if column in _SIGNED else 1 if column in _POSITIVE else 0
-            inner = {
-                int: pl.col(column),
-                float: pl.col(column),
-                list[int]: pl.col(column).list.min(),
-            }
             types = (annotated.annotation, *get_args(annotated.annotation))
-            numeric = next((type_ for type_ in types if type_ in inner), None)
-            if numeric is float:
-                odd = ~pl.col(column).is_finite() | (pl.col(column).abs() > _LARGEST)
-                _refuse(folder, name, frame, odd, column, "not a number that can be measured")
-            if numeric is not None and least is not None:
-                low = -1 if column == "parents" else least
-                _refuse(folder, name, frame, inner[numeric] < low, column, f"below {low}")
-        columns = ["prompt", "sampling", "method", "repeat"]
-        if "step" in frame.columns:
-            columns.append("step")
-        duplicated = pl.struct(columns).is_duplicated()
-        _refuse(folder, name, frame, duplicated, "method", "twice for a prompt")
+            value, least = pl.col(column), _LEAST.get(column, 0)
+            if type(None) not in types:
+                refuse(value.is_null(), column, "missing")
+            if float in types:
+                odd = ~value.is_finite() | (value.abs() > _LARGEST)
+                refuse(odd, column, "not a number that can be measured")
+            if list[int] in types:
+                refuse(value.list.min() < least, column, f"below {least}")
+            elif (int in types or float in types) and column not in _SIGNED:
+                refuse(value < least, column, f"below {least}")
+        columns = ["prompt", "sampling", "method", "repeat", "step"]
+        duplicated = pl.struct([c for c in columns if c in frame.columns]).is_duplicated()
+        refuse(duplicated, "method", "twice for a prompt")
         # Steps of methods that took turns are compared with their neighbours in time.
         if name == "steps" and manifest.get("together", 1) > 1:
             for column in ("at_s", "step_s"):
-                _refuse(folder, name, frame, pl.col(column).is_null(), column, "missing")
+                refuse(pl.col(column).is_null(), column, "missing")
         if name == "prompts":
             succeeded = pl.col("error").is_null()
             for column in ("decode_s", "total_s"):
-                missing = succeeded & pl.col(column).is_null()
-                _refuse(folder, name, frame, missing, column, "missing")
+                refuse(succeeded & pl.col(column).is_null(), column, "missing")
             for column in ("new_tokens", "steps", "decode_s", "total_s"):
-                not_positive = succeeded & (pl.col(column) <= 0)
-                _refuse(folder, name, frame, not_positive, column, "not above 0")
+                refuse(succeeded & (pl.col(column) <= 0), column, "not above 0")
 
 
 def _refuse(
@@ -155,8 +147,8 @@ def _refuse(
 _SIGNED = ("divergence_margin", "cpu_energy_net_j", "gpu_energy_net_j", "seed")
 """Columns that may be negative."""
 
-_POSITIVE = ("kept", "size")
-"""Columns that are at least 1."""
+_LEAST = {"kept": 1, "size": 1, "parents": -1}
+"""Least values of columns, or of the numbers in their lists; 0 for all others."""
 
 _LARGEST = 1e15
 """Larger than any time, energy or logit."""

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,12 @@ from treespec.tree import TreeShape
 __all__ = [
     "Acceptances",
     "LevelAcceptance",
+    "Levels",
     "NodeAcceptance",
     "acceptance_finding",
     "count_all",
     "count_nodes",
-    "share_cell",
+    "depth_column",
 ]
 
 LEAST_TRIES = 20
@@ -112,11 +114,9 @@ class NodeAcceptance:
     def _level(self, depth: int, share: Interval) -> LevelAcceptance:
         parents, children = self._families(depth)
         tries = sum(self.counts[node] for node in parents)
-        hits = [0] * (1 + max(self.shape.ranks[child] for child in children))
-        for child in children:
-            hits[self.shape.ranks[child]] += self.counts[child]
-        by_rank = tuple(count / tries for count in hits) if tries else ()
-        return LevelAcceptance(tries, share, by_rank)
+        ranks = [self.shape.ranks[child] for child in children]
+        hits = np.bincount(ranks, [self.counts[child] for child in children])
+        return LevelAcceptance(tries, share, tuple((hits / tries).tolist()) if tries else ())
 
 
 Acceptances = Mapping[tuple[str, str], NodeAcceptance]
@@ -128,36 +128,34 @@ def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Findin
     known = {method.name: method for method in methods}
     tables = []
     for sampling in dict.fromkeys(sampling for sampling, _ in counts):
-        rows = [(known[m], nodes.levels) for (s, m), nodes in counts.items() if s == sampling]
+        rows: list[Levels] = [
+            (known[method], dict(enumerate(nodes.levels, start=1)))
+            for (setting, method), nodes in counts.items()
+            if setting == sampling
+        ]
         if deepest := max(len(levels) for _, levels in rows):
-            columns = [
-                Column[_Levels]("method", lambda row: row[0].name, left=True),
-                *map(_depth, range(deepest)),
-            ]
+            name = Column[Levels]("method", lambda row: row[0].name, left=True)
+            columns = [name, *map(depth_column, range(1, deepest + 1))]
             tables.append(Table(sampling, columns, rows, colour=lambda row: row[0].group))
     return Finding("Acceptance by depth and rank", tables, (NOTE,)) if tables else None
 
 
-_Levels = tuple[Method, tuple[LevelAcceptance, ...]]
+Levels = tuple[Any, Mapping[int, LevelAcceptance]]
+"""A row of a table: what it is about, and its acceptance by depth."""
 
 
-def _depth(index: int) -> Column[_Levels]:
-    def write(row: _Levels) -> Cell:
-        if index >= len(row[1]):
-            return Cell("")
-        level = row[1][index]
-        return share_cell(level.tries, level.share, level.by_rank)
-
-    return Column(f"depth {index + 1}", write)
+def depth_column(depth: int) -> Column[Levels]:
+    """The column for acceptance at one depth; empty where a row has no such depth."""
+    return Column(f"depth {depth}", lambda row: _cell(row[1].get(depth)))
 
 
-def share_cell(tries: int, share: Interval, by_rank: Sequence[float]) -> Cell:
-    """The cell for acceptance at one depth; arguments as for `LevelAcceptance`."""
-    if not tries:
-        return Cell(NONE)
+def _cell(level: LevelAcceptance | None) -> Cell:
+    if level is None or not level.tries:
+        return Cell("" if level is None else NONE)
+    share, tries = level.share, level.tries
     spread = share.scaled(100).spread(0) if tries >= LEAST_TRIES else ""
-    ranks = " + ".join(f"{100 * rank_share:.0f}" for rank_share in by_rank)
-    below = f"{ranks} · {tries}" if len(by_rank) > 1 else f"{tries}"
+    ranks = " + ".join(f"{100 * rank_share:.0f}" for rank_share in level.by_rank)
+    below = f"{ranks} · {tries}" if len(level.by_rank) > 1 else f"{tries}"
     shade = round(DARKEST_PERCENT * share.estimate)
     return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
 
@@ -194,5 +192,4 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
     steps = accepted.sum(1)
     for node in range(shape.size - 1, 0, -1):  # a step that accepts a node also accepts its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
-    files = None if run.files is None else tuple(run.files[prompt] for prompt in sorted(prompts))
-    return NodeAcceptance(shape, steps, accepted, files)
+    return NodeAcceptance(shape, steps, accepted, run.files_of(sorted(prompts)))

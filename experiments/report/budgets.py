@@ -9,7 +9,7 @@ and measured on different halves of the prompts, as in `treespec.experiments.rep
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
@@ -83,21 +83,21 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     """
     sizes = {m["name"]: m["size"] for m in run.manifest["methods"]}
     depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
-    usable = [m for m in data.methods if m.lossless and (m.name, "decode_s") in data.values]
-    trees, chains = _named(usable, "tree"), _named(usable, "chain")
+    trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
+    static = {m.name for m in data.methods if m.parents is not None}
     candidates: list[tuple[str, list[str], list[str], str]] = []
     sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
     for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized}):
         right = [n for n in sized if sizes[n] <= size]
         candidates.append((f"{size} nodes", [n for n in trees if sizes[n] == size], right, "steps"))
-    static_trees = [m.name for m in usable if m.group == "tree" and m.parents is not None]
-    static_chains = [m.name for m in usable if m.group == "chain" and m.parents is not None]
+    static_trees = [n for n in trees if n in static]
+    static_chains = [n for n in chains if n in static]
     for depth in sorted({depths[n] for n in static_trees} & {depths[n] for n in static_chains}):
         name = f"{depth} draft pass{'es' * (depth > 1)}"
         left = [n for n in static_trees if depths[n] == depth]
         right = [n for n in static_chains if depths[n] == depth]
         candidates.append((name, left, right, "steps"))
-    candidates.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
+    candidates.append(("time", trees, chains + assisted, "decode_s"))
     rows = []
     for name, left, right, cost in candidates:
         duel = compare(data, ("tree", left), ("chain", right), cost)
@@ -105,7 +105,3 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
             measure = "tokens per step" if cost == "steps" else "tokens per second"
             rows.append(Budget(data.sampling, name, measure, duel))
     return rows
-
-
-def _named(methods: list[Method], group: str) -> list[str]:
-    return [m.name for m in methods if m.group == group]

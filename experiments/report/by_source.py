@@ -1,20 +1,16 @@
 """Acceptance by source, depth and rank, for trees that several sources draft together."""
 
-from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.loading import RunRecords, node_at
 from treespec.experiments.records.rows import SOURCES_JOINED
-from treespec.experiments.report.acceptance import share_cell
+from treespec.experiments.report.acceptance import LevelAcceptance, Levels, depth_column
 from treespec.experiments.report.statistics import bootstrap
-from treespec.experiments.report.table import Cell, Column, Finding, Table
-from treespec.search.intervals import Interval
+from treespec.experiments.report.table import Column, Finding, Table
 from treespec.tree import TreeShape
 
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
@@ -30,18 +26,15 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class SourceLevel:
-    """Acceptance of the children of one source at one depth.
+@dataclass(frozen=True, kw_only=True)
+class SourceLevel(LevelAcceptance):
+    """Acceptance of the children of one source at one depth; a try reached a node that has such children.
 
     Args:
         sampling: name of the setting.
         method: name of the method.
         source: the source that drafted the children, possibly together with others.
         depth: depth of the children, from 1.
-        tries: number of steps whose path reached a node one level above that has children of the source.
-        share: share of the tries that accepted one of these children.
-        by_rank: shares of the tries that accepted the first, second, ... child of the node.
         drafted: number of children of the source at this depth over all steps, reached or not.
     """
 
@@ -49,9 +42,6 @@ class SourceLevel:
     method: str
     source: str
     depth: int
-    tries: int
-    share: Interval
-    by_rank: tuple[float, ...]
     drafted: int
 
 
@@ -73,15 +63,15 @@ def source_finding(levels: list[SourceLevel]) -> Finding | None:
     """One table per sampling setting: a row for each source of a method, a column for each depth."""
     tables = []
     for sampling in dict.fromkeys(level.sampling for level in levels):
-        rows: dict[tuple[str, str], dict[int, SourceLevel]] = {}
+        rows: dict[tuple[str, str], dict[int, LevelAcceptance]] = {}
         for level in levels:
             if level.sampling == sampling:
                 rows.setdefault((level.method, level.source), {})[level.depth] = level
         deepest = max(depth for row in rows.values() for depth in row)
         columns = [
-            Column[_Row]("method", lambda row: row[0][0], left=True),
-            Column[_Row]("source", lambda row: row[0][1], left=True),
-            *map(_column, range(1, deepest + 1)),
+            Column[Levels]("method", lambda row: row[0][0], left=True),
+            Column[Levels]("source", lambda row: row[0][1], left=True),
+            *map(depth_column, range(1, deepest + 1)),
         ]
         tables.append(Table(sampling, columns, list(rows.items()), colour=lambda row: "tree"))
     return Finding("Acceptance by source, depth and rank", tables, (NOTE,)) if tables else None
@@ -104,73 +94,51 @@ def source_data(levels: list[SourceLevel], sampling: str) -> list[dict[str, obje
     ]
 
 
-_Row = tuple[tuple[str, str], dict[int, SourceLevel]]
-
-
-def _column(depth: int) -> Column[_Row]:
-    def write(row: _Row) -> Cell:
-        level = row[1].get(depth)
-        if level is None:
-            return Cell("")
-        return share_cell(level.tries, level.share, level.by_rank)
-
-    return Column(f"depth {depth}", write)
-
-
-@dataclass(frozen=True)
-class _Child:
-    """A drafted node of one step."""
-
-    source: str
-    depth: int
-    rank: int
-    parent_accepted: bool
-    accepted: bool
-
-
 def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel]:
-    tried: dict[tuple[str, int], Counter[int]] = {}
-    kept: dict[tuple[str, int], Counter[int]] = {}
-    ranks: dict[tuple[str, int], Counter[int]] = {}
-    drafted: Counter[tuple[str, int]] = Counter()
-    prompts: dict[int, None] = {}
-    for prompt, children in _steps(run, sampling, method):
-        prompts[prompt] = None
-        for child in children:
-            drafted[child.source, child.depth] += 1
-        for key in {(c.source, c.depth) for c in children if c.parent_accepted}:
-            tried.setdefault(key, Counter())[prompt] += 1
-        for child in children:
-            if child.accepted:
-                key = child.source, child.depth
-                kept.setdefault(key, Counter())[prompt] += 1
-                ranks.setdefault(key, Counter())[child.rank] += 1
+    tried, kept, ranks = (defaultdict[tuple[str, int], Counter[int]](Counter) for _ in range(3))
+    drafted = Counter[tuple[str, int]]()
+    prompts = set[int]()
+    for prompt, shape, path, children in _steps(run, sampling, method):
+        prompts.add(prompt)
+        drafted.update((source, shape.depths[node]) for node, source in children)
+        reached = [child for child in children if shape.parents[child[0]] in path]
+        for key in {(source, shape.depths[node]) for node, source in reached}:
+            tried[key][prompt] += 1
+        for node, source in reached:
+            if node in path:
+                kept[source, shape.depths[node]][prompt] += 1
+                ranks[source, shape.depths[node]][shape.ranks[node]] += 1
     if not drafted:
         return
     order = sorted(prompts)
-    columns: dict[Hashable, NDArray[np.int64]] = {}
-    for key in drafted:
-        for column, counts in (("tried", tried), ("kept", kept)):
-            by_prompt = counts.get(key, Counter())
-            columns[column, key] = np.array([by_prompt[prompt] for prompt in order])
-    files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
-    totals = bootstrap(columns, files=files)
+    columns = {
+        (column, key): [counts[key][prompt] for prompt in order]
+        for key in drafted
+        for column, counts in (("tried", tried), ("kept", kept))
+    }
+    totals = bootstrap(columns, files=run.files_of(order))
     for key in sorted(drafted):
-        hits, tries = ranks.get(key, Counter()), sum(tried.get(key, Counter()).values())
-        rank_count = max(hits, default=-1) + 1
+        hits, tries = ranks[key], tried[key].total()
         yield SourceLevel(
-            sampling,
-            method,
-            *key,
-            tries,
-            totals.ratio([("kept", key)], [("tried", key)]),
-            tuple(hits[rank] / tries for rank in range(rank_count)),
-            drafted[key],
+            tries=tries,
+            share=totals.ratio([("kept", key)], [("tried", key)]),
+            by_rank=tuple(hits[rank] / tries for rank in range(max(hits, default=-1) + 1)),
+            sampling=sampling,
+            method=method,
+            source=key[0],
+            depth=key[1],
+            drafted=drafted[key],
         )
 
 
-def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, list[_Child]]]:
-    """For each step whose tree has several sources: its prompt, and its drafted nodes once per source."""
+def _steps(
+    run: RunRecords, sampling: str, method: str
+) -> Iterator[tuple[int, TreeShape, set[int], list[tuple[int, str]]]]:
+    """The steps whose trees have several sources.
+
+    Yields:
+        Prompt, tree, accepted nodes, and each drafted node once per source.
+    """
     import polars as pl
 
     rows = run.steps.filter(
@@ -182,28 +150,12 @@ def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, l
     ):
         try:
             shape = TreeShape(tuple(parents or ()))
-            path = {0}
-            node = 0
-            for rank in path_ranks:
-                node = shape.children[node][rank]
-                path.add(node)
+            path = set(shape.path(node_at(shape, path_ranks)))
             names = [origin.split(SOURCES_JOINED) for origin in origins]
-            drafted = [(node, source) for node in range(1, shape.size) for source in names[node]]
+            children = [(node, source) for node in range(1, shape.size) for source in names[node]]
         except (TreespecError, IndexError):
             raise RunFolderError(
                 f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree of several "
                 "sources, or an accepted path that does not fit its tree: start over with --fresh"
             ) from None
-        yield (
-            prompt,
-            [
-                _Child(
-                    source,
-                    shape.depths[node],
-                    shape.ranks[node],
-                    shape.parents[node] in path,
-                    node in path,
-                )
-                for node, source in drafted
-            ],
-        )
+        yield prompt, shape, path, children

@@ -167,9 +167,10 @@ def drift_caution(run: RunRecords) -> str | None:
         return None
     word = "more" if trend.change > 0 else "less"
     percent = f"{100 * abs(trend.change):.0f} %"
+    p = "< 0.001" if trend.p < 0.001 else f"= {trend.p:.3f}"
     return (
         f"Caution: the machine drifted: the same steps took {percent} {word} time at the end of the run "
-        f"than at its beginning (p {_p(trend.p)}, {trend.units} units). Methods took turns in random "
+        f"than at its beginning (p {p}, {trend.units} units). Methods took turns in random "
         "order, so ratios are fair; tokens per second mix different states of the machine."
     )
 
@@ -294,7 +295,3 @@ def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:
         return Drift(exp(slope) - 1, 0.0 if abs(slope) > 1e-9 else 1.0, units)
     p = 2 * float(stdtr(degrees, -abs(slope) / standard_error))
     return Drift(exp(slope) - 1, p, units) if isfinite(p) else None
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -65,5 +65,5 @@ def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
         "parents": method.parents,
         "lossless": method.lossless,
     }
-    numbers = {field.name: getattr(row, field.name) for field in fields(row)}
-    return described | {name: value for name, value in numbers.items() if name != "method"}
+    names = [field.name for field in fields(row) if field.name != "method"]
+    return described | {name: getattr(row, name) for name in names}

@@ -12,7 +12,7 @@ from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.results import model_size, tuning_prompts
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
-from treespec.experiments.report.table import NONE, Column, Finding, Table
+from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 
 __all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
 
@@ -181,24 +181,26 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
     if used := tuning_prompts(tuned["table"]):
         title += f" (tuned on {used} prompt{'s' * (used > 1)})"
     columns = [
-        Column[Mapping]("length", lambda entry: str(entry["length"])),
-        Column[Mapping]("threshold", lambda entry: f"{entry['threshold']:g}"),
+        keyed("length", "length"),
+        keyed("threshold", "threshold", "g"),
     ]
     if tuned["table"]:
         columns += [
-            Column("tokens per second", lambda entry: f"{entry['tokens_per_second']:.1f}"),
+            keyed("tokens per second", "tokens_per_second", ".1f"),
             Column("prompts", lambda entry: str(entry.get("prompts", NONE))),
-            Column("", lambda entry: "chosen" * _is_chosen(entry, chosen), left=True),
+            Column(
+                "",
+                lambda entry: (
+                    "chosen" * all(entry[k] == chosen[k] for k in ("length", "threshold"))
+                ),
+                left=True,
+            ),
         ]
         return Table(subject, columns, tuned["table"], title=title)
     failed = tuned.get("errors") or []
-    columns.append(Column("error", lambda entry: str(entry["error"]), left=True))
+    columns.append(keyed("error", "error", left=True))
     said = "Every candidate failed." if failed else "There was nothing to tune."
     return Table(subject, columns, failed, title=title, said=said)
-
-
-def _is_chosen(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
-    return all(entry[key] == chosen[key] for key in ("length", "threshold"))
 
 
 def errors(run: RunRecords) -> Finding | None:
@@ -206,12 +208,8 @@ def errors(run: RunRecords) -> Finding | None:
     alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
     failed = run.prompts.with_columns(pl.coalesce("error", alone))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
-
-    def column(head: str, name: str) -> Column[dict[str, Any]]:
-        return Column(head, lambda row: str(row[name]), left=True)
-
     columns = [
-        column(name.partition("_")[0], name)
+        keyed(name.partition("_")[0], name, left=True)
         for name in ("method", "sampling", "prompt_id", "error")
     ]
     table = Table("", columns, rows[:MOST_ROWS], said=f"{len(rows)} in all.")

@@ -1,11 +1,10 @@
 """Compare two runs: the same methods on the same prompts, with the paired bootstrap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 from pydantic import ValidationError
 from rich.console import Console
@@ -114,13 +113,12 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         if not all(present):
             only[present.index(True)].append(label)
             continue
-        rows = _rows(a, cell), _rows(b, cell)
-        left, right = _paired(*rows, key)
-        if len(left):
-            files = _files(a, left, key) or _files(b, right, key)
-            methods.append(_method(cell, left, right, key, shortest, files))
+        left, right = (run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b))
+        paired = _paired(left, right, key)
+        if len(paired[0]):
+            methods.append(_method((a, b), cell, paired, key, shortest))
         else:
-            not_compared.append(f"{label}: {_why_not(*rows, key)}")
+            not_compared.append(f"{label}: {_why_not(left, right, key)}")
     if not methods:
         example = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
@@ -139,29 +137,26 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         config=tuple(_config(a, b)),
         trees=tuple(differences(*_trees(a, b))),
         versions=tuple(differences(_versions(a), _versions(b))),
-        hardware=tuple(differences(_hardware(a), _hardware(b))),
+        hardware=tuple(differences(a.manifest["hardware"], b.manifest["hardware"])),
         unfinished=tuple(str(run.folder) for run in (a, b) if not run.finished),
     )
 
 
-def _unequal(a: RunRecords, b: RunRecords, key: str) -> list[str]:
+def _unequal(a: RunRecords, b: RunRecords, key: str) -> Iterator[str]:
     """Reasons why texts of these runs cannot be equal, whatever the methods do."""
-    reasons = []
     targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
     lengths, seeds = (
         [run.manifest["config"].get(name) for run in (a, b)] for name in ("max_new_tokens", "seed")
     )
     if lengths[0] != lengths[1]:
-        reasons.append(
+        yield (
             f"texts end after {lengths[0]} tokens in A and after {lengths[1]} in B: only texts that end "
             "before can be equal"
         )
     if targets[0] != targets[1]:
-        reasons.append(
-            f"the targets are different models ({targets[0]} and {targets[1]}): their texts are different"
-        )
+        yield f"the targets are different models ({targets[0]} and {targets[1]}): their texts are different"
     if seeds[0] != seeds[1] and any(s.get("temperature") for s in a.manifest["samplings"]):
-        reasons.append(
+        yield (
             f"the seeds are different ({seeds[0]} and {seeds[1]}): above temperature 0 texts are drawn anew"
         )
     if key == "prompt_id":
@@ -170,13 +165,11 @@ def _unequal(a: RunRecords, b: RunRecords, key: str) -> list[str]:
             for run in (a, b)
         ]
         shared = sizes[0].join(sizes[1], on=key)
-        changed = shared.filter(pl.col("tokens") != pl.col("tokens_right")).height
-        if changed:
-            reasons.append(
+        if changed := shared.filter(pl.col("tokens") != pl.col("tokens_right")).height:
+            yield (
                 f"{changed} of {shared.height} prompts with the same id have different numbers of tokens "
                 "in A and B: they are different prompts, and their texts cannot be equal"
             )
-    return reasons
 
 
 def _config(a: RunRecords, b: RunRecords) -> list[str]:
@@ -204,28 +197,21 @@ def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return named
 
 
-def _in_words(parents: Sequence[int]) -> str:
-    """Describe a tree by its size and the sizes of its levels."""
-    shape = TreeShape(tuple(parents))
-    levels = "+".join(str(shape.depths.count(depth + 1)) for depth in range(shape.depth))
-    return f"{shape.size - 1} draft tokens, by depth {levels}"
+def _in_words(method: Mapping[str, Any]) -> dict[str, Any]:
+    """A method with the size of its tree and the sizes of its levels in place of the parents."""
+    shape = TreeShape(tuple(method["parents"]))
+    words = f"{shape.size - 1} draft tokens, by depth {'+'.join(map(str, shape.level_sizes[1:]))}"
+    return {"tree": words} | {key: value for key, value in method.items() if key != "parents"}
 
 
 def _trees_in_words(
     left: dict[str, Any], right: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two methods of the same name, with their trees in words if the words differ."""
-    trees = left.get("parents"), right.get("parents")
-    if trees[0] is None or trees[1] is None or trees[0] == trees[1]:
+    if left.get("parents") is None or right.get("parents") is None:
         return left, right
-    left_words, right_words = _in_words(trees[0]), _in_words(trees[1])
-    if left_words == right_words:
-        return left, right
-
-    def described(method: dict[str, Any], words: str) -> dict[str, Any]:
-        return {"tree": words} | {key: value for key, value in method.items() if key != "parents"}
-
-    return described(left, left_words), described(right, right_words)
+    in_words = _in_words(left), _in_words(right)
+    return (left, right) if in_words[0]["tree"] == in_words[1]["tree"] else in_words
 
 
 def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -243,10 +229,6 @@ def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]
         in_a, in_b = methods[0][name], methods[1][name]
         left[name], right[name] = _trees_in_words(drafted(in_a, in_b), drafted(in_b, in_a))
     return left, right
-
-
-def _rows(run: RunRecords, cell: tuple[str, str]) -> pl.DataFrame:
-    return run.prompts.filter(pl.col("sampling") == cell[0], pl.col("method") == cell[1])
 
 
 def _paired(left: pl.DataFrame, right: pl.DataFrame, key: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -281,70 +263,53 @@ def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
 
 
 def _method(
+    runs: tuple[RunRecords, RunRecords],
     cell: tuple[str, str],
-    left: pl.DataFrame,
-    right: pl.DataFrame,
+    rows: tuple[pl.DataFrame, pl.DataFrame],
     key: str,
     shortest: int | None,
-    files: Mapping[Any, int] | None,
 ) -> MethodDiff:
     """Compare the rows of one method on the same prompts.
 
     Args:
+        runs: both runs.
         cell: sampling setting and method.
-        left: rows of the first run.
-        right: rows of the second run.
+        rows: rows of the method in each run.
         key: column that pairs prompts.
         shortest: the smaller limit on new tokens, if the limits of the runs differ.
-        files: file that each prompt is an excerpt of, by `key`; None if the prompts are independent
-            samples.
     """
-    columns, keys = {}, list[Any]()
-    for side, rows in (("a", left), ("b", right)):
-        sums = (
-            rows.group_by(key)
-            .agg(pl.col("new_tokens").sum(), pl.col("decode_s").sum(), pl.col("steps").sum())
-            .sort(key)
-        )
-        keys = sums[key].to_list()
-        columns |= {
-            (side, name): sums[name].to_numpy().astype(np.float64)
-            for name in ("new_tokens", "decode_s", "steps")
-        }
-    totals = bootstrap(columns, files=None if files is None else [files[k] for k in keys])
+    summed = ("new_tokens", "decode_s", "steps")
+    sums = [
+        of_run.group_by(key).agg(pl.col(*summed).sum(), number=pl.col("prompt").first()).sort(key)
+        for of_run in rows
+    ]
+    columns = {
+        (side, name): of_run[name]
+        for side, of_run in zip("ab", sums, strict=True)
+        for name in summed
+    }
+    files = [run.files_of(of_run["number"]) for run, of_run in zip(runs, sums, strict=True)]
+    totals = bootstrap(columns, files=files[0] or files[1])
 
     def ratio(column: str) -> Interval:
         over = [("b", "new_tokens"), ("a", column)]
         return totals.ratio(over, [("b", column), ("a", "new_tokens")])
 
-    columns_of_text = key, "repeat", "tokens", "prompt_tokens"
-    texts = left.select(columns_of_text).join(
-        right.select(columns_of_text), on=[key, "repeat"], suffix="_b"
-    )
+    left, right = (of_run.select(key, "repeat", "tokens", "prompt_tokens") for of_run in rows)
+    texts = left.join(right, on=[key, "repeat"], suffix="_b")
     texts = texts.filter(pl.col("prompt_tokens") == pl.col("prompt_tokens_b"))
     if shortest is not None:
         longer = pl.max_horizontal(pl.col("tokens").list.len(), pl.col("tokens_b").list.len())
         texts = texts.filter(longer <= shortest)
-    same = sum(
-        x == y for x, y in zip(texts["tokens"].to_list(), texts["tokens_b"].to_list(), strict=True)
-    )
     return MethodDiff(
         sampling=cell[0],
         method=cell[1],
-        prompts=len(keys),
+        prompts=len(sums[0]),
         speed=ratio("decode_s"),
         tokens_per_step=ratio("steps"),
-        same_tokens=same,
+        same_tokens=int(texts["tokens"].eq(texts["tokens_b"]).sum()),
         texts=len(texts),
     )
-
-
-def _files(run: RunRecords, rows: pl.DataFrame, key: str) -> dict[Any, int] | None:
-    """The file that each prompt is an excerpt of, by the column that pairs prompts; None without files."""
-    if run.files is None:
-        return None
-    pairs = rows.select(pl.col(key).alias("key"), "prompt").unique().iter_rows()
-    return {name: run.files[prompt] for name, prompt in pairs}
 
 
 def _versions(run: RunRecords) -> dict[str, Any]:
@@ -352,21 +317,12 @@ def _versions(run: RunRecords) -> dict[str, Any]:
     return {key: run.manifest.get(key) for key in keys} | (run.manifest.get("versions") or {})
 
 
-def _hardware(run: RunRecords) -> dict[str, Any]:
-    return run.manifest.get("hardware") or {}
-
-
 def _decided(entry: MethodDiff) -> str:
-    ratio = entry.speed
     if entry.prompts < LEAST_PROMPTS:
         return f"fewer than {LEAST_PROMPTS} prompts"
-    if ratio.contains(1.0):
+    if entry.speed.contains(1.0):
         return "not decided"
-    return "B is faster" if ratio.estimate > 1 else "A is faster"
-
-
-def _same_text(entry: MethodDiff) -> str:
-    return f"{entry.same_tokens}/{entry.texts}" if entry.texts else NONE
+    return "B is faster" if entry.speed.estimate > 1 else "A is faster"
 
 
 COLUMNS = (
@@ -374,7 +330,10 @@ COLUMNS = (
     Column[MethodDiff]("prompts", lambda entry: str(entry.prompts)),
     Column[MethodDiff]("tok/s, B over A", lambda entry: interval(entry.speed)),
     Column[MethodDiff]("tok/step, B over A", lambda entry: interval(entry.tokens_per_step)),
-    Column[MethodDiff]("same text", _same_text),
+    Column[MethodDiff](
+        "same text",
+        lambda entry: f"{entry.same_tokens}/{entry.texts}" if entry.texts else NONE,
+    ),
     Column[MethodDiff]("", _decided, left=True),
 )
 
@@ -415,21 +374,17 @@ def print_diff(diff: RunDiff, console: Console) -> None:
     )
 
 
-def _warnings(diff: RunDiff) -> list[str]:
+def _warnings(diff: RunDiff) -> Iterator[str]:
     """Circumstances that can explain unexpected ratios."""
-    warnings = []
     if not diff.same_prompts:
-        warnings.append(
+        yield (
             "the runs measured different prompts, or tokenized them differently: prompts with the same id "
             "are compared, although their texts may differ"
         )
-    warnings += diff.unequal
-    warnings += [
-        f"{folder} is not finished: only its prompts so far are compared"
-        for folder in diff.unfinished
-    ]
+    yield from diff.unequal
+    for folder in diff.unfinished:
+        yield f"{folder} is not finished: only its prompts so far are compared"
     if diff.hardware:
-        warnings.append(f"the hardware differs: {'; '.join(diff.hardware)}")
+        yield f"the hardware differs: {'; '.join(diff.hardware)}"
     if diff.versions:
-        warnings.append(f"the versions differ: {'; '.join(diff.versions)}")
-    return warnings
+        yield f"the versions differ: {'; '.join(diff.versions)}"

@@ -76,10 +76,8 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     )
     if not len(rows):
         return Equality()
-    kinds = {m.kind for m in run.methods}
-    reference_kind = next((kind for kind in PLAIN_KINDS if kind in kinds), None)
-    reference_name = next((m.name for m in run.methods if m.kind == reference_kind), None)
-    if method == reference_name:
+    references = (m.name for kind in PLAIN_KINDS for m in run.methods if m.kind == kind)
+    if method == next(references, None):
         return Equality(reference=True)
     limit = near_tie_margin(run)
     diverged: dict[int, Divergence] = {}

@@ -83,8 +83,11 @@ def explanations(data: Measurements) -> list[Explanation]:
     totals, known = _totals(data), _explicable(data)
     explained = []
     if data.baseline is not None:
-        ours = [name for name in data.named("chain", "tree", lossless=False) if name in known]
-        explained += [_explain(totals, name, data.baseline) for name in ours]
+        explained += [
+            _explain(totals, name, data.baseline)
+            for name in data.named("chain", "tree", lossless=False)
+            if name in known
+        ]
     tree, chain = (
         data.fastest([name for name in data.named(group) if name in known])
         for group in ("tree", "chain")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +22,6 @@ from treespec.search.intervals import Interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 __all__ = ["FILLS", "ROW_INCHES", "WIDTH", "MethodAxis", "lanes", "legend", "panels", "reach"]
 
@@ -164,13 +164,9 @@ def legend(axes: "Axes", groups: Sequence[str], summaries: Sequence[SamplingSumm
     if not rows:
         return
     columns = max(map(len, rows))
-
-    def blank() -> "Line2D":
-        return Line2D([], [], linestyle="none", label=" ")
-
-    padded = [[*row, *(blank() for _ in range(columns - len(row)))] for row in rows]
+    blank = Line2D([], [], linestyle="none", label=" ")
     axes.legend(
-        handles=[handle for column in zip(*padded, strict=True) for handle in column],
+        handles=[*chain.from_iterable(zip_longest(*rows, fillvalue=blank))],
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=columns,

@@ -72,8 +72,7 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     paths = {}
     with drawing():
         for name, spec in DRAWINGS.items():
-            figure = spec.draw(run)
-            if figure is not None:
+            if (figure := spec.draw(run)) is not None:
                 paths[name] = save(figure, folder, name, keep)
     return paths
 

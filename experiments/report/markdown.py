@@ -14,7 +14,7 @@ def markdown(table: Table) -> str:
         ["---" if column.left else "---:" for column in table.columns],
     ]
     for item, cells in zip(table.items, table.rows, strict=True):
-        name, *values = (_escape(str(cell)) for cell in cells)
+        name, *values = (str(cell).replace("|", "\\|").replace("*", "\\*") for cell in cells)
         lines.append([f"**{name}**" if table.tone(item) == "best" else name, *values])
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"**{table.full_title}**\n\n{text}" if table.full_title else text
@@ -28,10 +28,6 @@ def finding_markdown(finding: Finding) -> str:
     tables = (
         replace(t, subject="") if t.full_title == finding.title else t for t in finding.tables
     )
-    conclusions = [text for table in finding.tables if (text := table.said)]
+    conclusions = [table.said for table in finding.tables if table.said]
     notes = "\n".join(f"- {text}" for text in (*conclusions, *finding.remarks, *finding.notes))
     return "\n\n".join([f"## {finding.title}", *map(markdown, tables), notes]).rstrip()
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")

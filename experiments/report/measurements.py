@@ -181,7 +181,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         twin=twin,
         no_twin=_no_twin(run) if twin is None else None,
         totals_because=_no_turns(run),
-        files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
+        files=run.files_of(sorted(common)),
     )
     if not common:
         return data
@@ -195,9 +195,12 @@ def _beside(
 ) -> tuple[str, str] | None:
     """The twin that took turns with the method it copies, and that method."""
     names = {m.name for m in methods}
-    pairs = [(twin, run.twins[twin]) for twin in twins if run.twins[twin] in names]
-    in_one_group = (pair for pair in pairs if len({run.group_of(name) for name in pair}) == 1)
-    return next(in_one_group, None)
+    beside = (
+        (twin, name)
+        for twin, name in run.twins.items()
+        if twin in twins and name in names and run.group_of(twin) == run.group_of(name)
+    )
+    return next(beside, None)
 
 
 def _no_turns(run: RunRecords) -> str | None:
@@ -262,8 +265,7 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         for column in STAGED:
             if (name, column) in values:
                 values[name, column] = adjusted.stages[column][i]
-    remarks = [line for line in (group_remark, adjusted.remark(names)) if line is not None]
-    remark = " ".join(remarks) or None
+    remark = " ".join(filter(None, (group_remark, adjusted.remark(names)))) or None
     return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
 
 

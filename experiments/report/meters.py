@@ -84,11 +84,10 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
         largest = {c: finished[c].max() for c in MEMORIES}
         known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
         sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
-        files = None if run.files is None else [run.files[prompt] for prompt in sums["prompt"]]
         columns = {c: sums[c] for c in ("new_tokens", *known)}
-        totals = bootstrap(columns, files=files) if known else None
+        totals = bootstrap(columns, files=run.files_of(sums["prompt"])) if known else None
         energy = {c: totals.ratio([c], ["new_tokens"]) for c in known} if totals else {}
-        memory = {c: int(value) for c, value in largest.items() if isinstance(value, int)}
+        memory = {c: value for c, value in largest.items() if isinstance(value, int)}
         entries.append(Metered(m.name, m.group, memory, energy))
     return entries
 
@@ -107,10 +106,10 @@ def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
 
 def _table(sampling: str, entries: Sequence[Metered]) -> Table:
     def memory(column: str) -> Column[Metered]:
-        def write(entry: Metered) -> str:
-            return f"{entry.bytes[column] / MIB:.1f}" if column in entry.bytes else NONE
-
-        return Column(HEADS[column], write)
+        return Column(
+            HEADS[column],
+            lambda entry: f"{entry.bytes[column] / MIB:.1f}" if column in entry.bytes else NONE,
+        )
 
     def energy(column: str) -> Column[Metered]:
         return Column(HEADS[column], lambda entry: interval(entry.joules_per_token.get(column)))

@@ -1,6 +1,5 @@
 """The report of a run: a self-contained HTML file, and the figures as separate files."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from markupsafe import Markup
@@ -33,10 +32,14 @@ def write_report(run: Run) -> Path:
         RunFolderError: if kept trees or ranks of steps are inconsistent.
     """
     files = OwnFiles.opened(run.folder, RUN)
+
+    def keep(path: Path, content: bytes) -> Path:
+        return files.write(path.relative_to(run.folder).as_posix(), content)
+
     trees, steps = drawn_trees(run, run.acceptance), stepper_section(run)
     figures = {
         name: Markup(inline_svg(path))
-        for name, path in draw_figures(run, run.folder / "figures", _keeper(files)).items()
+        for name, path in draw_figures(run, run.folder / "figures", keep).items()
     }
     page = render(
         "report.html",
@@ -60,8 +63,3 @@ def write_report(run: Run) -> Path:
         config=details.config(run),
     )
     return files.write("report.html", page)
-
-
-def _keeper(files: OwnFiles) -> Callable[[Path, bytes], Path]:
-    """A writer for files of a run folder that also adds them to the folder's list of files."""
-    return lambda path, content: files.write(path.relative_to(files.path).as_posix(), content)

@@ -51,17 +51,11 @@ def predictions(
         RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
     """
     measured = _measured(run)
-    predicted: list[Prediction] = []
-    unpredicted: list[Unpredicted] = []
     if measured is None:
-        return predicted, unpredicted
-    for data in measurements.values():
-        for row in _of_setting(run, data, measured):
-            if isinstance(row, Prediction):
-                predicted.append(row)
-            else:
-                unpredicted.append(row)
-    return predicted, unpredicted
+        return [], []
+    rows = [row for data in measurements.values() for row in _of_setting(run, data, measured)]
+    predicted = [row for row in rows if isinstance(row, Prediction)]
+    return predicted, [row for row in rows if isinstance(row, Unpredicted)]
 
 
 def _measured(run: RunRecords) -> Measured | None:
@@ -82,74 +76,46 @@ def _of_setting(
     plain = next((method.name for method in ours if method.kind == "plain"), None)
     if plain is None or not data.prompts:
         return []
-    setting = _Setting(run.folder / "search", plain, data, measured)
-    rows = [setting.row(method) for method in ours]
+    rows = [_Case(run.folder / "search", plain, data, measured, method).row() for method in ours]
     any_tree = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
     return rows if any_tree else [row for row in rows if isinstance(row, Unpredicted)]
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """The predicted part of a `Prediction`; see there for the arguments."""
-
-    size: float
-    tokens: Interval
-    speedup: Interval
-    speed: float
-    sure: float | None = None
-    untimed: bool = False
-    timed_under: str | None = None
-
-
 @dataclass(frozen=True, eq=False)
-class _Setting:
-    """One sampling setting of a run.
+class _Case:
+    """One method of a run under one sampling setting.
 
     Args:
         searched: folder `search` of the run.
         plain: name of plain decoding by our loop.
         data: measurements of the run.
         measured: recordings and times from before the run.
+        method: the method.
     """
 
     searched: Path
     plain: str
     data: Measurements
     measured: Measured
+    method: Method
 
-    def row(self, method: Method) -> Prediction | Unpredicted:
-        """The prediction for a method beside its measurement, or the reason why there is none."""
-        name, sampling, totals = method.name, self.data.sampling, self.data.totals
+    def row(self) -> Prediction | Unpredicted:
+        """The prediction for the method beside its measurement, or the reason why there is none."""
         try:
-            expected = self._expected(method)
+            expected = self._expected()
         except NotMeasured:
             expected = NOT_TIMED
         if isinstance(expected, str):
-            return Unpredicted(name, sampling, expected)
-        return Prediction(
-            name,
-            sampling,
-            expected.size,
-            expected.tokens,
-            totals.ratio([(name, "emitted")], [(name, "steps")]),
-            expected.speedup,
-            totals.ratio(
-                [(name, "emitted"), (self.plain, "decode_s")],
-                [(name, "decode_s"), (self.plain, "emitted")],
-            ),
-            expected.speed,
-            self.measured.latency.disturbed,
-            expected.sure,
-            expected.untimed,
-            expected.timed_under,
-        )
+            return Unpredicted(self.method.name, self.data.sampling, expected)
+        return expected
 
-    def _expected(self, method: Method) -> _Expected | str:
-        """The prediction for a method, or the reason why there is none.
+    def _expected(self) -> Prediction | str:
+        """The prediction for the method, or the reason why there is none.
 
         Raises:
             NotMeasured: if a part of its step was not timed.
         """
+        method = self.method
         if method.kind == "plain":
             return self._static(TreeShape.chain(0), self._usual)
         if not method.by_pair:
@@ -162,7 +128,41 @@ class _Setting:
             if recorded_rule is not None:
                 return f"rule {rule}: what was recorded before the run is of rule {recorded_rule}"
             return self._static(shape, law)
-        return self._grown(method, law)
+        return self._grown(law)
+
+    def _prediction(
+        self,
+        law: str,
+        trace: Trace,
+        *,
+        size: float,
+        tokens: Interval,
+        speedup: Interval,
+        speed: float,
+        sure: float | None = None,
+        untimed: bool = False,
+    ) -> Prediction:
+        """A prediction from the trace and the times of a law, beside the measurement."""
+        name, totals, latency = self.method.name, self.data.totals, self.measured.latency
+        timed = self._timed(law)
+        timed_under = None if timed is None else latency.law_times(timed).sampling
+        return Prediction(
+            name,
+            self.data.sampling,
+            size,
+            tokens,
+            totals.ratio([(name, "emitted")], [(name, "steps")]),
+            speedup,
+            totals.ratio(
+                [(name, "emitted"), (self.plain, "decode_s")],
+                [(name, "decode_s"), (self.plain, "emitted")],
+            ),
+            speed,
+            latency.disturbed,
+            sure,
+            untimed,
+            None if timed_under == name_of(trace.sampling) else timed_under,
+        )
 
     @property
     def _usual(self) -> str:
@@ -176,34 +176,30 @@ class _Setting:
     def _plain_s(self) -> float:
         return self.measured.latency.plain_s(self.measured.prefix, law=self._timed(self._usual))
 
-    def _static(self, shape: TreeShape, law: str) -> _Expected | str:
+    def _static(self, shape: TreeShape, law: str) -> Prediction | str:
         """The prediction for a tree that is the same at every step."""
         trace = self.measured.trace(self.data.sampling, law, shape.is_chain)
         if trace is None:
             return NOT_RECORDED
-        if not _covered(shape, trace):
+        deepest = int(trace.about.get("beyond", 0)) + 1
+        if max(map(len, shape.children)) > trace.width or shape.depth > deepest:
             return TOO_LARGE
         step_s = self.measured.latency.step_s(shape, self.measured.prefix, law=self._timed(law))
         tokens = replay(trace, shape).interval()
-        return _Expected(
-            shape.size,
-            tokens,
-            tokens.scaled(self._plain_s / step_s),
-            tokens.estimate / step_s,
-            timed_under=self._timed_under(law, trace),
+        return self._prediction(
+            law,
+            trace,
+            size=shape.size,
+            tokens=tokens,
+            speedup=tokens.scaled(self._plain_s / step_s),
+            speed=tokens.estimate / step_s,
         )
 
-    def _timed_under(self, law: str, trace: Trace) -> str | None:
-        """The sampling setting under which steps of a law were timed, if it is not that of the trace."""
-        timed = self._timed(law)
-        setting = None if timed is None else self.measured.latency.law_times(timed).sampling
-        return None if setting in (None, name_of(trace.sampling)) else setting
-
-    def _grown(self, method: Method, law: str) -> _Expected | str:
+    def _grown(self, law: str) -> Prediction | str:
         """The prediction for a tree that grows: replays its own code and times each step."""
-        if method.growth is None:
+        if self.method.growth is None:
             return NOT_KEPT
-        growth = growth_of(method, self.searched)
+        growth, rule = growth_of(self.method, self.searched), self.method.rule
         trace = self.measured.trace(self.data.sampling, Law.DETERMINISTIC.value)
         if growth is None:
             return NOT_OURS
@@ -215,8 +211,8 @@ class _Setting:
                 return DRAWN
         elif trace is None or trace.draft_rows is None:
             return NOT_RECORDED
-        elif not by_member(method.rule[self.data.sampling]):
-            return f"rule {method.rule[self.data.sampling]}: no trace holds what it accepts of such trees"
+        elif not by_member(rule[self.data.sampling]):
+            return f"rule {rule[self.data.sampling]}: no trace holds what it accepts of such trees"
         try:
             replayed = replay_growth(trace, growth)
         except (InvalidTrace, InvalidGrowth) as error:
@@ -225,18 +221,13 @@ class _Setting:
             return self._static(TreeShape.chain(0), self._usual)
         parts = self.measured.latency.at(self.measured.prefix, self._timed(law))
         speed = replayed.speed(parts)
-        return _Expected(
-            replayed.nodes_per_step,
-            replayed.interval(),
-            speed.scaled(self._plain_s),
-            speed.estimate,
-            float(replayed.sure.mean()),
+        return self._prediction(
+            law,
+            trace,
+            size=replayed.nodes_per_step,
+            tokens=replayed.interval(),
+            speedup=speed.scaled(self._plain_s),
+            speed=speed.estimate,
+            sure=float(replayed.sure.mean()),
             untimed=parts.law_times.decide is None,
-            timed_under=self._timed_under(law, trace),
         )
-
-
-def _covered(shape: TreeShape, trace: Trace) -> bool:
-    """Whether the recorded trace is wide and deep enough for a shape."""
-    widest = max(map(len, shape.children))
-    return widest <= trace.width and shape.depth <= int(trace.about.get("beyond", 0)) + 1

@@ -1,5 +1,6 @@
 """Predictions of the search beside measurements of the run: static trees, growths and plain decoding."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -155,22 +156,24 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     Returns:
         None if the config has no method of shape `best`, or it did not finish.
     """
-    searched = [
-        m
+    prefixes = [
+        f"{m.get('name') or 'best'} for {data.sampling}"
         for m in run.manifest["config"].get("methods", ())
         if m.get("shape", {}).get("kind") == "best"
     ]
-    prefixes = [f"{m.get('name') or 'best'} for {data.sampling}" for m in searched]
     names = [m.name for m in data.methods if m.lossless]
     choices = [n for n in names if any(n == p or n.startswith(f"{p}: ") for p in prefixes)]
     if not choices or not data.prompts:
         return None
     fastest = max(names, key=data.rate)
     setting_index = [setting["name"] for setting in run.manifest["samplings"]].index(data.sampling)
-    advice = advice_kept(run.folder / "search", setting_index).get(choices[0], "")
-    over = speed_ratio(data.totals, choices[0], fastest)
-    fair = compare(data, ("what search chose", choices[:1]), ("the fastest", names))
-    return Choice(choices[0], fastest, over, fair, advice)
+    return Choice(
+        choices[0],
+        fastest,
+        over=speed_ratio(data.totals, choices[0], fastest),
+        fair=compare(data, ("what search chose", choices[:1]), ("the fastest", names)),
+        advice=advice_kept(run.folder / "search", setting_index).get(choices[0], ""),
+    )
 
 
 _Speed = partial(Column[Prediction], moves=1, part="speedup")
@@ -207,29 +210,24 @@ def prediction_finding(
     with_rows = dict.fromkeys(row.sampling for row in rows)
     for sampling in with_rows:
         trees = [row for row in rows if row.sampling == sampling]
-        missing = [entry for entry in unpredicted if entry.sampling == sampling]
-        said = _conclusion(trees, choices[sampling]) + _without(missing)
+        said = _conclusion(trees, choices[sampling]) + _without(unpredicted, sampling)
         title = f"predicted and measured, {sampling}"
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     disturbances = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
     remarks = [f"Caution, of the times before the run: {text}" for text in disturbances]
-    timed_elsewhere: dict[str, list[str]] = {}
-    for row in rows:
-        if row.timed_under:
-            methods = timed_elsewhere.setdefault(row.timed_under, [])
-            methods.append(f"{row.method} ({row.sampling})")
+    for setting in dict.fromkeys(row.timed_under for row in rows if row.timed_under):
+        timed = [f"{row.method} ({row.sampling})" for row in rows if row.timed_under == setting]
+        remarks.append(
+            f"Caution: some steps were timed under {setting}, where drawing and accepting children takes a "
+            f"different time: {', '.join(timed)}."
+        )
+    if untimed := dict.fromkeys(row.method for row in rows if row.untimed):
+        remarks.append(f"Caution: {DECIDING}: {', '.join(untimed)}.")
     remarks += [
-        f"Caution: some steps were timed under {setting}, where drawing and accepting children takes a "
-        f"different time: {', '.join(methods)}."
-        for setting, methods in timed_elsewhere.items()
+        f"{sampling}:{_without(unpredicted, sampling)}"
+        for sampling in dict.fromkeys(entry.sampling for entry in unpredicted)
+        if sampling not in with_rows
     ]
-    untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
-    if untimed:
-        remarks.append(f"Caution: {DECIDING}: {untimed}.")
-    for sampling in dict.fromkeys(entry.sampling for entry in unpredicted):
-        if sampling not in with_rows:
-            missing = [entry for entry in unpredicted if entry.sampling == sampling]
-            remarks.append(f"{sampling}:{_without(missing)}")
     if not tables and not remarks:
         return None
     notes = (
@@ -238,15 +236,14 @@ def prediction_finding(
     return Finding("Prediction and measurement", tables, notes, remarks)
 
 
-def _without(unpredicted: Sequence[Unpredicted]) -> str:
-    """A sentence on the methods without a prediction, by reason; empty if all have one."""
-    if not unpredicted:
-        return ""
-    methods: dict[str, list[str]] = {}
+def _without(unpredicted: Sequence[Unpredicted], sampling: str) -> str:
+    """A sentence on a setting's methods without a prediction, by reason; empty if all have one."""
+    methods = defaultdict[str, list[str]](list)
     for entry in unpredicted:
-        methods.setdefault(entry.reason, []).append(entry.method)
+        if entry.sampling == sampling:
+            methods[entry.reason].append(entry.method)
     listed = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in methods.items())
-    return f" Without a prediction: {listed}."
+    return f" Without a prediction: {listed}." if listed else ""
 
 
 def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
@@ -262,15 +259,12 @@ def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
     )
     if choice is None:
         return said
-    outcome = f"reached {_share(choice.over)} of the speed of the run's fastest ({choice.fastest})"
+    over = choice.over.text(in_sentence=True)
+    outcome = f"reached {over} of the speed of the run's fastest ({choice.fastest})"
     if choice.fair is not None:
         outcome += (
-            f", picked on the same prompts, and {_share(choice.fair.ratio)} of that of the fastest by the "
-            f"other half of the prompts ({choice.fair.right.label})"
+            f", picked on the same prompts, and {choice.fair.ratio.text(in_sentence=True)} of that of the "
+            f"fastest by the other half of the prompts ({choice.fair.right.label})"
         )
     advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
     return f"{said} What search chose ({choice.method}) {outcome}.{advice}"
-
-
-def _share(ratio: Interval) -> str:
-    return ratio.text(in_sentence=True)

@@ -1,6 +1,6 @@
 """Speedups prompt by prompt: prompts are the sampling unit, and a mean hides how they differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,10 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
     axes.axhline(
         1.0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label=_label(shown.baseline)
     )
-    if len(ratios) == 2:
+    title, order_by = sampling, f"speedup of the {next(iter(ratios))}"
+    if shown.trees_ahead is not None:
+        title += f": the tree is faster on {shown.trees_ahead} of {len(order)} prompts"
+        order_by = "speed of tree over chain"
         chain, tree = ratios["chain"], ratios["tree"]
         colours = [
             GROUP_COLOURS[shown.groups["tree" if ahead else "chain"]] for ahead in tree > chain
@@ -127,8 +130,8 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
             markersize=size,
             label=_label(shown.methods[family]),
         )
-    axes.set_title(_title(sampling, shown), loc="left", fontsize=10.5)
-    axes.set_xlabel(_order_in_words(shown))
+    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.set_xlabel(f"prompts, by {order_by}")
     axes.set_ylabel("speedup")
     axes.set_xlim(0.3, len(order) + 0.7)
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
@@ -146,18 +149,3 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
 
 def _label(name: str) -> str:
     return wrapped(name, NAME, SMALL)
-
-
-def _title(sampling: str, shown: PromptSpeedups) -> str:
-    if shown.trees_ahead is None:
-        return sampling
-    return f"{sampling}: the tree is faster on {shown.trees_ahead} of {len(shown.order)} prompts"
-
-
-def _order_in_words(shown: PromptSpeedups) -> str:
-    families: Sequence[str] = tuple(shown.ratios)
-    return (
-        "prompts, by speed of tree over chain"
-        if len(families) == 2
-        else f"prompts, by speedup of the {families[0]}"
-    )

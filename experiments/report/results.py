@@ -1,6 +1,6 @@
 """The result table of a run: its columns, its caption, and the footnotes needed to read it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from treespec.experiments.records.loading import RunRecords
@@ -10,7 +10,7 @@ from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
 
 __all__ = [
-    "compact_table",
+    "COMPACT_COLUMNS",
     "footnotes",
     "hardware_line",
     "label",
@@ -30,32 +30,23 @@ PREFILL_NOTE = (
 
 def label(row: MethodSummary) -> str:
     """The name of the method, with marks for lossy rules, failures and the fastest methods."""
-    named = row.method.lossless or "lossy" in row.method.name
-    lossy = "" if named else " (lossy)"
+    lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
     return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
 
 
 def _stage(stage: str) -> Column[MethodSummary]:
-    def write(row: MethodSummary) -> str:
-        return NONE if row.stage_ms is None else f"{row.stage_ms[stage]:.1f}"
-
-    return Column(f"{stage}\nms", write, f"{stage}, ms/step", moves=1, part="time of a step")
-
-
-def _tokens_per_step(row: MethodSummary) -> Cell:
-    value = row.tokens_per_step
-    return Cell(value.plus_minus(), value=value)
-
-
-def _tokens_per_second(row: MethodSummary) -> Cell:
-    value = row.tokens_per_second
-    return Cell(f"{value.estimate:.1f}", value=value)
+    return Column(
+        f"{stage}\nms",
+        lambda row: NONE if row.stage_ms is None else f"{row.stage_ms[stage]:.1f}",
+        f"{stage}, ms/step",
+        moves=1,
+        part="time of a step",
+    )
 
 
 def _half_width(row: MethodSummary) -> str:
-    value = row.speedup
-    return NONE if value is None or not value.has_width else f"{value.half_width:.2f}"
+    return f"{row.speedup.half_width:.2f}" if row.speedup and row.speedup.has_width else NONE
 
 
 def _equal(row: MethodSummary) -> str:
@@ -74,11 +65,21 @@ EQUAL = Column[MethodSummary]("equal", _equal, "equal to plain", moves=4)
 
 COLUMNS = (
     METHOD,
-    Column[MethodSummary]("tok/step", _tokens_per_step, "tokens per step", moves=6),
+    Column[MethodSummary](
+        "tok/step",
+        lambda row: Cell(row.tokens_per_step.plus_minus(), value=row.tokens_per_step),
+        "tokens per step",
+        moves=6,
+    ),
     Column[MethodSummary](
         "acc", lambda row: f"{row.accepted_per_step:.2f}", "accepted per step", moves=3
     ),
-    Column[MethodSummary]("tok/s", _tokens_per_second, "tokens per second", moves=5),
+    Column[MethodSummary](
+        "tok/s",
+        lambda row: Cell(f"{row.tokens_per_second.estimate:.1f}", value=row.tokens_per_second),
+        "tokens per second",
+        moves=5,
+    ),
     SPEEDUP,
     Column[MethodSummary]("±", _half_width, "half-width of that"),
     *map(_stage, STAGES),
@@ -97,6 +98,7 @@ COMPACT_COLUMNS = (
     Column[MethodSummary]("tokens per second", lambda row: f"{row.tokens_per_second.estimate:.1f}"),
     SPEEDUP,
 )
+"""Few columns, for notebooks."""
 
 
 def result_table(
@@ -125,15 +127,11 @@ def metric_names(summary: SamplingSummary) -> list[str]:
 
 
 def _metric(name: str) -> Column[MethodSummary]:
-    def write(row: MethodSummary) -> str:
-        return NONE if name not in row.metrics else f"{row.metrics[name].estimate:.3g}"
-
-    return Column(name, write, moves=2)
-
-
-def compact_table(summary: SamplingSummary) -> Table:
-    """The result table with few columns, for notebooks."""
-    return result_table(summary, COMPACT_COLUMNS)
+    return Column(
+        name,
+        lambda row: NONE if name not in row.metrics else f"{row.metrics[name].estimate:.3g}",
+        moves=2,
+    )
 
 
 def speedup_finding(summaries: Sequence[SamplingSummary]) -> Finding | None:
@@ -185,16 +183,14 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         "of a text; replay and search count emitted tokens (docs/guide.md, Tokens per step). acc: "
         "tok/step minus 1."
     )
-    widths = [
-        r.speedup.half_width for s in summaries for r in s.rows if r.speedup and r.speedup.bounded
-    ]
-    moving = [width for width in widths if width > 0]
-    if moving:
+    speedups = [row.speedup for s in summaries for row in s.rows if row.speedup]
+    widths = [s.half_width for s in speedups if s.bounded and s.half_width > 0]
+    if widths:
         notes.append(
             f"Intervals: 95 %, paired bootstrap over prompts; half-widths of the speedups "
-            f"(column ±) {min(moving):.2f} to {max(moving):.2f}. Speeds exclude the prefill."
+            f"(column ±) {min(widths):.2f} to {max(widths):.2f}. Speeds exclude the prefill."
         )
-    elif not any(r.speedup for s in summaries for r in s.rows):
+    elif not speedups:
         notes.append(
             "Speeds exclude the prefill. There is no plain decoding and therefore no speedup: add "
             "{kind: generate} and {kind: plain} to the methods."
@@ -250,44 +246,38 @@ def _baselines(summary: SamplingSummary) -> str:
     return f"{summary.sampling}: speedup is over {summary.baseline}, the faster of {' and '.join(speeds)}."
 
 
-def _warmup_and_repeats(run: RunRecords) -> list[str]:
+def _warmup_and_repeats(run: RunRecords) -> Iterator[str]:
     """Sentences on unmeasured warm-up prompts, and on repeats of each prompt."""
     warmup = run.manifest.get("warmup") or {}
     prompts, repeats = warmup.get("prompts"), run.manifest["config"].get("repeats") or 1
-    notes = []
     if prompts:
-        notes.append(
+        yield (
             f"Warm-up: {prompts} prompt{'s' * (prompts > 1)} by every method, {warmup['seconds']:.0f} s, "
             "not measured."
         )
     if repeats > 1:
-        notes.append(
+        yield (
             f"Each prompt was run {repeats} times, with other seeds; its repeats are added up and count as "
             "one sample."
         )
-    return notes
 
 
-def _divergences(run: RunRecords, summary: SamplingSummary) -> list[str]:
+def _divergences(run: RunRecords, summary: SamplingSummary) -> Iterator[str]:
     """Sentences on greedy outputs that differ from plain decoding, through rounding or through a bug."""
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
     bugs = [row for row in compared if row.equality.bugs]
     limit = f"{near_tie_margin(run):.2g} in {run.target_dtype}"
-    notes = []
     if rounding:
         rest = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
         gap = _gap(d for row in rounding for d in row.equality.rounding)
-        notes.append(
-            f"{summary.sampling}: {_counts(rounding)}{rest}. {gap}: rounding (at most {limit})."
-        )
+        yield f"{summary.sampling}: {_counts(rounding)}{rest}. {gap}: rounding (at most {limit})."
     if bugs:
         gap = _gap(d for row in bugs for d in row.equality.bugs)
-        notes.append(
+        yield (
             f"{summary.sampling}: ! {_counts(bugs)}. {gap}: more than rounding explains (at most {limit}), "
             "a bug."
         )
-    return notes
 
 
 def _gap(divergences: Iterable[Divergence]) -> str:
@@ -301,9 +291,8 @@ def _gap(divergences: Iterable[Divergence]) -> str:
     return f"Where they part, {gap}{f', or {length}' * (None in margins)}"
 
 
-def _tuning(run: RunRecords) -> list[str]:
+def _tuning(run: RunRecords) -> Iterator[str]:
     """The settings to which assisted generation was tuned, and on how many prompts; one line per method."""
-    notes = []
     for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
         prompts = max(
             (tuning_prompts(tuned["table"]) or 0 for tuned in settings.values()), default=0
@@ -314,9 +303,7 @@ def _tuning(run: RunRecords) -> list[str]:
                 f"{tuned['chosen']['threshold']:g}"
                 for sampling, tuned in settings.items()
             )
-            other_prompts = f"{prompts} other prompt{'s' * (prompts > 1)}"
-            notes.append(f"{method}: tuned on {other_prompts} to {chosen}.")
-    return notes
+            yield f"{method}: tuned on {prompts} other prompt{'s' * (prompts > 1)} to {chosen}."
 
 
 def _counts(rows: Sequence[MethodSummary]) -> str:

@@ -30,7 +30,12 @@ from treespec.experiments.report.prediction import (
     prediction_finding,
 )
 from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
-from treespec.experiments.report.results import compact_table, hardware_line, speedup_finding
+from treespec.experiments.report.results import (
+    COMPACT_COLUMNS,
+    hardware_line,
+    result_table,
+    speedup_finding,
+)
 from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
     SamplingSummary,
@@ -201,7 +206,7 @@ class Run(RunRecords):
         }
 
     def _repr_html_(self) -> str:
-        tables = [compact_table(summary) for summary in self.summaries]
+        tables = [result_table(summary, COMPACT_COLUMNS) for summary in self.summaries]
         return render("notebook.html", run=self, subtitle=hardware_line(self), tables=tables)
 
 

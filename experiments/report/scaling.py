@@ -64,9 +64,8 @@ def scaling(data: Measurements) -> dict[str, list[Point]]:
             data.totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
         )
         family = families.setdefault(_family(TreeShape(method.parents)), {})
-        best = family.get(point.nodes)
-        if best is None or point.tokens.estimate > best.tokens.estimate:
-            family[point.nodes] = point
+        rivals = (family.get(point.nodes, point), point)
+        family[point.nodes] = max(rivals, key=lambda rival: rival.tokens.estimate)
     return {
         name: [points[nodes] for nodes in sorted(points)]
         for name in COLOURS
@@ -111,15 +110,8 @@ def _family(shape: TreeShape) -> str:
     if shape.is_chain:
         return "one chain"
     branches_at_root_only = all(len(children) <= 1 for children in shape.children[1:])
-    return "independent chains" if branches_at_root_only and _equal_paths(shape) else "trees"
-
-
-def _equal_paths(shape: TreeShape) -> bool:
-    """Whether all leaves are at the same depth."""
-    leaf_depths = {
-        d for d, children in zip(shape.depths, shape.children, strict=True) if not children
-    }
-    return len(leaf_depths) == 1
+    equal_paths = len({shape.depths[leaf] for leaf in shape.leaves}) == 1
+    return "independent chains" if branches_at_root_only and equal_paths else "trees"
 
 
 def _meant_for(method: Method, sampling: str) -> bool:

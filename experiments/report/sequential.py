@@ -218,8 +218,7 @@ def log_ratio(
     Returns:
         Estimate and standard error, `[...]` each.
     """
-    estimate, error, _ = _moments(tokens, spent, b_tokens, b_spent)
-    return estimate, error
+    return _moments(tokens, spent, b_tokens, b_spent)[:2]
 
 
 def _moments(*columns: ArrayLike) -> tuple[Floats, Floats, Floats]:

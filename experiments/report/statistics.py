@@ -127,12 +127,11 @@ def bootstrap(
     """
     names = tuple(columns)
     table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
-    prompts = len(table)
-    if not prompts:
+    if not len(table):
         raise ValueError("a bootstrap over prompts needs at least one prompt")
     if files is not None:
         table = by_file(table.T, files).T
-        prompts = len(table)
+    prompts = len(table)
     rng = np.random.default_rng(seed)
     chance = np.full(prompts, 1 / prompts)
     rows = max(1, _BLOCK // prompts)

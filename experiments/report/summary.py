@@ -133,8 +133,6 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
 
     As in the table, tokens past the budget do not count, so the mean is `accepted_per_step`.
     """
-    if not len(run.steps):
-        return {}
     steps = run.steps.filter(
         pl.col("sampling") == data.sampling, pl.col("prompt").is_in(list(data.prompts))
     )

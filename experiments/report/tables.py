@@ -7,6 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from treespec.experiments.errors import RunFolderError
@@ -103,7 +104,8 @@ def table_latex(table: Table) -> str:
         if table.opens(i):
             lines.append(r"\addlinespace")
         best = table.tone(item) == "best"
-        lines.append(_row([_bold(_cell(cell)) if best else _cell(cell) for cell in cells]))
+        texts = map(_cell, cells)
+        lines.append(_row([rf"\textbf{{{text}}}" if best and text else text for text in texts]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -128,10 +130,6 @@ def _cell(cell: Cell) -> str:
     return " ".join([text, rf"{{\footnotesize {' '.join(small)}}}"]) if small else text
 
 
-def _bold(text: str) -> str:
-    return rf"\textbf{{{text}}}" if text else ""
-
-
 FORMS = {"csv": table_csv, "tex": table_latex}
 
 
@@ -144,12 +142,9 @@ def report_tables(run: Run) -> dict[str, Table]:
     for topic, table in _named(run):
         if table.items:
             parts = [re.sub(r"[^\w.=+-]+", "-", text).strip("-") for text in (topic, table.subject)]
-            name = stem = "-".join(part for part in parts if part)
-            number = 1
-            while name in tables:
-                number += 1
-                name = f"{stem}-{number}"
-            tables[name] = table
+            stem = "-".join(part for part in parts if part)
+            names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+            tables[next(name for name in names if name not in tables)] = table
     return tables
 
 

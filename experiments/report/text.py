@@ -40,13 +40,8 @@ def print_results(run: Run, console: Console) -> None:
         if table := run.explanation_tables.get(summary.sampling):
             print_table(table, console, width)
     console.print()
-    for note in _notes(run):
-        say(console, note, "dim", width)
-
-
-def _notes(run: Run) -> list[str]:
-    """The notes below the tables."""
     rows = [row for summary in run.summaries for row in summary.rows]
     explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
     notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]
-    return [*notes, *meter_notes(run.metered), METHOD_NOTE, hardware_line(run)]
+    for note in (*notes, *meter_notes(run.metered), METHOD_NOTE, hardware_line(run)):
+        say(console, note, "dim", width)

@@ -60,11 +60,10 @@ def resolution_sentence(data: Measurements) -> str | None:
     if ratio is None or data.twin is None or not ratio.bounded:
         return None
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
-    measured = (
-        f"two identical copies of {data.twin[1]}, in turns with the others, differed by "
-        f"{ratio.estimate:.3f}, 95 % interval {ratio.bounds(3, between=' to ')}"
+    return (
+        f"This run could tell apart {least:.1f} %: two identical copies of {data.twin[1]}, in turns with "
+        f"the others, differed by {ratio.estimate:.3f}, 95 % interval {ratio.bounds(3, between=' to ')}."
     )
-    return f"This run could tell apart {least:.1f} %: {measured}."
 
 
 def times(run: RunRecords, data: Measurements) -> list[Times]:
@@ -82,7 +81,7 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
         if not len(prompts):
             return None
         columns = {c: np.asarray(prompts[c], dtype=float) for c in ("alone_s", "decode_s")}
-        files = None if run.files is None else [run.files[prompt] for prompt in prompts["prompt"]]
+        files = run.files_of(prompts["prompt"])
         return bootstrap(columns, files=files).ratio(["alone_s"], ["decode_s"])
 
     return [

@@ -241,38 +241,27 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     if data.totals_because == ONE_METHOD:
         return [f"No verdict: {ONE_METHOD}."]
-    resolution_line = resolution_sentence(data)
-    because = None if data.totals_because == BY_PROMPTS else data.totals_because
-    totals_line = None if because is None else f"Caution: {because}."
-    about_times = [line for line in (resolution_line, totals_line, data.remark) if line is not None]
-    unit = "prompts" if data.files is None else "files"
+    lines: list[str | None]
+    unit, files = ("prompts", "") if data.files is None else ("files", f" of {data.samples} files")
+    duel, gain = trees_against_chains(data), best_against_plain(data)
     if data.samples < LEAST_PROMPTS:
-        count = f"{len(data.prompts)} prompts"
-        if data.files is not None:
-            count += f" of {data.samples} files"
-        too_few = (
-            f"No verdict: {count} were finished by all methods, and choosing and "
-            f"measuring on different halves needs at least {LEAST_PROMPTS}."
-        )
-        return [too_few, *about_times]
-    lines = []
-    duel = trees_against_chains(data)
-    if duel is None:
-        lines.append("Trees and chains are not compared: the run holds only one of the two.")
+        lines = [
+            f"No verdict: {len(data.prompts)} prompts{files} were finished by all methods, and choosing "
+            f"and measuring on different halves needs at least {LEAST_PROMPTS}."
+        ]
+    elif duel is None:
+        lines = ["Trees and chains are not compared: the run holds only one of the two."]
     else:
-        lines.append(_duel(duel, data))
-        lines += [ENDED_EARLY] if duel.winner is not None and ended_early(run) else []
-        spread_line = spread_caution(
-            "the best tree and the best chain", duel.ratio, duel.samples, unit
-        )
-        lines += [] if spread_line is None else [spread_line]
-    gain = best_against_plain(data)
+        early = ENDED_EARLY if duel.winner is not None and ended_early(run) else None
+        sides = "the best tree and the best chain"
+        lines = [_duel(duel, data), early, spread_caution(sides, duel.ratio, duel.samples, unit)]
     if gain is not None:
-        spread_line = spread_caution(
-            "speculation and plain decoding", gain.ratio, gain.samples, unit
-        )
-        lines += [_gain(gain, data), *([] if spread_line is None else [spread_line])]
-    return lines + about_times
+        sides = "speculation and plain decoding"
+        lines += [_gain(gain, data), spread_caution(sides, gain.ratio, gain.samples, unit)]
+    slowed = data.totals_because
+    because = f"Caution: {slowed}." if slowed not in (None, BY_PROMPTS) else None
+    lines += [resolution_sentence(data), because, data.remark]
+    return [line for line in lines if line is not None]
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
@@ -296,15 +285,11 @@ def _interval(ratio: Interval, data: Measurements) -> str:
     return f"{kind} {ratio.bounds(between=' to ')}"
 
 
-def _prompts(duel: Comparison) -> str:
-    files = f" of {duel.samples} files" if duel.samples < duel.prompts else ""
-    return f"{duel.prompts} prompts{files}"
-
-
 def _duel(duel: Comparison, data: Measurements) -> str:
+    files = f" of {duel.samples} files" if duel.samples < duel.prompts else ""
     measured = (
         f"the best tree ({duel.left.label}) runs {duel.ratio.estimate:.2f} times as fast as the best "
-        f"chain ({duel.right.label}), {_interval(duel.ratio, data)}, {_prompts(duel)}"
+        f"chain ({duel.right.label}), {_interval(duel.ratio, data)}, {duel.prompts} prompts{files}"
     )
     if duel.winner is None:
         return f"No winner between trees and chains: {measured}, and that contains 1."

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from importlib.resources import files
+from itertools import takewhile
 from typing import Any
 
 from markupsafe import Markup
@@ -17,7 +18,6 @@ __all__ = [
     "MOST_STEPS",
     "Replay",
     "asset",
-    "replay",
     "script_json",
     "stepper_section",
 ]
@@ -36,11 +36,14 @@ class Replay:
     so a static tree needs only a few. Steps also share the texts of tokens.
 
     Args:
+        trails: the texts, in the order in which their steps are added.
         budget: maximum size of the JSON data in bytes.
         most: maximum number of steps per text.
     """
 
-    def __init__(self, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> None:
+    def __init__(
+        self, trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS
+    ) -> None:
         self._left, self._most = budget, most
         self._texts: dict[tuple[str, str], int] = {}
         self._trees: dict[str, int] = {}
@@ -48,16 +51,15 @@ class Replay:
         self._prompts: dict[str, str] = {}
         self.steps, self.total = 0, 0
         """Number of steps in the data, and number of steps given."""
+        for trail in trails:
+            self._add(trail)
 
-    def add(self, trail: Trail) -> None:
+    def _add(self, trail: Trail) -> None:
         """Add the steps of a text up to the first one that does not fit."""
         self.total += len(trail.steps)
-        letters, steps = trail.letters, []
-        for snapshot in trail.steps[: self._most]:
-            step = self._step(snapshot, letters)
-            if step is None:
-                break
-            steps.append(step)
+        letters = trail.letters
+        fitting = (self._step(snapshot, letters) for snapshot in trail.steps[: self._most])
+        steps = list(takewhile(lambda step: step is not None, fitting))
         if steps:
             self.steps += len(steps)
             if trail.before and trail.prompt not in self._prompts:
@@ -75,14 +77,14 @@ class Replay:
                 }
             )
 
-    def data(self, first: int = 0) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """The data for `stepper.js`; `first` is the index of the text shown initially."""
         return {
             "texts": [list(text) for text in self._texts],
             "trees": list(self._trees),
             "prompts": self._prompts,
             "trails": self._trails,
-            "first": first,
+            "first": 0,
         }
 
     def _step(self, snapshot: Snapshot, letters: int) -> list[Any] | None:
@@ -104,14 +106,6 @@ class Replay:
         *nodes, bonus = [self._texts.setdefault(text, len(self._texts)) for text in texts]
         tree = self._trees.setdefault(svg, len(self._trees))
         return [tree, nodes, list(path), bonus, snapshot.kept, snapshot.said]
-
-
-def replay(trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS) -> Replay:
-    """Collect the data of these texts in order, until the budget is used up."""
-    data = Replay(budget, most)
-    for trail in trails:
-        data.add(trail)
-    return data
 
 
 def script_json(data: Any) -> str:
@@ -141,12 +135,11 @@ NOTE = (
 )
 
 
-def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> str:
+def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     """The stepper with its data and script; without JavaScript, the first steps of one text as pictures.
 
     Args:
         run: the run.
-        budget: maximum size of the data in bytes.
         most: maximum number of steps per text.
 
     Returns:
@@ -156,7 +149,7 @@ def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_
         RunFolderError: if the kept trees are damaged.
     """
     trails = trails_of_run(run)
-    kept = replay(trails, budget, most)
+    kept = Replay(trails, most=most)
     if not kept.steps:
         return ""
     data = kept.data()

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from treespec.errors import TreespecError
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.stepper.replay import asset, replay
+from treespec.experiments.report.stepper.replay import Replay, asset
 from treespec.experiments.report.stepper.steps import (
     Shown,
     Tokenizer,
@@ -66,6 +66,8 @@ class Stepper:
             self.trails = [trail_of(source, tokenizer)]
             if not self.trails[0].steps:
                 raise ValueError("there are no steps to show")
+        self._pictures = f"stepper-{uuid.uuid4().hex}"
+        """The id of the HTML element that holds the pictures."""
 
     @cached_property
     def widget(self) -> Any:
@@ -74,12 +76,7 @@ class Stepper:
         Raises:
             MissingWidget: if anywidget is not installed.
         """
-        return _widget_class()(data=replay(self.trails).data(), pictures=self._pictures)
-
-    @cached_property
-    def _pictures(self) -> str:
-        """The id of the HTML element that holds the pictures."""
-        return f"stepper-{uuid.uuid4().hex}"
+        return _widget_class()(data=Replay(self.trails).data(), pictures=self._pictures)
 
     def _ipython_display_(self) -> None:
         # Two outputs: from one with both forms, an exported page takes the widget, which may not run there.

@@ -19,7 +19,7 @@ from run_folders.folders import demo_methods, write_run
 
 from treespec.experiments.report.page import write_report
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.replay import asset, replay, script_json
+from treespec.experiments.report.stepper.replay import Replay, asset, script_json
 from treespec.experiments.report.stepper.steps import trails_of_run
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -256,7 +256,7 @@ def test_the_widget_follows_its_model(browser, page, tmp_path):
     path.write_text(
         f"""<!DOCTYPE html><meta charset="utf-8"><link rel="icon" href="data:,">
         <style>{asset("stepper.css")}</style><div id="cell"></div>
-        <script type="application/json" id="data">{script_json(replay(trails).data())}</script>
+        <script type="application/json" id="data">{script_json(Replay(trails).data())}</script>
         <script type="module">{asset("stepper.js").replace("export default", "const widget =")}
         const data = JSON.parse(document.getElementById("data").textContent);
         const traits = {{ data, index: 2 }}, heard = new Set();

@@ -9,7 +9,7 @@ from run_folders.trees import PIECES, write_trees
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.replay import asset, replay, script_json, stepper_section
+from treespec.experiments.report.stepper.replay import Replay, asset, script_json, stepper_section
 from treespec.experiments.report.stepper.steps import Shown, show, trail_of, trails_of_run, visible
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import TokenTree, TreeShape
@@ -117,7 +117,7 @@ def test_labels_show_white_space_and_stay_short():
 
 
 def test_the_data_gives_the_steps_back(trails):
-    data = json.loads(json.dumps(replay(trails).data()))
+    data = json.loads(json.dumps(Replay(trails).data()))
     assert len(data["trails"]) == len(trails)
     for given, trail in zip(data["trails"], trails, strict=True):
         for (tree, nodes, path, bonus, kept, said), step in zip(
@@ -135,13 +135,13 @@ def test_the_data_gives_the_steps_back(trails):
 
 
 def test_the_data_keeps_to_its_budget(trails):
-    small = replay(trails, budget=20_000)
+    small = Replay(trails, budget=20_000)
     assert 0 < small.steps < small.total == sum(len(t.steps) for t in trails)
     assert len(script_json(small.data())) < 30_000
-    few = replay(trails, most=2)
+    few = Replay(trails, most=2)
     assert few.steps == 2 * len(trails)
     assert few.data()["trails"][0]["total"] == len(trails[0].steps)
-    assert replay(trails, budget=10).data()["trails"] == []
+    assert Replay(trails, budget=10).data()["trails"] == []
 
 
 def test_the_page_says_what_it_leaves_out(run):
