@@ -9,7 +9,8 @@ the midmean of its adjusted times, time / slowdown; levels and slowdowns are com
 **Estimate.** The cost of a method is the sum over classes of (number of all its steps) x (mean of their
 adjusted times), in which steps on a slow machine weigh less. A step counts only if the machine was *calm*
 around it: not much slower than at its calmest, and no neighbour much slower than the others. The time of
-the step itself plays no part in this, so no genuine cost is set aside. Among the remaining steps, those
+the step itself plays no part in this, and neither do the two steps right behind it, which a dear step
+slows by the cold caches that it leaves; so no genuine cost is set aside. Among the remaining steps, those
 far from the median of their class are attributed to pauses of the machine and set aside, if there are
 several and each method loses time by them in proportion to the time it takes. If one method loses clearly
 more than that, they count as cost, and a remark names the method. If the machine changed from step to
@@ -115,6 +116,10 @@ CALMEST_SHARE, CALM_SLOWDOWN = 0.2, 1.2
 """Share of steps that defines the calmest state, and factor up to which a slowdown is calm. Steps up to
 this factor slower than the calmest fifth weigh alike, slower steps less. The machine was even around a
 step if no neighbour was slower than the slowdown there by more than this factor."""
+
+STEPS_IN_THE_WAKE = 2
+"""Neighbours right after a step that say nothing about evenness: a step that takes several times as long as
+others leaves cold caches, which slow the steps behind it, and would otherwise be set aside for that."""
 
 POWER_OF_DISTRUST = 3
 """Exponent with which the weight of slow steps falls with the slowdown."""
@@ -396,7 +401,9 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
         if np.abs(levels / previous - 1).max() < SETTLED_BELOW:
             break
     fast = slowdown <= SLOWEST_COUNTED * np.quantile(slowdown, CALMEST_SHARE)
-    even = np.where(weights > 0, relative, 0).max(1) <= CALM_SLOWDOWN * slowdown
+    uneven = (weights > 0) & (relative > CALM_SLOWDOWN * slowdown[:, None])
+    uneven[:, NEIGHBOURS_EACH_SIDE : NEIGHBOURS_EACH_SIDE + STEPS_IN_THE_WAKE] = False
+    even = ~uneven.any(1)
     calm = fast & even
     if even[fast].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
         calm = np.zeros_like(calm)

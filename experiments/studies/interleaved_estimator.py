@@ -156,6 +156,7 @@ class Method:
         free: draw a new depth for each step, from 2 to 6, at a cost that depends on the depth; such a
             method is not steady.
         feels: exponent of the machine's slowdown that the method is exposed to.
+        chills: factor on the time of the two steps behind a dear one, which leaves caches cold.
     """
 
     name: str
@@ -168,9 +169,11 @@ class Method:
     bonus: float = 0.0
     free: bool = False
     feels: float = 1.0
+    chills: float = 1.0
 
-    def text(self, rng: np.random.Generator, rate: float) -> list[tuple[int, float, int]]:
-        """For each step of a text: tokens kept before it, its work, and its class within the method."""
+    def text(self, rng: np.random.Generator, rate: float) -> list[tuple[int, float, int, float]]:
+        """For each step of a text: tokens kept before it, its work, its class within the method, and the
+        factor on the time of the steps behind it."""
         kept, steps = 0, []
         depths = rng.integers(2, 7, TOKENS).tolist() if self.free else [self.depth] * TOKENS
         # draft tokens in a row that would be accepted
@@ -181,9 +184,9 @@ class Method:
             emitted = 1 + min(depth, runs[len(steps)])
             work = self.seconds * self.dearer * (1 + self.grows * kept / TOKENS)
             work *= 0.55 + 0.11 * depth if self.free else 1.0
-            work *= 5 if lucky[len(steps)] < self.dear else 1
-            opens = not kept and self.first != 1
-            steps.append((kept, work * (self.first if opens else 1), -1 if opens else depth))
+            dear, opens = lucky[len(steps)] < self.dear, not kept and self.first != 1
+            work *= (5 if dear else 1) * (self.first if opens else 1)
+            steps.append((kept, work, -1 if opens else depth, self.chills if dear else 1.0))
             kept += emitted
         return steps
 
@@ -213,6 +216,13 @@ WORLDS = (
     World(
         "rare dear steps",
         (Method("dear", 14e-3, 4, dear=0.02), _CHAIN, *_REST[:2], Method("generate", 7e-3, 0, first=3)),
+    ),
+    World(
+        "rare dear steps chill caches",
+        (
+            Method("dear", 14e-3, 4, dear=0.02, chills=1.5), _CHAIN, *_REST[:2],
+            Method("generate", 7e-3, 0, first=3),
+        ),
     ),
     World(
         "caches grow",
@@ -267,15 +277,18 @@ def simulate(
         for number, method in enumerate(world.methods):
             coins = np.random.default_rng([seed, 0 if world.twins and number < 2 else number])
             rows += [
-                (number, prompt, kept, work, size, turns[number])
-                for kept, work, size in method.text(coins, rate)
+                (number, prompt, kept, work, size, turns[number], chills)
+                for kept, work, size, chills in method.text(coins, rate)
             ]
     table = np.array(rows)
     method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
     keys = (table[:, 2], table[:, 5]) if by_prompts else (rng.random(len(table)), table[:, 2])
     order = np.lexsort((*keys, prompt))
     table, method, prompt, size = table[order], method[order], prompt[order], size[order]
-    work = table[:, 3] * np.exp(rng.normal(0, NOISE, len(table)))
+    behind = np.ones(len(table) + 2)
+    for later in (1, 2):
+        behind[later : later + len(table)] *= table[:, 6]
+    work = table[:, 3] * np.exp(rng.normal(0, NOISE, len(table))) * behind[: len(table)]
     finished = np.cumsum(work + SWITCH)
     times, done = int((1.2 * finished[-1] + 0.1) / GRID), np.zeros(1)
     while done[-1] < finished[-1]:  # a slow machine needs longer
@@ -308,7 +321,7 @@ def truth(world: World, prompts: int = 20_000) -> float:
         seed = int(rng.integers(1 << 62))
         for number in (0, 1):
             coins = np.random.default_rng([seed, 0 if world.twins else number])
-            cost[number] += sum(work for _, work, _ in world.methods[number].text(coins, rate))
+            cost[number] += sum(work for _, work, *_ in world.methods[number].text(coins, rate))
     return float(cost[0] / cost[1])
 
 

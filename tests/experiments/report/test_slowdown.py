@@ -195,6 +195,20 @@ def test_they_are_so_beside_many_small_pauses_of_the_machine():
     assert np.median(errors) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.parametrize("machine", ["quiet", "drift"])
+def test_dear_steps_that_slow_the_steps_behind_them_count(machine):
+    """Cold caches make the machine look uneven around a dear step, which is its own doing."""
+    errors, dear_methods = [], []
+    for seed in range(8):
+        chilling = run("rare dear steps chill caches", machine, seed, prompts=12)
+        found, costs = adjust(chilling.steps), chilling.true.sum(1)
+        seconds = found.seconds.sum(1)
+        errors.append(seconds[0] / seconds[1] / (costs[0] / costs[1]))
+        dear_methods.append(found.dear)
+    assert np.mean(errors) == pytest.approx(1, abs=0.01)
+    assert set(dear_methods) == {(), (0,)}
+
+
 def test_classes_of_a_method_are_adjusted_each_for_itself():
     mixed = run("several classes", "bursts", prompts=12)
     found, costs = adjust(mixed.steps).seconds.sum(1), mixed.true.sum(1)
