@@ -352,6 +352,10 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: Merge({"a": lookup(), "b": lookup()}, rates=GOOD), "a merge needs a size"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 1, rates=GOOD), "size = 1"),
         (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "at least two draft sources"),
+        (
+            lambda: Merge({"a": merge(c=lookup(), d=lookup()), "b": lookup()}, 4, rates=GOOD),
+            "source 'a' is itself a merge.*give its sources to this merge",
+        ),
         (lambda: Merge({"a": 3, "b": lookup()}, 4, rates=GOOD), r"sources\['a'\]"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates={"a": HIGH}), "missing: b"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "not a source: c"),
