@@ -23,7 +23,7 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table, target_law
+from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table
 from treespec.tree import TokenTree
 
 V = 3
@@ -245,25 +245,6 @@ def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have(
 
     assert law(q) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
     assert law(shared) == pytest.approx(TARGET, abs=1e-12)
-
-
-def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
-    """Overlap (PEARL): the last accepted draft is the next root, and no bonus is drawn."""
-    shape = TreeShape.from_parents([-1, 0, 0, 1])
-    ended = set()
-
-    def overlapping(tree, probs, coins):
-        verdict = verify.rrs(tree, probs, coins)
-        if tree.shape.children[verdict.path[-1]]:
-            return verdict
-        ended.add(verdict.accepted)
-        return Verdict(verdict.path[:-1], tree.token_ids[verdict.path[-1]])
-
-    target, draft = (TabularModel(random_table(2, seed), 2) for seed in (3, 4))
-    found = output_law(overlapping, shape, Law.IID, target=target, draft=draft, tokens=3)
-    right = target_law(target, (0,), 3, Sampling())
-    assert float((found.probs - right).abs().max()) <= 1e-12
-    assert ended == {1, 2}
 
 
 @pytest.mark.parametrize("name", SOURCES)
