@@ -1,4 +1,4 @@
-"""Acceptance by source, depth and rank, for trees that several sources draft together."""
+"""Acceptance by source, depth and rank, for trees that sources fill, alone or together."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -20,7 +20,8 @@ from treespec.tree import TreeShape
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 
 NOTE = (
-    "Trees drafted by several sources. Each cell considers the steps whose accepted path reached, one "
+    "Trees that a source filled with its own continuations, or that several sources drafted together. "
+    "Each cell considers the steps whose accepted path reached, one "
     "level above, a node with children of this source. It shows the share of these steps that accepted "
     "such a child, ± half of its 95 % interval over prompts; below, the shares of the first, second, ... "
     "child of the node (counting children of all sources), which add up to it, and the number of steps. "
@@ -56,7 +57,9 @@ class SourceLevel:
 
 
 def sources_of(run: RunRecords) -> list[SourceLevel]:
-    """Acceptance of every source of the methods whose trees have several, in the order of the methods.
+    """Acceptance of every source of the methods whose steps name the sources of their nodes.
+
+    The order is that of the methods.
 
     Raises:
         RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
@@ -77,7 +80,10 @@ def source_finding(levels: list[SourceLevel]) -> Finding | None:
         for level in levels:
             if level.sampling == sampling:
                 rows.setdefault((level.method, level.source), {})[level.depth] = level
-        deepest = max(depth for row in rows.values() for depth in row)
+        deepest = max(
+            (depth for row in rows.values() for depth, level in row.items() if level.tries),
+            default=1,
+        )
         columns = [
             Column[_Row]("method", lambda row: row[0][0], left=True),
             Column[_Row]("source", lambda row: row[0][1], left=True),
@@ -170,7 +176,7 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
 
 
 def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, list[_Child]]]:
-    """For each step whose tree has several sources: its prompt, and its drafted nodes once per source."""
+    """For each step that names the sources of its nodes: its prompt, and its nodes once per source."""
     import polars as pl
 
     rows = run.steps.filter(
@@ -191,8 +197,8 @@ def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, l
             drafted = [(node, source) for node in range(1, shape.size) for source in names[node]]
         except (TreespecError, IndexError):
             raise RunFolderError(
-                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree of several "
-                "sources, or an accepted path that does not fit its tree: start over with --fresh"
+                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree, or "
+                "an accepted path that does not fit its tree: start over with --fresh"
             ) from None
         yield (
             prompt,
