@@ -1,6 +1,7 @@
 """Sources without a model: mistakes that bias the output, greedy text, and state limited to one prompt."""
 
 from functools import partial
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -99,6 +100,23 @@ def test_each_prompt_begins_anew_and_drafters_share_nothing(name, stored):
     trees(other, (1, 0, 2))
     assert trees(used, PROMPT) == alone
     assert any(shape.depth for shape, _ in alone)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_drafters_that_are_open_at_once_share_nothing(name, stored):
+    """As in a run, where methods take turns step by step. A prompt that begins resets nothing elsewhere."""
+    target, prompts = TabularModel(random_table(V, 1), V), (PROMPT, (2, 2, 1, 0, 0, 2))
+
+    def trees(prompt):
+        steps = decode(
+            ModelTarget(target), SOURCES[name](stored), verify.greedy, torch.tensor(prompt),
+            sampling=Sampling(temperature=0.0), coins=TorchCoins(0), max_new_tokens=8,
+        )  # fmt: skip
+        return ((step.tree.shape, step.tree.token_ids) for step in steps)
+
+    in_turns = zip_longest(*map(trees, prompts))
+    together = [[tree for tree in column if tree] for column in zip(*in_turns, strict=True)]
+    assert together == [list(trees(prompt)) for prompt in prompts]
 
 
 def law_of_one_token(row, play):
