@@ -21,13 +21,13 @@ __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 
 NOTE = (
     "Trees that a source filled with its own continuations, or that several sources drafted together. "
-    "Each cell considers the steps whose accepted path reached, one "
-    "level above, a node with children of this source. It shows the share of these steps that accepted "
-    "such a child, ± half of its 95 % interval over prompts; below, the shares of the first, second, ... "
-    "child of the node (counting children of all sources), which add up to it, and the number of steps. "
-    "A child that several sources drafted counts for each of them. In a cascade, level 1 is the model "
-    "that drafts for the target, where it added a token of its own; level 2 is the source that drafted "
-    "for that model, and so on."
+    "Each cell considers the steps whose accepted path reached, one level above, a node with children "
+    "of this source. It shows the share of these steps that accepted such a child, ± half of its 95 % "
+    "interval over prompts; below, the shares of the first, second, ... child of the node (counting "
+    "children of all sources), which add up to it, and the number of steps. A child that several "
+    "sources drafted counts for each of them. In a cascade, level 1 is the model that drafts for the "
+    "target, where it added a token of its own; level 2 is the source that drafted for that model, and "
+    "so on."
 )
 
 
@@ -59,7 +59,8 @@ class SourceLevel:
 def sources_of(run: RunRecords) -> list[SourceLevel]:
     """Acceptance of every source of the methods whose steps name the sources of their nodes.
 
-    The order is that of the methods.
+    The order is that of the methods. Depths of a source whose nodes no accepted path has reached are left
+    out.
 
     Raises:
         RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
@@ -80,10 +81,7 @@ def source_finding(levels: list[SourceLevel]) -> Finding | None:
         for level in levels:
             if level.sampling == sampling:
                 rows.setdefault((level.method, level.source), {})[level.depth] = level
-        deepest = max(
-            (depth for row in rows.values() for depth, level in row.items() if level.tries),
-            default=1,
-        )
+        deepest = max(depth for row in rows.values() for depth in row)
         columns = [
             Column[_Row]("method", lambda row: row[0][0], left=True),
             Column[_Row]("source", lambda row: row[0][1], left=True),
@@ -151,18 +149,18 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
                 key = child.source, child.depth
                 kept.setdefault(key, Counter())[prompt] += 1
                 ranks.setdefault(key, Counter())[child.rank] += 1
-    if not drafted:
+    if not tried:
         return
     order = sorted(prompts)
     columns: dict[Hashable, NDArray[np.int64]] = {}
-    for key in drafted:
+    for key in tried:
         for column, counts in (("tried", tried), ("kept", kept)):
             by_prompt = counts.get(key, Counter())
             columns[column, key] = np.array([by_prompt[prompt] for prompt in order])
     files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
     totals = bootstrap(columns, files=files)
-    for key in sorted(drafted):
-        hits, tries = ranks.get(key, Counter()), sum(tried.get(key, Counter()).values())
+    for key in sorted(tried):
+        hits, tries = ranks.get(key, Counter()), sum(tried[key].values())
         rank_count = max(hits, default=-1) + 1
         yield SourceLevel(
             sampling,
