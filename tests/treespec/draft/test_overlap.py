@@ -71,6 +71,7 @@ def largest_error(make):
     return float((found.probs - target_law(target, PROMPT, 3, Sampling())).abs().max())
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
     """The last accepted draft is the next root, and no bonus is drawn."""
     shape, ended = TreeShape.from_parents([-1, 0, 0, 1]), set()
@@ -88,6 +89,7 @@ def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
     assert ended == {1, 2}
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_token_that_was_drafted_ahead_is_kept_by_outcome_only():
     """Kept for its own probability, it would no longer have the law of its row."""
     assert largest_error(lambda: Ahead(table(4))) <= 1e-12
@@ -95,6 +97,7 @@ def test_a_token_that_was_drafted_ahead_is_kept_by_outcome_only():
     assert largest_error(lambda: Ahead(table(4), keeps=probable)) > 0.01
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_token_that_was_drafted_ahead_otherwise_has_the_row_it_was_drafted_from():
     """As in SSD (arXiv:2603.03251), whose guesses are drawn from changed rows."""
     changed = table(5)
