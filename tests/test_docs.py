@@ -40,7 +40,8 @@ def python_blocks():
 
 
 @pytest.mark.parametrize("code", list(python_blocks()))
-def test_examples(code, capsys):
+def test_examples(code, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write files
     exec(compile(code, "example", "exec"), {"__name__": "example"})
 
 

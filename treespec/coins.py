@@ -1,5 +1,6 @@
 """Randomness for real decoding: one stream of uniforms, shared by drafting and acceptance."""
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,6 +63,16 @@ class TorchCoins:
         """Remove the next numbers from the stream."""
         self.peek(count)
         del self._block[len(self._block) - count :]
+
+    def fork(self, name: str) -> "TorchCoins":
+        """Coins with a stream of their own, determined by the seed and this name.
+
+        Equal names give equal numbers, however many numbers were taken before. The stream of these coins
+        is not affected.
+        """
+        text = f"{self._generator.initial_seed()} {name}"
+        digest = hashlib.sha256(text.encode()).digest()
+        return TorchCoins(int.from_bytes(digest[:8], "big") >> 1)  # seeds of torch are below 2**63
 
     def _refill(self) -> None:
         block = torch.rand(_BLOCK, generator=self._generator, dtype=torch.float64)

@@ -42,10 +42,10 @@ class Coins(Protocol):
     Each scalar call takes the next uniform of one stream, so that another implementation can reproduce a
     decision from the same uniforms.
 
-    Drafting and acceptance share the stream and draw from it in the order in which the loop runs them.
-    Separate streams (a `fork`) would matter only if a tree were drafted before the previous one is decided,
-    as in PEARL: there the order of draws, and so the text of a seed, would depend on what overlaps. In this
-    loop, drafting begins after the previous step is committed.
+    In `decode`, drafting and acceptance share the stream and draw from it in turn: a tree is drafted after
+    the previous step is committed. A drafter that drafts before the previous tree is decided, as in PEARL
+    (arXiv:2408.11850), draws from forks, one for each position of the text, so that the text of a seed does
+    not depend on what overlaps.
     """
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
@@ -60,6 +60,14 @@ class Coins(Protocol):
         self, probabilities: Float[Tensor, "R V"], k: int, law: Law
     ) -> Int[Tensor, "R k"]:
         """Draw k children for each row by a law; the result is in draw order."""
+        ...
+
+    def fork(self, name: str) -> "Coins":
+        """Coins with an independent stream, determined by these coins' seed and the name.
+
+        Equal names give equal numbers. Coins that enumerate all outcomes have one stream and return
+        themselves.
+        """
         ...
 
 

@@ -7,10 +7,11 @@ remembers a number of tokens from the beginning of the text. Then it drafts for 
 by step as in decoding: it proposes a tree, the path that agrees with the stretch is accepted, and the
 source gets the step. So sizes differ only in what is remembered. Operations are bytecode instructions,
 which do not depend on other work on the machine; work that numpy does within one instruction is not
-counted. Goals: from 10,000 to 1,000,000 tokens, operations per token read differ by at most 20 % and times
-by at most a factor of 3; the suffix tree takes at most 600 bytes per token. LARGEST (1,000,000) bounds what
-is remembered. The datastore has at least DATASTORE (10,000,000) tokens, each file once, and is queried
-along the embedded prompts, which it does not contain.
+counted. Goals: from 10,000 to 1,000,000 tokens, operations per token read differ by at most 20 %; times
+of a token read, and of a proposal per draft token, differ by at most a factor of 3; the suffix tree takes
+at most 600 bytes per token. LARGEST (1,000,000) bounds what is remembered. The datastore has at least
+DATASTORE (10,000,000) tokens, each file once, and is queried along the embedded prompts, which it does not
+contain.
 """
 
 import gc

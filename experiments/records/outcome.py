@@ -27,8 +27,8 @@ class StepOutcome:
         at: start of the step in seconds since 1970, by a clock that does not jump within a process.
         took: seconds of the whole step, without the prefill and without the steps of other methods.
         prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
-        origins: for each node, the sources that drafted it; empty unless several sources, or the levels of
-            a cascade, draft one tree.
+        origins: for each node, the sources that drafted it, or the level of a cascade; empty if one source
+            drafts a given shape or growth.
     """
 
     shape: "TreeShape"

@@ -1,4 +1,4 @@
-"""Acceptance by source, depth and rank, for trees that several sources draft together."""
+"""Acceptance by source, depth and rank, for trees that sources fill, alone or together."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from treespec.tree import TreeShape
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 
 NOTE = (
-    "Trees drafted by several sources. Each cell considers the steps whose accepted path reached, one "
-    "level above, a node with children of this source. It shows the share of these steps that accepted "
-    "such a child, ± half of its 95 % interval over prompts; below, the shares of the first, second, ... "
-    "child of the node (counting children of all sources), which add up to it, and the number of steps. "
-    "A child that several sources drafted counts for each of them. In a cascade, level 1 is the model "
-    "that drafts for the target, where it added a token of its own; level 2 is the source that drafted "
-    "for that model, and so on."
+    "Trees that a source filled with its own continuations, or that several sources drafted together. "
+    "Each cell considers the steps whose accepted path reached, one level above, a node with children "
+    "of this source. It shows the share of these steps that accepted such a child, ± half of its 95 % "
+    "interval over prompts; below, the shares of the first, second, ... child of the node (counting "
+    "children of all sources), which add up to it, and the number of steps. A child that several "
+    "sources drafted counts for each of them. In a cascade, level 1 is the model that drafts for the "
+    "target, where it added a token of its own; level 2 is the source that drafted for that model, and "
+    "so on."
 )
 
 
@@ -46,7 +47,10 @@ class SourceLevel(LevelAcceptance):
 
 
 def sources_of(run: RunRecords) -> list[SourceLevel]:
-    """Acceptance of every source of the methods whose trees have several, in the order of the methods.
+    """Acceptance of every source of the methods whose steps name the sources of their nodes.
+
+    The order is that of the methods. Depths of a source whose nodes no accepted path has reached are left
+    out.
 
     Raises:
         RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
@@ -108,16 +112,16 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
             if node in path:
                 kept[source, shape.depths[node]][prompt] += 1
                 ranks[source, shape.depths[node]][shape.ranks[node]] += 1
-    if not drafted:
+    if not tried:
         return
     order = sorted(prompts)
     columns = {
         (column, key): [counts[key][prompt] for prompt in order]
-        for key in drafted
+        for key in tried
         for column, counts in (("tried", tried), ("kept", kept))
     }
     totals = bootstrap(columns, files=run.files_of(order))
-    for key in sorted(drafted):
+    for key in sorted(tried):
         hits, tries = ranks[key], tried[key].total()
         yield SourceLevel(
             tries=tries,
@@ -134,7 +138,7 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
 def _steps(
     run: RunRecords, sampling: str, method: str
 ) -> Iterator[tuple[int, TreeShape, set[int], list[tuple[int, str]]]]:
-    """The steps whose trees have several sources.
+    """The steps that name the sources of their nodes.
 
     Yields:
         Prompt, tree, accepted nodes, and each drafted node once per source.
@@ -155,7 +159,7 @@ def _steps(
             children = [(node, source) for node in range(1, shape.size) for source in names[node]]
         except (TreespecError, IndexError):
             raise RunFolderError(
-                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree of several "
-                "sources, or an accepted path that does not fit its tree: start over with --fresh"
+                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree, or "
+                "an accepted path that does not fit its tree: start over with --fresh"
             ) from None
         yield prompt, shape, path, children

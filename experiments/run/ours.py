@@ -10,8 +10,11 @@ from torch import Tensor
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.records.outcome import STAGES, StepOutcome
 from treespec.experiments.run.observers import StageTimer, now
+from treespec.plugins import Budget
 from treespec.protocols import Drafter
 from treespec.stopping import Stop
 from treespec.target import make_target
@@ -75,16 +78,21 @@ def decode_ours(
             at=at + prefill,
             took=took - prefill,
             prefill_s=prefill,
-            origins=_origins(drafter, step.tree.shape.size),
+            origins=_origins(drafter, method, step.tree.shape.size),
         )
         at, start = now(), time.perf_counter()
 
 
-def _origins(drafter: Drafter, size: int) -> tuple[tuple[str, ...], ...]:
-    """For each node of the latest tree, the sources that drafted it; empty if the drafter has only one.
+def _origins(drafter: Drafter, method: BuiltMethod, size: int) -> tuple[tuple[str, ...], ...]:
+    """For each node of the latest tree, the sources that drafted it.
 
     A drafter with several (`treespec.draft.Merge`, and `Cascade` by its levels) has an attribute `origins`:
-    a tuple of names for each node.
+    a tuple of names for each node. Otherwise all nodes are of the method's one source; if it drafts a given
+    shape or growth, the method says so, and the result is empty.
     """
     origins = tuple(tuple(names) for names in getattr(drafter, "origins", ()))
-    return origins if len(origins) == size else ()
+    if len(origins) == size:
+        return origins
+    if isinstance(method.tree, Budget) and isinstance(method.config, TreeMethod):
+        return ((), *((source_of(method.config.draft).name,) for _ in range(size - 1)))
+    return ()

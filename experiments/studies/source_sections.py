@@ -93,14 +93,26 @@ def draft_sources(data: Row) -> Parts:
         "draft tokens, mean": lambda row: f"{row['drafted']:.1f}",
         "bytes a token": lambda row: None if row["bytes"] is None else f"{row['bytes']:.0f}",
     }
+    growth, store = figures["growth"][0], figures["datastore"]
+    drafted = {(row["source"], row["tokens"]): row["drafted"] for row in figures["sources"]}
+
+    def more_drafted(row: Row) -> float | None:
+        few, many = (drafted[row["source"], row[end]] for end in ("from", "to"))
+        return many / few if few and many else None
+
+    def per_draft_token(row: Row) -> float | None:
+        more = more_drafted(row)
+        return None if more is None else row["propose_p50_us"] / more
+
     ratios: dict[str, Callable[[Row], Any]] = {
         "source": lambda row: row["source"],
         "time of a token read": lambda row: row["read_us"],
         "operations": lambda row: row["read_operations"],
         "time of a proposal": lambda row: row["propose_p50_us"],
         "operations of it": lambda row: row["propose_operations"],
+        "draft tokens": more_drafted,
+        "time per draft token": per_draft_token,
     }
-    growth, store = figures["growth"][0], figures["datastore"]
     return {
         "": [
             "Costs by the number of tokens that a source remembers. All sources draft for the same "
@@ -109,7 +121,8 @@ def draft_sources(data: Row) -> Parts:
             "Bytes are the growth of the process, which includes some megabytes of libraries that are "
             "loaded meanwhile.",
             table(columns, figures["sources"]),
-            f"Cost with {growth['to']:,} remembered tokens over the cost with {growth['from']:,}:",
+            f"Cost with {growth['to']:,} remembered tokens over the cost with {growth['from']:,}; the time "
+            "per draft token is the median time of a proposal over its mean number of draft tokens:",
             table(ratios, figures["growth"]),
             f"A datastore of {store['tokens']:,} tokens from {store['texts']:,} files was sorted and "
             f"written in {store['build_s']:.0f} s, with at most {store['build_peak_mb']:,.0f} MB of "

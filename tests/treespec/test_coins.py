@@ -257,6 +257,26 @@ def test_uniforms_that_are_peeked_at_stay_in_the_stream(seed, counts):
     assert plain.uniform() == peeking.uniform()
 
 
+def numbers(coins):
+    return coins.uniforms(300)
+
+
+def test_a_fork_is_a_stream_of_its_seed_and_name():
+    coins, used = TorchCoins(5), TorchCoins(torch.Generator().manual_seed(5))
+    used.uniforms(700)
+    draft = numbers(coins.fork("draft 3"))
+    assert draft == numbers(used.fork("draft 3")) == numbers(coins.fork("draft 3"))
+    assert numbers(coins) == numbers(TorchCoins(5))  # forking takes none of them
+    others = [coins, coins.fork("draft 4"), TorchCoins(6).fork("draft 3")]
+    others.append(coins.fork("draft 3").fork("draft 3"))
+    assert all(not set(draft) & set(numbers(other)) for other in others)
+
+
+def test_enumeration_has_one_stream():
+    coins = EnumeratingCoins()
+    assert coins.fork("draft") is coins
+
+
 @pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()], ids=["real", "enumerated"])
 def test_children_of_the_greedy_multi_draft_law(coins):
     row = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)

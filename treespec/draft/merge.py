@@ -65,10 +65,10 @@ class Merge:
         vocab_size: the target's vocabulary size, to refuse larger ids; None to skip the check.
 
     Raises:
-        InvalidArgument: if there are fewer than two sources, a source is not a drafter, a source or a part
-            of it appears twice, there is no size to share, a tree that must be kept whole does not fit in
-            the size, depth or branching, or in the budget of its source, the names of rates or budgets are
-            not those of the sources, or both or neither of these are given.
+        InvalidArgument: if there are fewer than two sources, a source is not a drafter or is itself a
+            merge, a source or a part of it appears twice, there is no size to share, a tree that must be
+            kept whole does not fit in the size, depth or branching, or in the budget of its source, the
+            names of rates or budgets are not those of the sources, or both or neither of these are given.
         InvalidTree: if a source draws the children of a node together (`Law.together`).
     """
 
@@ -316,6 +316,11 @@ def _sources(given: Any) -> dict[str, Drafter]:
                 f"sources: {shown(name)} is not a name of a source: give text that is not empty"
             )
         able(f"sources[{name!r}]", source, members, "a draft source, such as PromptLookup(4)")
+        if isinstance(source, Merge):
+            raise InvalidArgument(
+                f"source {name!r} is itself a merge, whose sources would not get the rows of their nodes: "
+                "give its sources to this merge"
+            )
         parts = parts_of(source)
         shared = next((part for part in parts if id(part) in owners), None)
         if shared is not None:

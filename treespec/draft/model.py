@@ -106,7 +106,7 @@ class ModelDrafter:
         require_tokens(tokens)
         self.model.prefill(tokens[:-1])
         self._device = tokens.device
-        self._pending, self._root = [], int(tokens[-1])
+        self._pending, self._root, self._rows = [], int(tokens[-1]), {}
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a tree from the root until the growth has nothing to add.

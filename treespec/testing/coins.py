@@ -89,6 +89,10 @@ class EnumeratingCoins:
             self.weight *= weights[sides[taken]] / sum(weights)
         return sides[taken]
 
+    def fork(self, name: str) -> "EnumeratingCoins":
+        """These coins: every choice has branches of its own, so all streams are independent."""
+        return self
+
     def accept(self, probability: Weight | Float[Tensor, ""]) -> bool:
         """True on one branch, False on the other."""
         heads = probability.item() if isinstance(probability, Tensor) else probability

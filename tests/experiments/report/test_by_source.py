@@ -1,4 +1,4 @@
-"""Acceptance by source, counted from steps whose trees several sources drafted."""
+"""Acceptance by source, counted from steps that name the sources of their nodes."""
 
 import json
 
@@ -76,7 +76,19 @@ def test_it_is_a_table_of_the_report_and_data(tmp_path):
     assert "Acceptance by source" in run.findings["sources"].title
 
 
-def test_runs_of_single_sources_say_nothing_of_it(tmp_path):
+def test_depths_that_no_path_reached_are_left_out(tmp_path):
+    """A source may fill its budget with a chain of which little is accepted."""
+    deep = [*SHAPE.parents, 2, 5, 6, 7]
+    names = ["", *["lookup"] * (len(deep) - 1)]
+    run, _ = written(tmp_path / "run", parents=deep, origins=names)
+    assert {level.depth for level in run.by_source} == {1, 2}
+    (table, _) = run.findings["sources"].tables
+    assert [column.head for column in table.columns] == [
+        "method", "source", "depth 1", "depth 2",
+    ]  # fmt: skip
+
+
+def test_methods_with_given_shapes_say_nothing_of_it(tmp_path):
     write_run(tmp_path / "run", METHODS, prompts=2)
     run = load_run(tmp_path / "run")
     assert run.by_source == []

@@ -1,4 +1,4 @@
-"""Steps record which source drafted each node, if the drafter reports it."""
+"""Steps record which source drafted each node."""
 
 import pytest
 import torch
@@ -35,20 +35,17 @@ def two():
     plugins.restore(before)
 
 
-def steps_of(source, model="none", **settings):
+BUDGET = {"kind": "budget", "depth": 3}
+
+
+def steps_of(source, model="none", shape=BUDGET, **settings):
     data = {
         "name": "origins",
         "models": {} if model is None else {"draft": model},
         "prompts": {"kind": "embedded", "count": 1},
         "max_new_tokens": 8,
         "samplings": [{"temperature": 0}],
-        "methods": [
-            {
-                "kind": "tree",
-                "draft": {"source": source, **settings},
-                "shape": {"kind": "budget", "depth": 3},
-            }
-        ],
+        "methods": [{"kind": "tree", "draft": {"source": source, **settings}, "shape": shape}],
     }
     (method,) = build(validated("test.yaml", data)).methods
     pair = load_pair("embedded", model)
@@ -76,7 +73,18 @@ def test_a_cascade_says_its_levels():
     assert {level for row in rows for level in row.origins[1:]} == {"level 1", "level 2"}
 
 
-def test_one_source_says_nothing():
-    step = steps_of("lookup")[0]
+def test_all_nodes_of_a_source_that_fills_a_budget_are_its_own():
+    """Its trees differ from step to step, so each step says its tree."""
+    key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
+    steps = steps_of("lookup")
+    assert any(step.shape.size > 2 for step in steps)
+    for i, step in enumerate(steps):
+        row = step_row(key, i, step)
+        assert row.parents == list(step.shape.parents)
+        assert row.origins == ["", *["lookup"] * (step.shape.size - 1)]
+
+
+def test_of_a_given_shape_the_method_says_it():
+    step = steps_of("early_exit", shape="chain:3", layers=2)[0]
     row = step_row({"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}, 0, step)
     assert (step.origins, row.parents, row.origins) == ((), None, None)

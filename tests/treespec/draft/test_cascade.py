@@ -3,6 +3,7 @@
 import pytest
 import torch
 from following import Follows
+from tabulated import tiny_transformer
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -10,6 +11,7 @@ from treespec.draft import (
     Documents,
     EarlyExit,
     Jacobi,
+    LayerSkip,
     Lookahead,
     Merge,
     ModelDrafter,
@@ -261,17 +263,32 @@ def test_lower_levels_keep_the_rows_of_committed_tokens(below, merged):
     assert counted.length > len(PROMPT) + 80
 
 
-@pytest.mark.parametrize("make", [lookup, lambda: Documents([PROMPT], 2), small, two_levels])
-def test_drafting_below_a_path_is_drafting_after_the_text(make):
+BELOW = {
+    "lookup": lookup,
+    "documents": lambda: Documents([PROMPT], 2),
+    "recycling": lambda: TokenRecycling(TreeShape.expansion([2, 1]), table={0: [1, 0], 1: [0]}),
+    "model": small,
+    "early exit": lambda: EarlyExit(tiny_transformer(2), 1, TreeShape.chain(2), IID, Sampling()),
+    "layer skip": lambda: LayerSkip(
+        tiny_transformer(2), ["mlp.0"], TreeShape.chain(2), IID, Sampling()
+    ),
+    "cascade": two_levels,
+}
+
+
+@pytest.mark.parametrize("ahead", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("make", BELOW.values(), ids=BELOW)
+def test_drafting_below_a_path_is_drafting_after_the_text(make, ahead):
     """It leaves no trace: what follows is as if it had never been called."""
     asked, fresh = make(), make()
     asked.prefill(torch.tensor(PROMPT))
-    fresh.prefill(torch.tensor((*PROMPT, 0, 1)))
+    fresh.prefill(torch.tensor((*PROMPT, *ahead)))
     before = asked.propose(TorchCoins(0))
-    after = asked.propose_below((0, 1), TorchCoins(0))
+    after = asked.propose_below(ahead, TorchCoins(0))
     right = fresh.propose(TorchCoins(0))
     assert (after.token_ids, after.shape) == (right.token_ids, right.shape)
-    assert after.token_ids[0] == 1
+    assert after.token_ids[0] == ahead[-1]
+    assert after.shape.depth
     assert asked.propose(TorchCoins(0)).token_ids == before.token_ids
     assert asked.propose_below((), TorchCoins(0)).token_ids == before.token_ids
 

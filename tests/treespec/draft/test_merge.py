@@ -242,6 +242,21 @@ def test_a_step_of_another_tree_is_refused():
         merged.commit(step)
 
 
+def test_rows_of_a_text_that_was_abandoned_do_not_reach_the_next():
+    """A model that draws no node of the first tree has no rows to keep."""
+    small = model(4)
+    merged = Merge(
+        {"model": small, "lookup": PromptLookup(3)},
+        3,
+        rates={"model": ((0.1,),), "lookup": ((0.9,),)},
+    )
+    merged.prefill(torch.tensor([0]))
+    assert merged.propose(TorchCoins(0)).shape.size == 3  # drawn by the model, and never committed
+    (first, *_) = played(merged, verify.rrs, Sampling())
+    assert first.tree.laws == {SURE}
+    assert small.model.length >= len(PROMPT)
+
+
 def apart(budgets, **sources):
     return Merge(sources, budgets=dict(zip(sources, budgets, strict=True)))
 
@@ -337,6 +352,10 @@ GOOD = {"a": HIGH, "b": HIGH}
         (lambda: Merge({"a": lookup(), "b": lookup()}, rates=GOOD), "a merge needs a size"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 1, rates=GOOD), "size = 1"),
         (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "at least two draft sources"),
+        (
+            lambda: Merge({"a": merge(c=lookup(), d=lookup()), "b": lookup()}, 4, rates=GOOD),
+            "source 'a' is itself a merge.*give its sources to this merge",
+        ),
         (lambda: Merge({"a": 3, "b": lookup()}, 4, rates=GOOD), r"sources\['a'\]"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates={"a": HIGH}), "missing: b"),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "not a source: c"),

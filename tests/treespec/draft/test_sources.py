@@ -1,6 +1,7 @@
 """Sources without a model: mistakes that bias the output, greedy text, and state limited to one prompt."""
 
 from functools import partial
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table, target_law
+from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table
 from treespec.tree import TokenTree
 
 V = 3
@@ -99,6 +100,23 @@ def test_each_prompt_begins_anew_and_drafters_share_nothing(name, stored):
     trees(other, (1, 0, 2))
     assert trees(used, PROMPT) == alone
     assert any(shape.depth for shape, _ in alone)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_drafters_that_are_open_at_once_share_nothing(name, stored):
+    """As in a run, where methods take turns step by step. A prompt that begins resets nothing elsewhere."""
+    target, prompts = TabularModel(random_table(V, 1), V), (PROMPT, (2, 2, 1, 0, 0, 2))
+
+    def trees(prompt):
+        steps = decode(
+            ModelTarget(target), SOURCES[name](stored), verify.greedy, torch.tensor(prompt),
+            sampling=Sampling(temperature=0.0), coins=TorchCoins(0), max_new_tokens=8,
+        )  # fmt: skip
+        return ((step.tree.shape, step.tree.token_ids) for step in steps)
+
+    in_turns = zip_longest(*map(trees, prompts))
+    together = [[tree for tree in column if tree] for column in zip(*in_turns, strict=True)]
+    assert together == [list(trees(prompt)) for prompt in prompts]
 
 
 def law_of_one_token(row, play):
@@ -245,25 +263,6 @@ def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have(
 
     assert law(q) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
     assert law(shared) == pytest.approx(TARGET, abs=1e-12)
-
-
-def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
-    """Overlap (PEARL): the last accepted draft is the next root, and no bonus is drawn."""
-    shape = TreeShape.from_parents([-1, 0, 0, 1])
-    ended = set()
-
-    def overlapping(tree, probs, coins):
-        verdict = verify.rrs(tree, probs, coins)
-        if tree.shape.children[verdict.path[-1]]:
-            return verdict
-        ended.add(verdict.accepted)
-        return Verdict(verdict.path[:-1], tree.token_ids[verdict.path[-1]])
-
-    target, draft = (TabularModel(random_table(2, seed), 2) for seed in (3, 4))
-    found = output_law(overlapping, shape, Law.IID, target=target, draft=draft, tokens=3)
-    right = target_law(target, (0,), 3, Sampling())
-    assert float((found.probs - right).abs().max()) <= 1e-12
-    assert ended == {1, 2}
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -1,6 +1,7 @@
 """The first layers of a model in the model's own cache: the rows they run and store, and their drafts."""
 
 from collections import Counter
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -216,6 +217,23 @@ def test_only_the_target_itself_is_read(target, load, prompt, generated):
         LayerSkip(target, [], SHAPE, BEST, COLD),
     ):
         assert not hasattr(drafter, "bind_target")
+
+
+def test_texts_that_take_turns_on_one_target(target, prompt):
+    """Each reads the cache of its own text."""
+
+    def steps(text):
+        drafter = EarlyExit(target, 2, SHAPE, BEST, COLD)
+        steps = decode(
+            ModelTarget(target), drafter, greedy, text, sampling=COLD, coins=TorchCoins(0),
+            max_new_tokens=24,
+        )  # fmt: skip
+        return ((step.tree.token_ids, step.tokens, drafter.reads_target) for step in steps)
+
+    texts = prompt, prompt[:7]
+    together = list(zip(*zip_longest(*map(steps, texts)), strict=True))
+    assert [[step for step in text if step] for text in together] == [list(steps(t)) for t in texts]
+    assert all(reads for text in texts for _, _, reads in steps(text))
 
 
 def test_what_is_out_of_turn_is_refused(target, prompt):
