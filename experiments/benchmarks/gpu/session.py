@@ -150,8 +150,8 @@ class Session:
         self.device = torch.device("cpu" if self.dry else "cuda")
         self._start = time.monotonic()
         self.measured = measured_peak(self.device, tiny=self.dry)
-        name = "" if self.dry else torch.cuda.get_device_name(self.device)
-        self.peak: Peak = peak_of(name) or self.measured
+        listed = None if self.dry else peak_of(torch.cuda.get_device_name(self.device))
+        self.peak: Peak = listed or self.measured
 
     def deadline(self, share: float) -> Deadline:
         """The moment at which this share of the run's time has passed since its start."""
@@ -175,8 +175,7 @@ class Session:
         """Yield the cases of a part until the time is over, and print the progress."""
         for done, case in enumerate(cases):
             if deadline.passed:
-                left = len(cases) - done
-                self.say(f"{part}: out of time, {left} of {len(cases)} cases left")
+                self.say(f"{part}: out of time, {len(cases) - done} of {len(cases)} cases left")
                 return
             yield case
             self.say(f"{part}: {case.key} ({done + 1} of {len(cases)})")
