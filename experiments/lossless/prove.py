@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +107,13 @@ def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
         tables: number of random pairs of tables for the one-step theorem.
     """
     parts = []
-    for size in range(1, nodes + 1):
-        for shape in plane_trees(size):
-            for law in Law:
-                parts.append(Job("one step", shape, law, tables))
-                if size <= 3:
-                    parts.append(Job("fractions", shape, law, 3))
-                if size <= 4:
-                    parts.append(Job("composition", shape, law, 2))
+    shapes = chain.from_iterable(map(plane_trees, range(1, nodes + 1)))
+    for shape, law in product(shapes, Law):
+        parts.append(Job("one step", shape, law, tables))
+        if shape.size <= 3:
+            parts.append(Job("fractions", shape, law, 3))
+        if shape.size <= 4:
+            parts.append(Job("composition", shape, law, 2))
     return sorted(parts, key=lambda job: -job.weight)
 
 
@@ -277,8 +276,7 @@ def _record(
         {"theorem": theorem, "rule": rule, "law": law, **asdict(proof)}
         for (theorem, rule, law), proof in sorted(table.items())
     ]
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "proved": rows, "not_proved": failures}
+    return {"seconds": time.perf_counter() - start, "proved": rows, "not_proved": failures}
 
 
 if __name__ == "__main__":

@@ -62,10 +62,11 @@ class KeptSamples:
         for line in complete[1:]:
             row = _data(line)
             if isinstance(row, dict) and set(row) == FIELDS:
-                key = row["sampling"], row["method"], row["prompt"]
-                self._texts[key] = Texts(row["rows"], row["seconds"])
-        kept_lines = complete or [json.dumps(head).encode()]
-        if len(complete) + 1 != len(lines) or lines[-1:] != [b""]:
+                self._texts[row["sampling"], row["method"], row["prompt"]] = Texts(
+                    row["rows"], row["seconds"]
+                )
+        if lines[-1:] != [b""]:  # a new file, or a last line that was cut short
+            kept_lines = complete or [json.dumps(head).encode()]
             write_whole(self.path, b"".join(line + b"\n" for line in kept_lines))
 
     def __len__(self) -> int:
