@@ -48,9 +48,9 @@ class Optimizers:
 
     def factor(self, step: int, tokens: int) -> float:
         """Share of the peak learning rate at `step` after `tokens` tokens: warm-up, constant, decay."""
-        warmup = min(1.0, (step + 1) / self.schedule.warmup_steps)
-        remaining = 1.0 - tokens / self.total_tokens
-        return min(warmup, remaining / self.schedule.decay_share, 1.0)
+        warmup = (step + 1) / self.schedule.warmup_steps
+        decay = (1.0 - tokens / self.total_tokens) / self.schedule.decay_share
+        return min(warmup, decay, 1.0)
 
     def step(self, step: int, tokens: int) -> None:
         """Update the parameters from their gradients and clear them."""
