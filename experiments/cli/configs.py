@@ -120,8 +120,9 @@ def _print_config(name: str, as_json: bool) -> None:
         from rich.syntax import Syntax
 
         theme = "ansi_dark"  # the terminal's own colours
-        console = Console()
-        console.print(Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True))
+        Console().print(
+            Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True)
+        )
     else:
         typer.echo(text, nl=not text.endswith("\n"))
 

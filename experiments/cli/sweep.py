@@ -164,8 +164,10 @@ def sweep_command(
         if failed := result.collected.failed:
             if quiet or as_json:
                 complain(f"failed: {failed[0].name}: {failed[0].error}")
-            count = len(result.collected.outcomes)
-            complain(f"{len(failed)} of {count} jobs failed; the same command retries them")
+            complain(
+                f"{len(failed)} of {len(result.collected.outcomes)} jobs failed; the same command "
+                "retries them"
+            )
             raise typer.Exit(FAILED)
 
 

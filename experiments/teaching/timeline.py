@@ -257,11 +257,10 @@ def _decoded(
 ) -> Lane:
     """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
-    rule = verifier_for(usual_rule(law, sampling), pair.target)
-    drafter = make_drafter(_Watched(pair.draft, clock), shape, law, sampling)
     outcomes: list[tuple[float, tuple[int, ...], int]] = []
     for step in decode(
-        make_target(pair.target), drafter, rule, prompt, sampling=sampling,
+        make_target(pair.target), make_drafter(_Watched(pair.draft, clock), shape, law, sampling),
+        verifier_for(usual_rule(law, sampling), pair.target), prompt, sampling=sampling,
         coins=TorchCoins(seed), max_new_tokens=tokens, observer=clock,
     ):  # fmt: skip
         outcomes.append((clock.now(), step.tokens, step.verdict.accepted))
