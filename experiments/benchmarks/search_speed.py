@@ -149,8 +149,7 @@ def main(
         search = partial(optimal_tree, noisy, depth=depth)
         figures[f"exact, {name}"] = growth(console, f"{exact}, {name}", sizes, search)
     title = f"best first, monotone, {BRANCHES} branches, any depth"
-    search = partial(optimal_tree, monotone)
-    figures["best first"] = growth(console, title, BEST_FIRST, search)
+    figures["best first"] = growth(console, title, BEST_FIRST, partial(optimal_tree, monotone))
     say(console, f"written: {save('search_speed', figures)}")
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -219,14 +220,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ConfigError as error:
             parser.error(str(error))
     console, start, machine = Console(), time.perf_counter(), environment()
-    table: dict[tuple[str, str, str], Proof] = {}
+    table: dict[tuple[str, str, str], Proof] = defaultdict(lambda: Proof(0, 0, 0.0))
     failures: list[str] = []
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("proving", total=None)
         for done, total_parts, results in proofs(jobs(options.nodes, options.tables)):
             for result in results:
-                key = result.theorem, result.rule, result.law
-                table[key] = table.get(key, Proof(0, 0, 0.0)) + result.proof
+                table[result.theorem, result.rule, result.law] += result.proof
                 failures += [result.failure] if result.failure else []
             progress.update(bar, completed=done, total=total_parts)
             if options.out:  # after every part, so that a killed proof keeps its results

@@ -119,11 +119,6 @@ class LocalWorkers(Executor):
         self._allow_versions = allow_versions
         self._running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the running workers."""
-        return [process.pid for _, process in self._running.values()]
-
     def room(self) -> int:
         """Number of free workers."""
         return self.workers - len(self._running)

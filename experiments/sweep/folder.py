@@ -269,18 +269,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     way_out = "choose another folder with --out, or start over with --fresh"
     data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
-    newer = type(version) is int and version > SWEEP_VERSION
+    if type(version) is int and version > SWEEP_VERSION:
+        raise SweepError(
+            f"{path} has schema version {version!r}, but this treespec reads versions up to "
+            f"{SWEEP_VERSION}; use the newer treespec that wrote it"
+        )
     problem = fits(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
-    if not newer and problem:
-        raise SweepError(
-            f"{path} is not the manifest of a sweep ({problem}); choose another folder with --out, or "
-            "start over with --fresh"
-        )
-    if newer:
-        raise SweepError(
-            f"{path} has schema version {data['schema_version']!r}, but this treespec reads versions up "
-            f"to {SWEEP_VERSION}; use the newer treespec that wrote it"
-        )
+    if problem:
+        raise SweepError(f"{path} is not the manifest of a sweep ({problem}); {way_out}")
     return data
 
 

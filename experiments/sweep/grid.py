@@ -76,11 +76,6 @@ class Grid:
     jobs: tuple[Job, ...]
 
     @property
-    def output(self) -> str | None:
-        """The folder that the config asks for."""
-        return self.base.get("output")
-
-    @property
     def hash(self) -> str:
         """SHA-256 of the jobs' names and configs."""
         text = json.dumps([[job.name, config_hash(job.config)] for job in self.jobs])

@@ -74,8 +74,7 @@ def run_sweep(
         Interrupted: on Ctrl-C, after the executor has been stopped.
     """
     keys = {path: key for job in grid.jobs for key, path in inputs_of(job.config)}
-    inputs = [(key, path) for path, key in keys.items()]
-    require_apart(folder, [("the config", grid.path), *inputs])
+    require_apart(folder, [("the config", grid.path), *((key, path) for path, key in keys.items())])
     starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
         records.require_free(grid)

@@ -32,16 +32,17 @@ class Optimizers:
         named = dict(model.named_parameters())
         matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
         other_parameters = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
-        muon = torch.optim.Muon(
-            matrices,
-            lr=schedule.muon_lr,
-            weight_decay=schedule.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        adamw = torch.optim.AdamW(
-            other_parameters, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0
-        )
-        self.parts = {"muon": muon, "adamw": adamw}
+        self.parts: dict[str, torch.optim.Optimizer] = {
+            "muon": torch.optim.Muon(
+                matrices,
+                lr=schedule.muon_lr,
+                weight_decay=schedule.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            ),
+            "adamw": torch.optim.AdamW(
+                other_parameters, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0
+            ),
+        }
         self.rates = {"muon": schedule.muon_lr, "adamw": schedule.adamw_lr}
         self.schedule = schedule
         self.total_tokens = total_tokens
