@@ -156,10 +156,6 @@ def _greedy_verdict(row: GreedyCheck) -> str:
     return "FAILED" if row.failed else "ok: rounding"
 
 
-def _near_ties(row: GreedyCheck) -> str:
-    return f"{sum(s.near_tie for s in row.splits)}/{len(row.splits)}" if row.splits else NONE
-
-
 def _tone(row: LawCheck | GreedyCheck) -> str:
     return "bad" if row.failed else ""
 
@@ -180,7 +176,12 @@ GREEDY_COLUMNS = (
     Column[GreedyCheck](
         "equal to\nour plain loop", lambda row: f"{row.compared - len(row.plain)}/{row.compared}"
     ),
-    Column[GreedyCheck]("explained by\nnear-ties", _near_ties),
+    Column[GreedyCheck](
+        "explained by\nnear-ties",
+        lambda row: (
+            f"{sum(s.near_tie for s in row.splits)}/{len(row.splits)}" if row.splits else NONE
+        ),
+    ),
     Column[GreedyCheck]("verdict", _greedy_verdict, left=True),
 )
 

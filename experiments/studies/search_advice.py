@@ -224,8 +224,10 @@ def read_traces(
             times.law_times(trace.law)
         except NotMeasured as error:
             raise typer.BadParameter(f"{path} with {latency}: {error}") from error
-        name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
-        name += "" if trace.draft_rows is None else ", beam"
+        name = (
+            f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
+            f"{'' if trace.draft_rows is None else ', beam'}"
+        )
         if name in traces:
             raise typer.BadParameter(f"{path} and {traces[name][0]} are both called {name!r}")
         traces[name] = path, trace

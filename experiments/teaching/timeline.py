@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -165,17 +165,19 @@ def recorded(
     Raises:
         RunFolderError: if the run has no steps of this method on this prompt.
     """
-    import polars as pl
-
-    key = {"method": method, "sampling": sampling, "prompt": prompt, "repeat": repeat}
-    wanted = [pl.col(name) == value for name, value in key.items()]
-    rows = run.steps.filter(*wanted).sort("step").to_dicts()
+    key: dict[str, Any] = {
+        "method": method,
+        "sampling": sampling,
+        "prompt": prompt,
+        "repeat": repeat,
+    }
+    rows = run.steps.filter(**key).sort("step").to_dicts()
     if not rows:
         raise RunFolderError(
             f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
             "steps are recorded only for plain decoding and trees of our own loop"
         )
-    ids = run.prompts.filter(*wanted)["tokens"].to_list()[0]
+    ids = run.prompts.filter(**key)["tokens"].to_list()[0]
     spans: list[Span] = []
     steps: list[Brought] = []
     now, token_count = 0.0, 0

@@ -159,14 +159,19 @@ class Session:
 
     def store(self, part: str, sources: tuple[str, ...], **settings: Any) -> Store:
         """The store of a part."""
-        head: Mapping[str, Any] = {
-            "dry": self.dry,
-            "device": self._device_facts(),
-            "peak": self.peak._asdict(),
-            "measured_peak": self.measured._asdict(),
-            "settings": settings,
-        }
-        store = Store(f"gpu_{part}", self.folder, sources, head, fresh=self.fresh)
+        store = Store(
+            f"gpu_{part}",
+            self.folder,
+            sources,
+            {
+                "dry": self.dry,
+                "device": self._device_facts(),
+                "peak": self.peak._asdict(),
+                "measured_peak": self.measured._asdict(),
+                "settings": settings,
+            },
+            fresh=self.fresh,
+        )
         if store.kept:
             self.say(f"keeping {store.kept} cells of an earlier run: {store.path}")
         return store
