@@ -190,33 +190,17 @@ def counted(
     neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
 ) -> list[Counted]:
     """The findings of all ways of measuring, beside one neighbour."""
-    rows = [
-        Counted(
-            neighbour,
-            "in turns",
-            [run.same for run in runs],
-            [run.dearer for run in runs],
-            sum(run.adjusted for run in runs),
-        ),
-        Counted(
-            neighbour,
-            "totals",
-            [run.same_totals for run in runs],
-            [run.dearer_totals for run in runs],
-            0,
-        ),
+    adjusted = sum(run.adjusted for run in runs)
+    ways = {
+        "in turns": ([(run.same, run.dearer) for run in runs], adjusted),
+        "totals": ([(run.same_totals, run.dearer_totals) for run in runs], 0),
+        "by prompts": ([(run.same, run.dearer) for run in by_prompts], 0),
+    }
+    return [
+        Counted(neighbour, way, [same for same, _ in ratios], [slow for _, slow in ratios], count)
+        for way, (ratios, count) in ways.items()
+        if ratios
     ]
-    if by_prompts:
-        rows.append(
-            Counted(
-                neighbour,
-                "by prompts",
-                [run.same for run in by_prompts],
-                [run.dearer for run in by_prompts],
-                0,
-            )
-        )
-    return rows
 
 
 def main(

@@ -52,14 +52,12 @@ def torch_build() -> list[Fact]:
     simd = torch.backends.cpu.get_cpu_capability()
     threads, cores = torch.get_num_threads(), _cores()
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
-    advice = (
-        "half precision is slow here for more than one row: set models.dtype=float32 in configs"
-    )
+    slow = "half precision is slow here for more than one row: set models.dtype=float32 in configs"
     vectors = Fact(
         "vectors",
         Status.OK if simd in WIDE_VECTORS else Status.PROBLEM,
         simd,
-        "" if simd == WIDE_VECTORS[0] else advice,
+        "" if simd == WIDE_VECTORS[0] else slow,
     )
     status, advice = Status.OK, ""
     if threads > cores:

@@ -62,9 +62,8 @@ class KeptSamples:
         for line in complete[1:]:
             row = _data(line)
             if isinstance(row, dict) and set(row) == FIELDS:
-                self._texts[row["sampling"], row["method"], row["prompt"]] = Texts(
-                    row["rows"], row["seconds"]
-                )
+                key = row["sampling"], row["method"], row["prompt"]
+                self._texts[key] = Texts(row["rows"], row["seconds"])
         if lines[-1:] != [b""]:  # a new file, or a last line that was cut short
             kept_lines = complete or [json.dumps(head).encode()]
             write_whole(self.path, b"".join(line + b"\n" for line in kept_lines))

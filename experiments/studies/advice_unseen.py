@@ -207,13 +207,11 @@ def off_own_replay(
     chosen = {(row.shape, row.law) for row in (ranking.tree, ranking.chain) if row is not None}
 
     def largest_error(shapes: set[tuple[TreeShape, str]]) -> float:
-        return max(
-            (
-                abs(ranking.speed(shape, law).tokens / replay(trace, shape).tokens_per_step - 1)
-                for shape, law in shapes
-            ),
-            default=0.0,
-        )
+        quotients = [
+            ranking.speed(shape, law).tokens / replay(trace, shape).tokens_per_step
+            for shape, law in shapes
+        ]
+        return max((abs(quotient - 1) for quotient in quotients), default=0.0)
 
     return {"chosen": largest_error(chosen), "others": largest_error({*others} - chosen)}
 

@@ -98,9 +98,8 @@ def measure_passes(
     peak = peak or measure_peaks(weights.dtype, model.device)
     runner, wait = model.fresh(), synchronizer(model.device)
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(model.vocab_size, (prefix + max(nodes),), generator=generator).to(
-        model.device
-    )
+    ids = torch.randint(model.vocab_size, (prefix + max(nodes),), generator=generator)
+    ids = ids.to(model.device)
     runner.prefill(ids[:prefix])
 
     def measured(count: int) -> float:

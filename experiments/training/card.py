@@ -216,14 +216,12 @@ def _agreement(run: Run) -> str:
     def share(rank: int, item: Measurement) -> str:
         return f"{item.statistics.ranks[rank]:.4f}"
 
+    ranks = range(len(run.measurements[0].statistics.ranks))
     columns = [
         Column[Measurement]("text", lambda item: item.text, left=True),
         Column[Measurement]("context", lambda item: f"{item.length}"),
         Column[Measurement]("alpha", lambda item: f"{item.statistics.acceptance:.4f}"),
-        *(
-            Column[Measurement](f"k={rank + 1}", partial(share, rank))
-            for rank in range(len(run.measurements[0].statistics.ranks))
-        ),
+        *(Column[Measurement](f"k={rank + 1}", partial(share, rank)) for rank in ranks),
     ]
     return f"""## How well the two agree
 

@@ -90,11 +90,8 @@ class DecodeRow:
     def goals(self) -> dict[str, bool | None]:
         """By goal, whether it is reached; None if it does not apply."""
         applies = self.measured and self.cell["target"] != "eager"
-        return {
-            f"a step within {OVER_BYTES} x its bytes": self.cell["step_over_floor"] <= OVER_BYTES
-            if applies
-            else None
-        }
+        met = self.cell["step_over_floor"] <= OVER_BYTES if applies else None
+        return {f"a step within {OVER_BYTES} x its bytes": met}
 
 
 def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
