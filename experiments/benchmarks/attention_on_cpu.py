@@ -11,6 +11,7 @@ hold. The floor, the time to read as many bytes, is measured in turns with the o
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import torch
@@ -23,7 +24,7 @@ from attention_masks.tree_attention.sdpa import sdpa
 from attention_masks.tree_attention.two_pass import two_pass
 from treespec.experiments.benchmarks.passes import reading, ternary
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.kernels.masked_attention import kernel_call
@@ -85,32 +86,24 @@ def measure(rounds: int) -> list[dict[str, Any]]:
         rounds: number of calls of each way that count.
     """
     rows = []
-    for name in DTYPES:
-        dtype = getattr(torch, name)
-        for prefix in PREFIXES:
-            for nodes in NODES:
-                with torch.inference_mode():
-                    spent = in_turns(calls(prefix, nodes, dtype), rounds, warm_up=3)
-                us = {way: 1e6 * statistics.median(seconds) for way, seconds in spent.items()}
-                floor = us["floor"]
-
-                def over_one(way: str, spent: dict[str, list[float]] = spent) -> float:
-                    pairs = zip(spent[way], spent["one_pass"], strict=True)
-                    return round(statistics.median(other / single for other, single in pairs), 2)
-
-                rows.append({
-                    "dtype": name,
-                    "prefix": prefix,
-                    "nodes": nodes,
-                    "floor_us": round(floor, 1),
-                    "one_pass_us": round(us["one_pass"], 1),
-                    "one_pass_over_floor": round(us["one_pass"] / floor, 1),
-                    "two_passes_us": round(us["two_passes"], 1),
-                    "kernel_us": round(us["kernel"], 1),
-                    "kernel_over_floor": round(us["kernel"] / floor, 1),
-                    "two_over_one": over_one("two_passes"),
-                    "kernel_over_one": over_one("kernel"),
-                })  # fmt: skip
+    for dtype, prefix, nodes in product(DTYPES, PREFIXES, NODES):
+        with torch.inference_mode():
+            spent = in_turns(calls(prefix, nodes, getattr(torch, dtype)), rounds, warm_up=3)
+        us = {way: 1e6 * statistics.median(seconds) for way, seconds in spent.items()}
+        floor = us["floor"]
+        rows.append({
+            "dtype": dtype,
+            "prefix": prefix,
+            "nodes": nodes,
+            "floor_us": round(floor, 1),
+            "one_pass_us": round(us["one_pass"], 1),
+            "one_pass_over_floor": round(us["one_pass"] / floor, 1),
+            "two_passes_us": round(us["two_passes"], 1),
+            "kernel_us": round(us["kernel"], 1),
+            "kernel_over_floor": round(us["kernel"] / floor, 1),
+            "two_over_one": round(median_ratio(spent["two_passes"], spent["one_pass"]), 2),
+            "kernel_over_one": round(median_ratio(spent["kernel"], spent["one_pass"]), 2),
+        })  # fmt: skip
     return rows
 
 
@@ -119,13 +112,11 @@ def main(
     no_save: Annotated[bool, typer.Option("--no-save", help="Do not write a file.")] = False,
 ) -> None:
     """Measure a layer's attention in each way; print and save it."""
-    console, rows = Console(width=130), measure(rounds)
-    heads = f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}"
-    title = f"attention of a layer, {heads}; {torch.get_num_threads()} threads"
+    console, rows, threads = Console(width=130), measure(rounds), torch.get_num_threads()
+    title = f"attention of a layer, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}; {threads} threads"
     print_table(Table(title, COLUMNS, rows), console)
-    setting = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
     if not no_save:
-        setting["threads"] = torch.get_num_threads()
+        setting = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "threads": threads}
         say(console, f"written: {save('attention_on_cpu', {'setting': setting, 'rows': rows})}")
 
 

@@ -81,9 +81,11 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
         shared.begin(0, len(prefix))
         model(input_ids=prefix[None], past_key_values=shared, use_cache=True, logits_to_keep=1)
         shared.keep(range(len(prefix)))
-    position = torch.tensor([[len(prefix)]])
-
-    arguments = {"input_ids": token[None], "position_ids": position, "use_cache": True}
+    arguments = {
+        "input_ids": token[None],
+        "position_ids": torch.tensor([[len(prefix)]]),
+        "use_cache": True,
+    }
 
     @torch.inference_mode()
     def plain(cache: Any) -> float:
@@ -127,8 +129,12 @@ def measure_time(
         run()  # warm up after the switch, with the processor caches as this way leaves them
         return run()
 
-    ways = {name: partial(measured, *way) for name, way in passes.items()}
-    seconds = in_turns(ways, repeats, warm_up=2, title=title)
+    seconds = in_turns(
+        {name: partial(measured, *way) for name, way in passes.items()},
+        repeats,
+        warm_up=2,
+        title=title,
+    )
     model.set_attn_implementation(passes[OURS][0])
     ratios = {
         name: [own / other for own, other in zip(seconds[OURS], seconds[name], strict=True)]
@@ -202,8 +208,9 @@ def measure_memory(
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         wrapped.run(tokens, parents)
     recorded: Any = profiler.profiler
-    events = recorded.kineto_results.events()
-    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    changes = [
+        event.nbytes() for event in recorded.kineto_results.events() if event.name() == "[memory]"
+    ]
     return {
         "layers": model.config.num_hidden_layers,
         "attention_calls": seen.calls,
@@ -254,7 +261,8 @@ def main(
     lengths = [int(text) for text in prefixes.split(",")]
     sizes = [int(text) for text in nodes.split(",")]
     console = Console()
-    figures: dict[str, Any] = {"time": {}, "memory": {}}
+    setting = {"enlarge": enlarge, "repeats": repeats}
+    figures: dict[str, Any] = {"setting": setting, "time": {}, "memory": {}}
     times, memory = [], []
     for dtype in dtypes.split(","):
         model = enlarged(enlarge, dtype, max(lengths) + max(sizes) + 1)
@@ -272,9 +280,7 @@ def main(
     print_table(Table(title, TIME_COLUMNS, times), console)
     print_table(Table("memory of a pass over a tree", MEMORY_COLUMNS, memory), console)
     if not no_save:
-        setting = {"enlarge": enlarge, "repeats": repeats}
-        path = save("attention_overhead", {"setting": setting, **figures})
-        say(console, f"written: {path}")
+        say(console, f"written: {save('attention_overhead', figures)}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, load_pair
 from treespec.draft.heads import KernelHead, TensorHead
 from treespec.draft.levels import Head, Level, Levels, levels_of
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.models.passes import choose_passes
@@ -52,8 +52,7 @@ Make = Callable[[int], Head]
 
 def level_of(nodes: int, children: int) -> tuple[Levels, Level]:
     """A level with this many nodes, each with this many children."""
-    shape = TreeShape.expansion([children] if nodes == 1 else [nodes, children])
-    levels = levels_of(shape, CPU)
+    levels = levels_of(TreeShape.expansion([children] if nodes == 1 else [nodes, children]), CPU)
     return levels, levels.levels[-1]
 
 
@@ -109,19 +108,20 @@ def main(
             spent = in_turns(
                 {way: timed(make) for way, make in heads(levels, law).items()}, rounds, warm_up=10
             )
-            pairs = zip(spent["tensor"], spent["kernel"], strict=True)
             rows.append({
                 "level": name,
                 "tensor_us": round(1e6 * statistics.median(spent["tensor"]), 1),
                 "kernel_us": round(1e6 * statistics.median(spent["kernel"]), 1),
-                "kernel_over_tensor": round(statistics.median(b / a for a, b in pairs), 2),
+                "kernel_over_tensor": round(median_ratio(spent["kernel"], spent["tensor"]), 2),
                 "different": differing(children, law),
             })  # fmt: skip
     title = f"heads of rows of {VOCAB} tokens, bfloat16, {torch.get_num_threads()} threads"
     print_table(Table(title, COLUMNS, rows), console)
     most = max(row["different"] for row in rows)
-    how = "met" if most <= GOAL else "MISSED"
-    verdict = f"draws that differ: at most {most} of {DRAWS:,}, goal {GOAL}: {how}"
+    verdict = (
+        f"draws that differ: at most {most} of {DRAWS:,}, goal {GOAL}: "
+        f"{'met' if most <= GOAL else 'MISSED'}"
+    )
     say(console, verdict)
     if not no_save:
         setting = {"vocab": VOCAB, "threads": torch.get_num_threads()}

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, product
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,8 +102,9 @@ def texts() -> Iterator[list[int]]:
     tokenizer = outline_pair("embedded", "none").tokenizer
     files, held_out = installed_code(), HeldOut()
     for begin in range(0, len(files), BATCH):
-        batch = files[begin : begin + BATCH]
-        contents = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
+        contents = [
+            (path.name, path.read_text("utf-8", "replace")) for path in files[begin : begin + BATCH]
+        ]
         originals = [text for name, text in contents if not held_out.has_copy(name, text)]
         yield from filter(
             None, tokenizer(originals, add_special_tokens=False, verbose=False)["input_ids"]
@@ -127,8 +128,8 @@ def texts_of(tokens: int) -> Iterator[list[int]]:
             return
 
 
-def reading(source: TokenSource, ids: Sequence[int], folder: Path) -> TokenSource:
-    """Prefill a source that remembers its own text with this text."""
+def reading(source: TokenSource, ids: Sequence[int]) -> TokenSource:
+    """Prefill a source with this text."""
     source.prefill(torch.tensor(ids))
     return source
 
@@ -137,9 +138,7 @@ def asking(
     make: Callable[[Sequence[int], Path], TokenSource], ids: Sequence[int], folder: Path
 ) -> TokenSource:
     """Make a source that remembers other texts, and prefill it with a short prompt."""
-    source = make(ids, folder)
-    source.prefill(torch.tensor(ids[-PROMPT:]))
-    return source
+    return reading(make(ids, folder), ids[-PROMPT:])
 
 
 def counted(ids: Sequence[int]) -> SuffixCounts:
@@ -164,13 +163,13 @@ def followers(ids: Sequence[int], length: int, most: int) -> dict[int, list[tupl
 
 
 SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
-    "lookup": lambda ids, folder: reading(PromptLookup(10, **TREE), ids, folder),
+    "lookup": lambda ids, folder: reading(PromptLookup(10, **TREE), ids),
     "documents": partial(asking, lambda ids, folder: Documents([ids], 10, **TREE)),
-    "suffix_tree": lambda ids, folder: reading(SuffixTree(10, **TREE), ids, folder),
+    "suffix_tree": lambda ids, folder: reading(SuffixTree(10, **TREE), ids),
     "suffix_tree, past texts": partial(
         asking, lambda ids, folder: SuffixTree(10, past=counted(ids), **TREE)
     ),
-    "suffix_automaton": lambda ids, folder: reading(SuffixAutomaton(10), ids, folder),
+    "suffix_automaton": lambda ids, folder: reading(SuffixAutomaton(10), ids),
     "retrieval": partial(
         asking,
         lambda ids, folder: Retrieval(
@@ -187,7 +186,7 @@ SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
         ),
     ),
     "lookahead": partial(asking, lambda ids, folder: Lookahead(pool=followers(ids, 4, 7))),
-    "jacobi": lambda ids, folder: reading(Jacobi(10), ids, folder),
+    "jacobi": lambda ids, folder: reading(Jacobi(10), ids),
 }
 
 HELD_BY_TOKEN = (
@@ -314,15 +313,13 @@ def stored(tokens: int, query: Sequence[int]) -> dict[str, Any]:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = resident()
         store = Datastore(path)
-        source = Retrieval(store, 10, size=65, branching=64)
-        source.prefill(torch.tensor(query[:16]))
-        cost = costs(source, query[16:])
+        source = reading(Retrieval(store, 10, size=65, branching=64), query[:16])
         return {
             **{key: store.about[key] for key in ("tokens", "texts")},
             "build_s": seconds,
             "build_peak_mb": peak / 1e6,
             "file_mb": path.stat().st_size / 1e6,
-            **cost,
+            **costs(source, query[16:]),
             "steps": STEPS + COUNTED,
             "resident_mb": (resident() - before) / 1e6,
         }
@@ -334,8 +331,14 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     growths = []
     for name in dict.fromkeys(row["source"] for row in rows):
         first, *_, last = [row for row in rows if row["source"] == name]
-        ratios = {key: last[key] / first[key] for key in keys}
-        growths.append({"source": name, "from": first["tokens"], "to": last["tokens"], **ratios})
+        growths.append(
+            {
+                "source": name,
+                "from": first["tokens"],
+                "to": last["tokens"],
+                **{key: last[key] / first[key] for key in keys},
+            }
+        )
     return growths
 
 
@@ -350,18 +353,17 @@ def main(
     sizes = [size for size in SIZES if size <= largest]
     TEXT.extend(
         islice(
-            (token for text in texts_of(largest + TOKENS_BEHIND) for token in text),
+            chain.from_iterable(texts_of(largest + TOKENS_BEHIND)),
             largest + TOKENS_BEHIND,
         )
     )
     query = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        for name in SOURCES:
-            for size in sizes:
-                say(console, f"{name}, {size:,} tokens")
-                cost = pool.apply(measured, (name, size, sizes[-1]))
-                rows.append({"source": name, "tokens": size, **cost})
+        for name, size in product(SOURCES, sizes):
+            say(console, f"{name}, {size:,} tokens")
+            cost = pool.apply(measured, (name, size, sizes[-1]))
+            rows.append({"source": name, "tokens": size, **cost})
         print_table(Table("reading and proposing", COLUMNS, rows), console)
         say(console, f"datastore of {datastore:,} tokens")
         store = pool.apply(stored, (datastore, query * (TOKENS_BEHIND // len(query) + 2)))

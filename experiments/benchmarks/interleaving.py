@@ -21,11 +21,9 @@ is saved with the figures, in a separate file (`interleaving_steady_passive`).
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,7 +37,7 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.spinning import add_source
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK, Measurements
-from treespec.experiments.report.run import load_run
+from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.report.terminal import print_table, say
@@ -120,22 +118,24 @@ def slowed_in(steps: pl.DataFrame) -> float:
     return float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]))
 
 
-def found_in(folder: Path) -> Measurement:
+def found_in(loaded: Run) -> Measurement:
     """Read the ratios of a run."""
-    loaded = load_run(folder)
     data: Measurements = loaded.measurements["T=0"]
 
     def ratio(method: str, column: str) -> Interval:
         return speed_ratio(data.totals, method, "one", column)
 
-    alone = {row.method.name: row.alone for row in times(loaded, data)}
     return Measurement(
         ratio("other", "decode_s"),
         ratio("dearer", "decode_s"),
         ratio("other", CLOCK),
         ratio("dearer", CLOCK),
         data.totals_because is None,
-        {name: value.estimate for name, value in alone.items() if value is not None},
+        {
+            row.method.name: row.alone.estimate
+            for row in times(loaded, data)
+            if row.alone is not None
+        },
         slowed_in(loaded.all_steps),
     )
 
@@ -191,45 +191,16 @@ def counted(
 ) -> list[Counted]:
     """The findings of all ways of measuring, beside one neighbour."""
     adjusted = sum(run.adjusted for run in runs)
-    rows = [
-        Counted(
-            neighbour,
-            "in turns",
-            [run.same for run in runs],
-            [run.dearer for run in runs],
-            adjusted,
-        ),
-        Counted(
-            neighbour,
-            "totals",
-            [run.same_totals for run in runs],
-            [run.dearer_totals for run in runs],
-            0,
-        ),
+    ways = {
+        "in turns": ([(run.same, run.dearer) for run in runs], adjusted),
+        "totals": ([(run.same_totals, run.dearer_totals) for run in runs], 0),
+        "by prompts": ([(run.same, run.dearer) for run in by_prompts], 0),
+    }
+    return [
+        Counted(neighbour, way, [same for same, _ in ratios], [slow for _, slow in ratios], count)
+        for way, (ratios, count) in ways.items()
+        if ratios
     ]
-    if by_prompts:
-        same, slower = [run.same for run in by_prompts], [run.dearer for run in by_prompts]
-        rows.append(Counted(neighbour, "by prompts", same, slower, 0))
-    return rows
-
-
-def measured(
-    kind: Neighbour | None,
-    seeds: Sequence[int],
-    measure: Callable[[int], Measurement],
-    begin: Callable[[str], None],
-    seconds: float,
-) -> Iterator[Measurement]:
-    """Measure one run per seed, each beside a neighbour that stays for at most `seconds`."""
-    for seed in seeds:
-        begin(f"beside {kind or 'nobody'}: run {seed + 1}/{len(seeds)}")
-        with nullcontext() if kind is None else beside(kind, seconds):
-            yield measure(seed)
-
-
-def _suffix() -> str:
-    """Suffix of the file's name if a wait policy of threads is set."""
-    return f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
 
 
 def main(
@@ -244,15 +215,18 @@ def main(
 ) -> None:
     """Measure runs, print the table and save it."""
     console = Console(width=110)
-    chosen = neighbour or ["quiet", *map(str, Neighbour)]
-    kinds = {name: None if name == "quiet" else Neighbour(name) for name in chosen}
+    kinds = {
+        name: None if name == "quiet" else Neighbour(name)
+        for name in neighbour or ["quiet", *map(str, Neighbour)]
+    }
+    suffix = f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
     pair = load_models(config_of(0, None, enlarge).models)
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
     def measured_run(seed: int, together: int | None) -> Measurement:
         with brief_run(config_of(seed, together, enlarge), load=lambda models: pair) as loaded:
-            return found_in(loaded.folder)
+            return found_in(loaded)
 
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")
@@ -263,13 +237,11 @@ def main(
             stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
             prompts: list[Measurement] = []
-            for measurements, seeds, together in (
-                (turns, range(runs), None),
-                (prompts, range(by_prompts), 1),
-            ):
-                run_once = partial(measured_run, together=together)
-                for measurement in measured(kind, seeds, run_once, begin, stays):
-                    measurements.append(measurement)
+            for measurements, count, together in ((turns, runs, None), (prompts, by_prompts, 1)):
+                for seed in range(count):
+                    begin(f"beside {kind or 'nobody'}: run {seed + 1}/{count}")
+                    with nullcontext() if kind is None else beside(kind, stays):
+                        measurements.append(measured_run(seed, together))
                     rows_of_kind = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in rows_of_kind}
                     figures[name] = ways | {
@@ -278,7 +250,7 @@ def main(
                         "by prompts runs": prompts,
                         "waiting": os.environ.get(WAITING),
                     }
-                    save(f"interleaving_{name}{_suffix()}", {name: figures[name]})
+                    save(f"interleaving_{name}{suffix}", {name: figures[name]})
             rows += rows_of_kind
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:

@@ -64,10 +64,13 @@ def measure(
             passes=(target, draft),
         )  # fmt: skip
         if text.later:
-            row = {"step": text.seconds, "target forward": target.seconds}
-            row["draft forward"] = draft.seconds
-            row |= {name: sum(stages.seconds[name][1:]) for name in STAGES}
-            row["outside"] = text.seconds - target.seconds - draft.seconds
+            row = {
+                "step": text.seconds,
+                "target forward": target.seconds,
+                "draft forward": draft.seconds,
+                **{name: sum(stages.seconds[name][1:]) for name in STAGES},
+                "outside": text.seconds - target.seconds - draft.seconds,
+            }
             rows.append({name: 1e3 * seconds / len(text.later) for name, seconds in row.items()})
     ms = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     return {
@@ -107,8 +110,7 @@ def main(
         f"target of {parameters:,} parameters; largest share outside the models: {worst:.1%}",
     )
     setting = {"parameters": parameters, "dtype": dtype, "new_tokens": NEW_TOKENS}
-    path = save("loop_overhead", {"setting": setting, "shapes": figures})
-    say(console, f"written: {path}")
+    say(console, f"written: {save('loop_overhead', {'setting': setting, 'shapes': figures})}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import typer
 from rich.console import Console
 from torch import Tensor
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec import Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter, make_drafter
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
@@ -159,7 +159,7 @@ def timed(model: TransformersModel, runners: list[TimedRunner]) -> TransformersM
 def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> float:
     """Median milliseconds of a whole level of drafting."""
     sampling = Sampling(temperature)
-    law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
+    law = verify.usual_law(sampling)
     drafter, coins = ModelDrafter(pair.draft, shape, law, sampling), TorchCoins(0)
     with torch.inference_mode():
         drafter.prefill(torch.arange(PREFIX) + 5)
@@ -173,7 +173,7 @@ def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> f
 def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> float:
     """Milliseconds of a step spent outside the passes of both models; the median over prompts."""
     sampling = Sampling(temperature)
-    law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
+    law = verify.usual_law(sampling)
     times = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
         runners: list[TimedRunner] = []
@@ -184,10 +184,9 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
             torch.tensor(prompt.ids), sampling=sampling, coins=TorchCoins(0), max_new_tokens=tokens,
         )  # fmt: skip
         next(steps)
-        before, count = sum(runner.seconds for runner in runners), 0
+        before = sum(runner.seconds for runner in runners)
         start = time.perf_counter()
-        for _ in steps:
-            count += 1
+        count = sum(1 for _ in steps)
         elapsed = time.perf_counter() - start
         in_passes = sum(runner.seconds for runner in runners) - before
         times.append((elapsed - in_passes) / max(count, 1))
@@ -235,8 +234,10 @@ LOOP_COLUMNS = (
 
 def verdict(what: str, worst: float, goal: float, unit: str) -> str:
     """A sentence that says whether a goal is met."""
-    how = "met" if worst <= goal else "MISSED"
-    return f"{what}: at most {worst:.2f}{unit}, goal {goal:g}{unit}: {how}"
+    return (
+        f"{what}: at most {worst:.2f}{unit}, goal {goal:g}{unit}: "
+        f"{'met' if worst <= goal else 'MISSED'}"
+    )
 
 
 def main(
@@ -257,7 +258,7 @@ def main(
                 enlarged = load_pair("embedded", "none", dtype=DTYPE, enlarge=name)
                 ordinary, model = enlarged.target.fresh(), enlarged.target
                 choose_passes(model, "compiled")
-        weights = {id(p): p for p in model.model.parameters()}.values()
+        weights = list(model.model.parameters())
         size_bytes = sum(p.nbytes for p in weights)
         rows = measure(ordinary.fresh(), model.fresh(), rounds, size_bytes)
         read = 1e3 * size_bytes / rows[0]["floor_ms"]
@@ -271,8 +272,7 @@ def main(
         title = (
             f"{name}: milliseconds of a pass behind {PREFIX} tokens, {DTYPE}; {read / 1e9:.0f} GB/s"
         )
-        table = Table(title, PASS_COLUMNS, rows)
-        print_table(table, console)
+        print_table(Table(title, PASS_COLUMNS, rows), console)
         say(
             console,
             f"compiled in {model.passes.seconds:.0f} s; copies of weights: {copies:.0f} MiB",

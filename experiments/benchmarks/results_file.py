@@ -62,6 +62,8 @@ def of_manifest(manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
         manifest: manifest of the run.
         more: further keys to copy; None where the manifest lacks the key.
     """
-    keys = (*MANIFEST_KEYS, *more)
-    turns = {"together": manifest.get("together", 1)}
-    return {"measured": manifest["created"], **turns, **{key: manifest.get(key) for key in keys}}
+    return {
+        "measured": manifest["created"],
+        "together": manifest.get("together", 1),
+        **{key: manifest.get(key) for key in (*MANIFEST_KEYS, *more)},
+    }

@@ -12,7 +12,7 @@ Figures are saved after every run.
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,10 +27,8 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import comparisons
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
+from treespec.models.load import Pair
 from treespec.search.intervals import Interval
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
 
 __all__ = ["SMALL", "Named", "agreed", "one"]
 
@@ -73,7 +71,7 @@ class Named:
     beside: str
 
 
-def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> list[Named]:
+def one(number: int, kind: Neighbour | None, config: Config, pair: Pair) -> list[Named]:
     """Run once, and read the verdicts.
 
     Args:
@@ -82,10 +80,9 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
         config: config of the run.
         pair: the loaded models.
     """
-    seeded = config.model_copy(update={"seed": number})
     with (
         nullcontext() if kind is None else beside(kind, LONGEST_STAY_S),
-        brief_run(seeded, load=lambda models: pair) as loaded,
+        brief_run(config.model_copy(update={"seed": number}), load=lambda models: pair) as loaded,
     ):
         return [
             Named(

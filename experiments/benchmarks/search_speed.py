@@ -121,11 +121,14 @@ def growth(
     rows: list[dict[str, Any]] = []
     for size in sizes:
         seconds, wall, shape = timed(partial(search, size))
-        row = {"size": size, "s": seconds, "wall_s": wall, "peak_mib": peak()}
-        rows.append({**row, "depth": shape.depth, "exponent": None})
+        rows.append(
+            {
+                "size": size, "s": seconds, "wall_s": wall, "peak_mib": peak(), "depth": shape.depth,
+                "exponent": None,
+            }
+        )  # fmt: skip
     for small, large in pairwise(rows):
-        growth_of_size = math.log(large["size"] / small["size"])
-        large["exponent"] = math.log(large["s"] / small["s"]) / growth_of_size
+        large["exponent"] = math.log(large["s"] / small["s"], large["size"] / small["size"])
     print_table(Table(title, GROWTH_COLUMNS, rows), console)
     return {str(row.pop("size")): row for row in rows}
 
@@ -146,8 +149,7 @@ def main(
         search = partial(optimal_tree, noisy, depth=depth)
         figures[f"exact, {name}"] = growth(console, f"{exact}, {name}", sizes, search)
     title = f"best first, monotone, {BRANCHES} branches, any depth"
-    search = partial(optimal_tree, monotone)
-    figures["best first"] = growth(console, title, BEST_FIRST, search)
+    figures["best first"] = growth(console, title, BEST_FIRST, partial(optimal_tree, monotone))
     say(console, f"written: {save('search_speed', figures)}")
 
 

@@ -1,5 +1,6 @@
 """Timers: of calls, of alternatives that take turns, of a module's forward passes, of a decoded text."""
 
+import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from treespec.models.load import Pair
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
-__all__ = ["ForwardTimer", "TimedText", "in_turns", "seconds_of", "timed_text"]
+__all__ = ["ForwardTimer", "TimedText", "in_turns", "median_ratio", "seconds_of", "timed_text"]
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -62,6 +63,11 @@ def in_turns(
         for name in order:
             seconds[name].append(ways[name]())
     return {name: spent[warm_up:] for name, spent in seconds.items()}
+
+
+def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """One way's time over another's: the median of the ratios of each round."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
 class ForwardTimer:

@@ -22,7 +22,7 @@ from torch import Tensor
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.distributions import SampledRows
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.verify import Rule
@@ -126,11 +126,10 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
     ]
 
     def row(name: str) -> dict[str, Any]:
-        of_softmax = statistics.median(v / s for v, s in zip(ms[name], ms["softmax"], strict=True))
         rows = statistics.mean(visited[name][1:])  # without the warm-up
         return {
             "ms": round(medians[name], 3),
-            "of_softmax": round(of_softmax, 3),
+            "of_softmax": round(median_ratio(ms[name], ms["softmax"]), 3),
             "rows_visited": rows,
             "floor": round(rows / 64, 3),
             "tree": settings[name][0],

@@ -34,7 +34,6 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     words = [str(word) for word in ctx.params.get("overrides") or ()]
     words = words[:-1] if words[-1:] == ["="] else words
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    data = _config(str(ctx.params.get("config") or ""))
     if words and "=" not in words[-1] and "=" not in incomplete:
         values = values_of(schema, words[-1])
         return [value for value in values if value.startswith(incomplete)]
@@ -42,6 +41,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     if equals:
         values = values_of(schema, start)
         return [f"{start}={value}" for value in values if value.startswith(value_start)]
+    data = _config(str(ctx.params.get("config") or ""))
     return [f"{key}=" for key in keys_of(schema, data) if key.startswith(start)]
 
 
@@ -52,8 +52,7 @@ def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
         schema: the JSON schema of configs.
         data: the parsed config; None if it could not be read.
     """
-    keys = list(_keys(schema, schema, data, ""))
-    return [key for key in keys if not key.startswith("sweep")]
+    return [key for key in _keys(schema, schema, data, "") if not key.startswith("sweep")]
 
 
 def values_of(schema: Mapping[str, Any], key: str) -> list[str]:

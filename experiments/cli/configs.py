@@ -74,15 +74,19 @@ def configs_command(
         if name is not None:
             _print_config(name, as_json)
             return
-        rows = []
-        for shipped_name, path in shipped().items():
-            about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-            rows.append({"name": shipped_name, "path": path, "about": about})
+        rows = [
+            {
+                "name": shipped_name,
+                "path": path,
+                "about": path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip(),
+            }
+            for shipped_name, path in shipped().items()
+        ]
         if as_json:
             typer.echo(json_text({"configs": rows}))
-            return
-        for row in rows:
-            typer.echo(f"{row['name']:20} {row['about']}")
+        else:
+            for row in rows:
+                typer.echo(f"{row['name']:20} {row['about']}")
 
 
 @app.command(
@@ -120,8 +124,9 @@ def _print_config(name: str, as_json: bool) -> None:
         from rich.syntax import Syntax
 
         theme = "ansi_dark"  # the terminal's own colours
-        console = Console()
-        console.print(Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True))
+        Console().print(
+            Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True)
+        )
     else:
         typer.echo(text, nl=not text.endswith("\n"))
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, Quiet, friendly, output, progress
+from treespec.experiments.cli.common import (
+    LARGEST_TEXT,
+    AsJson,
+    Debug,
+    Quiet,
+    friendly,
+    output,
+    progress,
+)
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
 
@@ -37,9 +45,6 @@ TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 
 BATCH = 256
 """Files to encode at once."""
-
-LARGEST_TEXT = 2**24
-"""Maximum bytes of a text; larger files are left out."""
 
 
 @_group.command(
@@ -222,9 +227,9 @@ def _left_out(copies: int = 0, unreadable: int = 0) -> str:
             f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
         )
     if unreadable:
-        files = "file" if unreadable == 1 else "files"
         reasons.append(
-            f"{unreadable:,} {files} not in UTF-8 or larger than {LARGEST_TEXT // 2**20} MiB"
+            f"{unreadable:,} {'file' if unreadable == 1 else 'files'} not in UTF-8 or larger than "
+            f"{LARGEST_TEXT // 2**20} MiB"
         )
     return f"left out {' and '.join(reasons)}" if reasons else ""
 
@@ -234,10 +239,9 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
     if as_json:
         typer.echo(json_text({"file": path, "bytes": size, **about}))
     elif not quiet:
-        tokenizer = about["tokenizer"][:16] or "unknown"
         output().print(
             f"{path}: {about['tokens']:,} tokens of {about['texts']:,} texts, {size / 1e6:.1f} MB; "
-            f"vocabulary {about['vocab_size']:,}, tokenizer {tokenizer}",
+            f"vocabulary {about['vocab_size']:,}, tokenizer {about['tokenizer'][:16] or 'unknown'}",
             highlight=False,
             soft_wrap=True,
         )

@@ -47,8 +47,7 @@ def doctor_command(
     with Reporter(progress(quiet=False)).task("checking this machine") as say:
         checkup = examine(quick, say)
     if as_json:
-        data = {"ok": checkup.ok, "facts": checkup.facts, "tests": checkup.tests}
-        typer.echo(json_text({**data, "speeds": checkup.speeds, "said": checkup.said}))
+        typer.echo(json_text({"ok": checkup.ok, **vars(checkup)}))
     else:
         print_checkup(checkup, output())
     if not checkup.ok:

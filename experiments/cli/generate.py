@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly
+from treespec.experiments.cli.common import (
+    LARGEST_TEXT,
+    AsJson,
+    Debug,
+    Plugins,
+    complain,
+    friendly,
+)
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
 
@@ -17,9 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer()
-
-LARGEST_PROMPT = 2**24
-"""Bytes of a prompt."""
 
 ACCEPTED, ADDED = "green", "yellow"
 """Colours of tokens: accepted draft tokens, and tokens added by the target."""
@@ -176,14 +180,14 @@ def _prompt(given: str | None, file: Path | None) -> str:
         raise ConfigError("give one prompt: as an argument, - for stdin, or with --file")
     if file is not None:
         try:
-            return read_text(file, LARGEST_PROMPT)
+            return read_text(file, LARGEST_TEXT)
         except Unreadable as error:
             raise PromptError(str(error)) from None
     if given != "-":
         return given or ""
-    content = sys.stdin.buffer.read(LARGEST_PROMPT + 1)
-    if len(content) > LARGEST_PROMPT:
-        raise PromptError(f"stdin: more than {LARGEST_PROMPT:,} bytes for one prompt")
+    content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
+    if len(content) > LARGEST_TEXT:
+        raise PromptError(f"stdin: more than {LARGEST_TEXT:,} bytes for one prompt")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

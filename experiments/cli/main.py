@@ -45,7 +45,6 @@ from treespec.experiments.cli.json import json_text, run_data
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
     from treespec.experiments.report.run import Run
-    from treespec.experiments.run.dry_run import Plan
     from treespec.experiments.run.runner import RunResult
 
 __all__ = ["app", "main"]
@@ -133,6 +132,7 @@ def run_command(
     with friendly(debug, "interrupted; the same command resumes where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
+        from treespec.experiments.run.dry_run import plan_data, print_plan
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import dry_run, run
 
@@ -149,7 +149,11 @@ def run_command(
             "console": console,
         }
         if dry:
-            _show_plan(dry_run(experiment, **options), quiet, as_json)
+            plan = dry_run(experiment, **options)
+            if as_json:
+                typer.echo(json_text(plan_data(plan)))
+            elif not quiet:
+                print_plan(plan, output())
             return
         result = run(experiment, **options)
         if console and result.already_finished:
@@ -371,15 +375,6 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
     complain(f"{len(failures)} failed; --retry runs them again")
 
 
-def _show_plan(plan: "Plan", quiet: bool, as_json: bool) -> None:
-    from treespec.experiments.run.dry_run import plan_data, print_plan
-
-    if as_json:
-        typer.echo(json_text(plan_data(plan)))
-    elif not quiet:
-        print_plan(plan, output())
-
-
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
     """Write the report and print the results; print only the failures if no prompt was finished."""
     from treespec.experiments.errors import NoFinishedPrompt
@@ -398,8 +393,13 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
             _print(run, report)
     except NoFinishedPrompt:  # the failures are printed next
         manifest = read_manifest(result.folder)
-        data = {"folder": result.folder, "name": manifest["name"]}
-        data |= {"finished": manifest["finished"], "report": None, "samplings": []}
+        data = {
+            "folder": result.folder,
+            "name": manifest["name"],
+            "finished": manifest["finished"],
+            "report": None,
+            "samplings": [],
+        }
     if as_json:
         typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
 

@@ -98,8 +98,7 @@ def search_command(
 
         if out is not None:
             require_new(out)
-            lists = {"--prefix": prefix, "--batch": batch}
-            for name, value in lists.items():
+            for name, value in (("--prefix", prefix), ("--batch", batch)):
                 if value is not None and "," in value:
                     raise ConfigError(
                         f"--out {out} holds one tree, but {name} {value} asks for several rankings: give "

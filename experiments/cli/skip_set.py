@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, Quiet, friendly, output, progress
+from treespec.experiments.cli.common import (
+    LARGEST_TEXT,
+    AsJson,
+    Debug,
+    Quiet,
+    friendly,
+    output,
+    progress,
+)
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
 
@@ -27,9 +35,6 @@ app.add_typer(
         "treespec skip-set search skip.json notes.md --model Qwen/Qwen3-8B --size 20",
     ),
 )
-
-LARGEST_TEXT = 2**24
-"""Maximum bytes of a text."""
 
 HELD_OUT_FROM = 1024
 """Position in the embedded prompts where the texts of a search begin: runs measure the tokens before it."""
@@ -82,6 +87,7 @@ def search_command(
         from treespec.experiments.config.files import require_new, require_within
         from treespec.experiments.run.models import calm_transformers
         from treespec.models.load import load_pair
+        from treespec.reading import read_text
 
         require_new(out, option="")
         require_within("--size", size, 1, 20_000)
@@ -89,7 +95,7 @@ def search_command(
         require_within("--most-texts", most_texts, 1, 100_000)
         require_within("--most-sets", most_sets, 1, 10**9)
         sampling = Sampling(temperature)
-        given = _texts(texts)
+        given = [read_text(path, LARGEST_TEXT) for path in texts] if texts else None
         calm_transformers()
         pair = load_pair(model, "none", dtype=dtype, device=device)
         sets = SkipSets(pair.target, _encoded(given, pair, tokens)[:most_texts], sampling)
@@ -110,17 +116,6 @@ def search_command(
                 highlight=False,
                 soft_wrap=True,
             )
-
-
-def _texts(given: Sequence[Path] | None) -> list[str] | None:
-    """The texts of the given files; None if none are given.
-
-    Raises:
-        Unreadable: if a file cannot be read.
-    """
-    from treespec.reading import read_text
-
-    return [read_text(path, LARGEST_TEXT) for path in given] if given else None
 
 
 def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[list[int]]:

@@ -1,8 +1,7 @@
 """The command `treespec sweep`: a grid of experiments, on this machine or on a cluster."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,14 +28,6 @@ __all__ = ["app"]
 app = typer.Typer()
 
 
-class ExecutorName(StrEnum):
-    """Where jobs run."""
-
-    PROCESS = "process"
-    LOCAL = "local"
-    SLURM = "slurm"
-
-
 @app.command(
     "sweep",
     rich_help_panel="Experiments",
@@ -60,12 +51,12 @@ def sweep_command(
         Path | None, typer.Option("--out", help="The sweep's folder; sweeps/<name> by default.")
     ] = None,
     executor: Annotated[
-        ExecutorName,
+        Literal["process", "local", "slurm"],
         typer.Option(
             "--executor",
             help="process: one by one in this process; local: worker processes; slurm: a cluster.",
         ),
-    ] = ExecutorName.PROCESS,
+    ] = "process",
     workers: Annotated[
         int | None, typer.Option("--workers", help="Jobs in parallel; for local, 1 by default.")
     ] = None,
@@ -121,16 +112,16 @@ def sweep_command(
         planned = folder_asked_for(config, overrides or (), out, "sweeps")
         plug_in(plugin or (), planned and planned / "sweep.json")
         grid = load_grid(config, overrides or ())
-        folder = out or place_of(grid.output, grid.name, "sweeps")
+        folder = out or place_of(grid.base.get("output"), grid.name, "sweeps")
         calm_transformers()
 
         def make(logs: Path) -> "Executor":
             from treespec.experiments.sweep.executors import InProcess, LocalWorkers
             from treespec.experiments.sweep.slurm import Slurm
 
-            if executor is ExecutorName.PROCESS:
+            if executor == "process":
                 return InProcess(allow_versions=allow_versions)
-            if executor is ExecutorName.LOCAL:
+            if executor == "local":
                 return LocalWorkers(workers or 1, allow_versions=allow_versions)
             return Slurm(
                 logs / "slurm",
@@ -164,12 +155,14 @@ def sweep_command(
         if failed := result.collected.failed:
             if quiet or as_json:
                 complain(f"failed: {failed[0].name}: {failed[0].error}")
-            count = len(result.collected.outcomes)
-            complain(f"{len(failed)} of {count} jobs failed; the same command retries them")
+            complain(
+                f"{len(failed)} of {len(result.collected.outcomes)} jobs failed; the same command "
+                "retries them"
+            )
             raise typer.Exit(FAILED)
 
 
-def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[str, Any]:
+def _parameters(executor: str, given: list[str], cancel: bool) -> dict[str, Any]:
     """Parse the settings of `--slurm`.
 
     Raises:
@@ -178,6 +171,6 @@ def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[
     from treespec.experiments.errors import SweepError
     from treespec.experiments.sweep.slurm import parse_settings
 
-    if executor is not ExecutorName.SLURM and (given or cancel):
+    if executor != "slurm" and (given or cancel):
         raise SweepError("--slurm and --cancel need --executor slurm")
     return parse_settings(given)

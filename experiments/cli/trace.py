@@ -99,10 +99,10 @@ def trace_command(
             console=progress(quiet),
         )
         path = write_new(out, recorded.to_bytes())
-        at_most = "at most " if recorded.text_drafts is not None else ""
         typer.echo(
             f"{path}: {recorded.texts} texts, {len(recorded.tokens)} positions, "
-            f"{at_most}{recorded.width} children each, law {recorded.law}, rule {recorded.rule}"
+            f"{'' if recorded.text_drafts is None else 'at most '}{recorded.width} children each, "
+            f"law {recorded.law}, rule {recorded.rule}"
         )
         if recorded.text_drafts is not None:
             drafts = recorded.text_drafts

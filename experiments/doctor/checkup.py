@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 from treespec.experiments.doctor import machine, self_test, software
 from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
@@ -52,17 +53,17 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
         tests["trees decode as generate does"] = partial(self_test.generation_agrees, pair)
         tests["what can be told apart"] = partial(tell_apart, pair)
     for device in devices:
-        name = f"implementations of attention agree on {device}"
-        tests[name] = partial(self_test.attention_agrees, device)
+        tests[f"implementations of attention agree on {device}"] = partial(
+            self_test.attention_agrees, device
+        )
     tests["kernels compile ahead of time"] = self_test.kernels_compile
     trials, speeds = [loaded], []
     for name, test in tests.items():
         say(name)
         trials.append(attempt(name, test))
-    for device in devices:
-        for dtype in DTYPES:
-            say(f"timing passes on {device} in {dtype}")
-            trials.append(_timed(device, dtype, speeds))
+    for device, dtype in product(devices, DTYPES):
+        say(f"timing passes on {device} in {dtype}")
+        trials.append(_timed(device, dtype, speeds))
     return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds))
 
 
@@ -70,8 +71,8 @@ def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
     """Time passes as a test, and append the result to `speeds`."""
 
     def test() -> str:
-        speeds.append(measure_speed(device, dtype))
-        speed = speeds[-1]
+        speed = measure_speed(device, dtype)
+        speeds.append(speed)
         times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
         return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"
 

@@ -25,11 +25,10 @@ def pair_test() -> "tuple[Trial, Pair | None]":
 
         pair = load_pair("embedded")
         loaded.append(pair)
-        sizes = [
-            sum(p.numel() for p in {id(p): p for p in m.model.parameters()}.values()) / 1e6
-            for m in (pair.target, pair.draft)
-        ]
-        return f"target {sizes[0]:.1f} M, draft {sizes[1]:.1f} M parameters"
+        target, draft = (
+            sum(p.numel() for p in m.model.parameters()) / 1e6 for m in (pair.target, pair.draft)
+        )
+        return f"target {target:.1f} M, draft {draft:.1f} M parameters"
 
     trial = attempt("the embedded pair loads", load)
     return trial, loaded[0] if loaded else None
@@ -71,11 +70,12 @@ def generation_agrees(pair: "Pair") -> str:
 
     config = EmbeddedPrompts(kind="embedded", count=1, tokens=PROMPT_TOKENS)
     (prompt,) = encode(read_prompts(config)[:1], config, pair.tokenizer)
-    plain = generate_plain(
-        pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
-        stop=stop_at_tokens(pair.end_tokens), seed=0,
+    reference = finish(
+        generate_plain(
+            pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
+            stop=stop_at_tokens(pair.end_tokens), seed=0,
+        )
     )  # fmt: skip
-    reference = finish(plain)
     generated = generate(
         pair, prompt.ids, growth=TreeShape.expansion([3, 2, 1]), max_new_tokens=NEW_TOKENS
     )
@@ -111,6 +111,8 @@ def attention_agrees(device: str) -> str:
     q = torch.randn(1, 8, nodes, 64, generator=random).to(device)
     k, v = (torch.randn(1, 2, PREFIX + nodes, 64, generator=random).to(device) for _ in "kv")
     expected = tree_attention(q, k, v, tree, PREFIX, impl="reference")
+    # On a GPU, products of float32 may be rounded to TF32, which keeps about 3 decimals.
+    limit = TOLERANCE if device == "cpu" else 1e-2
     agreeing, absent = [], []
     for name in IMPLEMENTATIONS:
         if name == "reference":
@@ -122,8 +124,6 @@ def attention_agrees(device: str) -> str:
         except Unavailable:
             absent.append(name)
             continue
-        # On a GPU, products of float32 may be rounded to TF32, which keeps about 3 decimals.
-        limit = TOLERANCE if device == "cpu" else 1e-2
         error = float((output - expected).abs().max())
         if not error <= limit:
             raise AssertionError(

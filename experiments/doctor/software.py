@@ -52,20 +52,21 @@ def torch_build() -> list[Fact]:
     simd = torch.backends.cpu.get_cpu_capability()
     threads, cores = torch.get_num_threads(), _cores()
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
-    facts = [Fact("torch", Status.OK, f"{torch.__version__}, {build}")]
-    advice = ""
-    if simd != WIDE_VECTORS[0]:
-        advice = (
-            "half precision is slow here for more than one row: set models.dtype=float32 in configs"
-        )
-    status = Status.OK if simd in WIDE_VECTORS else Status.PROBLEM
-    facts.append(Fact("vectors", status, simd, advice))
-    value = f"torch uses {threads} on {cores} cores"
+    slow = "half precision is slow here for more than one row: set models.dtype=float32 in configs"
+    vectors = Fact(
+        "vectors",
+        Status.OK if simd in WIDE_VECTORS else Status.PROBLEM,
+        simd,
+        "" if simd == WIDE_VECTORS[0] else slow,
+    )
+    status, advice = Status.OK, ""
     if threads > cores:
+        status = Status.PROBLEM
         advice = f"more threads than cores wait for each other: set OMP_NUM_THREADS={cores}"
-        return [*facts, Fact("threads", Status.PROBLEM, value, advice)]
-    advice = f"to use the whole machine, unset OMP_NUM_THREADS or set it to {cores}"
-    return [*facts, Fact("threads", Status.OK, value, "" if threads == cores else advice)]
+    elif threads < cores:
+        advice = f"to use the whole machine, unset OMP_NUM_THREADS or set it to {cores}"
+    used = Fact("threads", status, f"torch uses {threads} on {cores} cores", advice)
+    return [Fact("torch", Status.OK, f"{torch.__version__}, {build}"), vectors, used]
 
 
 def transformers() -> Fact:

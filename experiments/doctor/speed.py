@@ -67,9 +67,8 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
             if round_number > 0:
                 seconds[rows].append(elapsed)
     medians = {rows: statistics.median(times) for rows, times in seconds.items()}
-    name = torch.cuda.get_device_name() if device == "cuda" else device
     return Speed(
-        device=name,
+        device=torch.cuda.get_device_name() if device == "cuda" else device,
         dtype=dtype,
         weights_mib=count * matrix_bytes / 2**20,
         pass_ms={rows: round(1e3 * median, 3) for rows, median in medians.items()},

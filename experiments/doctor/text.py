@@ -12,14 +12,14 @@ WIDTH = 110
 TONES = {Status.OK: "", Status.MISSING: "faint", Status.PROBLEM: "doubtful"}
 
 
-def _fact(fact: Fact) -> Cell:
-    return Cell(fact.value, below=f"-> {fact.advice}" if fact.advice else "")
-
-
 FACTS = (
     Column[Fact]("status", lambda fact: fact.status, left=True),
     Column[Fact]("what", lambda fact: fact.name, left=True),
-    Column[Fact]("found", _fact, left=True),
+    Column[Fact](
+        "found",
+        lambda fact: Cell(fact.value, below=f"-> {fact.advice}" if fact.advice else ""),
+        left=True,
+    ),
 )
 
 TESTS = (

@@ -145,12 +145,11 @@ def check_lossless(
     resumed = 0 if kept is None else len(kept)
     batches = len(sampled_prompts) * len(sampled) * (len(methods) + (not exact)) - resumed
     signs = batches * -(-per_prompt // SAMPLES_PER_SIGN)
-    greedy_count = len(experiment.samplings) - len(sampled)
-    with reporter.units(signs + greedy_count * len(encoded), done=resumed) as begin:
+    greedy = [name for name in experiment.samplings if name not in sampled]
+    with reporter.units(signs + len(greedy) * len(encoded), done=resumed) as begin:
         greedy_checks = [
             check
-            for name in experiment.samplings
-            if name not in sampled
+            for name in greedy
             for check in _greedy(experiment, methods, pair, encoded, name, begin)
         ]
         checker = LawChecker(
@@ -187,8 +186,12 @@ def _about(
     config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Everything that the sampled texts depend on."""
-    parts = parts_of(methods, pair.target)
-    models = {"target": pair.target, "draft": pair.draft, **pair.others, **parts}
+    models = {
+        "target": pair.target,
+        "draft": pair.draft,
+        **pair.others,
+        **parts_of(methods, pair.target),
+    }
     return {
         "config": config_data(config),
         "samples_tokens_prompts": sizes,
@@ -233,18 +236,17 @@ def _greedy(
     begin: Callable[[str], None],
 ) -> list[GreedyCheck]:
     """Decode every prompt by `generate`, by our plain loop and by the methods, and compare the texts."""
-    sampling, seed = experiment.samplings[name], experiment.config.seed
+    sampling = experiment.samplings[name]
+    options: dict[str, Any] = {
+        "max_new_tokens": experiment.config.max_new_tokens,
+        "stop": stop_at_tokens(pair.end_tokens),
+        "seed": experiment.config.seed,
+    }
+    loop = plain_method("plain", {name: sampling})
     divergences = {method.name: ([], []) for method in methods}
     for prompt in prompts:
         begin(f"{name}: prompt {prompt.index + 1}/{len(prompts)}")
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=pair.target.device)
-        options: dict[str, Any] = {
-            "max_new_tokens": experiment.config.max_new_tokens,
-            "stop": stop_at_tokens(pair.end_tokens),
-            "seed": seed,
-        }
-
-        loop = plain_method("plain", {name: sampling})
         references = (
             finish(generate_plain(pair, ids, sampling, **options)).tokens,
             finish(decode_ours(pair, loop, name, ids, **options)).tokens,

@@ -96,14 +96,13 @@ def split(
     )
     prompt_id, ids = prompt
     logits = next_logits(pair, [*ids, *reference[:position]])
-    dtype = logits.dtype
     best, second = logits.double().topk(2).values.tolist()
     # The distance between neighbouring floating-point numbers at this magnitude.
-    unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
+    unit = torch.finfo(logits.dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
     margin = None
     if token is not None and reference_token is not None:
         margin = float(logits[reference_token].double() - logits[token].double())
-    limit = near_tie_limit(str(dtype).removeprefix("torch."))
+    limit = near_tie_limit(str(logits.dtype).removeprefix("torch."))
     return Split(
         prompt=prompt_id,
         position=position,

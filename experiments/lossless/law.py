@@ -166,8 +166,8 @@ class LawChecker:
             sampling: the sampling settings.
             prefix: the prompt's number, followed by the tokens after the prompt.
         """
-        ids = [*self.prompts[prefix[0]].ids, *prefix[1:]]
-        return sampling(next_logits(self.pair, ids))
+        prompt, *tokens = prefix
+        return sampling(next_logits(self.pair, [*self.prompts[prompt].ids, *tokens]))
 
     def _texts(self, method: BuiltMethod, name: str) -> Texts:
         """The texts after all prompts, as rows of the prompt's number and the tokens after the prompt."""
@@ -179,8 +179,10 @@ class LawChecker:
                 if self._kept is not None:
                     self._kept.add(name, method.name, i, texts)
             batches.append(texts)
-        rows = [row for texts in batches for row in texts.rows]
-        return Texts(rows, sum(texts.seconds for texts in batches))
+        return Texts(
+            [row for texts in batches for row in texts.rows],
+            sum(texts.seconds for texts in batches),
+        )
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
         """The texts after one prompt."""

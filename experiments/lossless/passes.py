@@ -82,30 +82,13 @@ class RememberingModel:
     def __init__(self, model: TreeModel, memory: PassMemory | None = None) -> None:
         self.memory = memory or PassMemory()
         self._model = model.fresh()
+        self.vocab_size, self.max_length = model.vocab_size, model.max_length
+        self.draws_by_kernel = getattr(self._model, "draws_by_kernel", False)
+        self.length = 0
+        """Number of committed rows."""
         self._prompt: tuple[int, ...] = ()
         self._calls: tuple[_Call, ...] = ()
-        self._length = 0
         self._done: _Key | None = None
-
-    @property
-    def vocab_size(self) -> int:
-        """Length of a row of logits."""
-        return self._model.vocab_size
-
-    @property
-    def max_length(self) -> int:
-        """Maximum number of positions of the model."""
-        return self._model.max_length
-
-    @property
-    def length(self) -> int:
-        """Number of committed rows."""
-        return self._length
-
-    @property
-    def draws_by_kernel(self) -> bool:
-        """Whether drafters draw from its logits as from the model's own."""
-        return getattr(self._model, "draws_by_kernel", False)
 
     def fresh(self) -> "RememberingModel":
         """A model with the same weights and memory, and an empty cache of its own."""
@@ -115,7 +98,7 @@ class RememberingModel:
         """Forget all rows, and commit the rows of these tokens."""
         self._device = tokens.device
         self._prompt, self._calls = tuple(tokens.tolist()), ()
-        self._length = len(self._prompt)
+        self.length = len(self._prompt)
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
@@ -132,7 +115,7 @@ class RememberingModel:
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes."""
         self._calls = (*self._calls, _Keep(tuple(nodes)))
-        self._length += len(nodes)
+        self.length += len(nodes)
 
     def _catch_up(self) -> Float[Tensor, "T V"]:
         """Make all calls that the model has not received; returns the logits of the last one, a pass."""

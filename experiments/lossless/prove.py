@@ -12,10 +12,11 @@ import argparse
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,13 @@ def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
         tables: number of random pairs of tables for the one-step theorem.
     """
     parts = []
-    for size in range(1, nodes + 1):
-        for shape in plane_trees(size):
-            for law in Law:
-                parts.append(Job("one step", shape, law, tables))
-                if size <= 3:
-                    parts.append(Job("fractions", shape, law, 3))
-                if size <= 4:
-                    parts.append(Job("composition", shape, law, 2))
+    shapes = chain.from_iterable(map(plane_trees, range(1, nodes + 1)))
+    for shape, law in product(shapes, Law):
+        parts.append(Job("one step", shape, law, tables))
+        if shape.size <= 3:
+            parts.append(Job("fractions", shape, law, 3))
+        if shape.size <= 4:
+            parts.append(Job("composition", shape, law, 2))
     return sorted(parts, key=lambda job: -job.weight)
 
 
@@ -220,14 +220,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ConfigError as error:
             parser.error(str(error))
     console, start, machine = Console(), time.perf_counter(), environment()
-    table: dict[tuple[str, str, str], Proof] = {}
+    table: dict[tuple[str, str, str], Proof] = defaultdict(lambda: Proof(0, 0, 0.0))
     failures: list[str] = []
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("proving", total=None)
         for done, total_parts, results in proofs(jobs(options.nodes, options.tables)):
             for result in results:
-                key = result.theorem, result.rule, result.law
-                table[key] = table.get(key, Proof(0, 0, 0.0)) + result.proof
+                table[result.theorem, result.rule, result.law] += result.proof
                 failures += [result.failure] if result.failure else []
             progress.update(bar, completed=done, total=total_parts)
             if options.out:  # after every part, so that a killed proof keeps its results
@@ -277,8 +276,7 @@ def _record(
         {"theorem": theorem, "rule": rule, "law": law, **asdict(proof)}
         for (theorem, rule, law), proof in sorted(table.items())
     ]
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "proved": rows, "not_proved": failures}
+    return {"seconds": time.perf_counter() - start, "proved": rows, "not_proved": failures}
 
 
 if __name__ == "__main__":

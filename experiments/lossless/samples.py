@@ -64,8 +64,8 @@ class KeptSamples:
             if isinstance(row, dict) and set(row) == FIELDS:
                 key = row["sampling"], row["method"], row["prompt"]
                 self._texts[key] = Texts(row["rows"], row["seconds"])
-        kept_lines = complete or [json.dumps(head).encode()]
-        if len(complete) + 1 != len(lines) or lines[-1:] != [b""]:
+        if lines[-1:] != [b""]:  # a new file, or a last line that was cut short
+            kept_lines = complete or [json.dumps(head).encode()]
             write_whole(self.path, b"".join(line + b"\n" for line in kept_lines))
 
     def __len__(self) -> int:

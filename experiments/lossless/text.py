@@ -126,7 +126,6 @@ def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:
 
         return Column(f"token {i + 1}\nchi²/degrees", write)
 
-    against = "the exact law" if check.exact else "samples"
     law = "law of the first token" if check.tokens == 1 else f"joint law of {check.tokens} tokens"
     columns = [
         *LAW_COLUMNS,
@@ -134,7 +133,7 @@ def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:
         Column[LawCheck]("noticed\nfrom", _detectable),
         Column[LawCheck]("verdict", _law_verdict, left=True),
     ]
-    title = f"{sampling}: {law}, against {against} of plain decoding"
+    title = f"{sampling}: {law}, against {'the exact law' if check.exact else 'samples'} of plain decoding"
     return Table(sampling, columns, rows, title=title, tone=_tone)
 
 
@@ -157,10 +156,6 @@ def _greedy_verdict(row: GreedyCheck) -> str:
     return "FAILED" if row.failed else "ok: rounding"
 
 
-def _near_ties(row: GreedyCheck) -> str:
-    return f"{sum(s.near_tie for s in row.splits)}/{len(row.splits)}" if row.splits else NONE
-
-
 def _tone(row: LawCheck | GreedyCheck) -> str:
     return "bad" if row.failed else ""
 
@@ -181,7 +176,12 @@ GREEDY_COLUMNS = (
     Column[GreedyCheck](
         "equal to\nour plain loop", lambda row: f"{row.compared - len(row.plain)}/{row.compared}"
     ),
-    Column[GreedyCheck]("explained by\nnear-ties", _near_ties),
+    Column[GreedyCheck](
+        "explained by\nnear-ties",
+        lambda row: (
+            f"{sum(s.near_tie for s in row.splits)}/{len(row.splits)}" if row.splits else NONE
+        ),
+    ),
     Column[GreedyCheck]("verdict", _greedy_verdict, left=True),
 )
 
@@ -190,11 +190,11 @@ def _split_text(split: Split, text_of: Decode) -> str:
     def shown(token: int | None) -> str:
         return "the end" if token is None else repr(text_of([token]))
 
-    what = "near-tie" if split.near_tie else "NOT a near-tie"
     return (
         f"prompt {split.prompt}, token {split.position + 1}: {shown(split.token)} instead of "
         f"{shown(split.reference_token)}; top-2 margin {split.top_two:.3g} logits "
-        f"({split.units:.3g} units of the last split): {what}"
+        f"({split.units:.3g} units of the last split): "
+        f"{'near-tie' if split.near_tie else 'NOT a near-tie'}"
     )
 
 
@@ -202,9 +202,8 @@ def _cell_text(row: LawCheck, text_of: Decode) -> str:
     cell = row.comparison.largest
     assert cell is not None
     number, *before = cell.prefix
-    token = repr(text_of(list(cell.tokens)))
-    if len(cell.tokens) > 1:
-        token = f"one of {len(cell.tokens)} rarer tokens"
+    count = len(cell.tokens)
+    token = f"one of {count} rarer tokens" if count > 1 else repr(text_of(list(cell.tokens)))
     after = f" and {text_of(before)!r}" if before else ""
     return (
         f"{token} after prompt {number + 1}{after}: {100 * cell.observed:.2f} % instead of "

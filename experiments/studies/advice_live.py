@@ -76,8 +76,10 @@ def live(
     pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "enlarge": None}))
     ranking = best_tree(trace, latency)
     first = first_drafted(ranking)
-    compared = {"advised": (first.shape, first.law)}
-    compared |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
+    compared = {
+        "advised": (first.shape, first.law),
+        **{name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()},
+    }
     count = prompts.count if texts is None else texts
     after = following(prompts, int(trace.about["max_new_tokens"]))
     return {
@@ -142,8 +144,10 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
     console = Console(stderr=True)
     plan = dry_run(config, folder=folder, console=console)
     if plan.seconds is not None:
-        left = clock(round(plan.seconds))
-        say(console, f"target of {pair}: about {left} of decoding, besides the search")
+        say(
+            console,
+            f"target of {pair}: about {clock(round(plan.seconds))} of decoding, besides the search",
+        )
     loaded = load_run(run(config, folder=folder, console=console).folder)
     results = {}
     for setting, data in loaded.measurements.items():

@@ -103,16 +103,18 @@ def passes(data: Row) -> Parts:
     ]
     if all("again_ms" in row for name in models for row in figures[name]["rows"]):
         columns["right behind another, ms"] = lambda row: row["again_ms"]
-    prefix = figures["setting"]["prefix"]
-    parts = {
-        name: [
-            f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind a prefix of {prefix} "
-            "tokens.",
-            table(columns, figures[name]["rows"]),
-        ]
-        for name in models
+    return {
+        **{
+            name: [
+                f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind a prefix of "
+                f"{figures['setting']['prefix']} tokens.",
+                table(columns, figures[name]["rows"]),
+            ]
+            for name in models
+        },
+        "loop": _loop(figures),
+        "goals": ["\n".join(f"- {sentence}" for sentence in figures["verdicts"])],
     }
-    return parts | {"loop": _loop(figures), "goals": [_listed(figures["verdicts"])]}
 
 
 def _loop(figures: Row) -> list[str]:
@@ -126,16 +128,12 @@ def _loop(figures: Row) -> list[str]:
         "a step outside the passes, ms": lambda row: row["outside_ms"],
         "goal, ms": lambda row: row["outside_goal_ms"],
     }
-    kind = figures["setting"].get("loop_target", "eager")
     intro = (
-        f"**The loop** of the embedded pair, whose target has {kind} passes: the time of a whole level of "
+        "**The loop** of the embedded pair, whose target has "
+        f"{figures['setting'].get('loop_target', 'eager')} passes: the time of a whole level of "
         "drafting, and the time that a step spends outside the passes of both models."
     )
     return [intro, table(columns, figures["loop"])]
-
-
-def _listed(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def speed_of_search(data: Row) -> Parts:

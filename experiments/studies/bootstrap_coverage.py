@@ -108,8 +108,7 @@ def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dic
             columns |= {(i, "tokens"): tokens, (i, "method"): method, (i, "baseline"): baseline}
         totals = bootstrap(columns, seed=first)
         for i in batch:
-            over, under = [(i, "tokens"), (i, "baseline")], [(i, "method"), (i, "tokens")]
-            speedup = totals.ratio(over, under)
+            speedup = totals.ratio([(i, "tokens"), (i, "baseline")], [(i, "method"), (i, "tokens")])
             below += speedup.high < world.truth
             above += speedup.low > world.truth
     share = 1 - (below + above) / experiments

@@ -78,12 +78,11 @@ def duels(data: Measurements) -> list[Comparison]:
     same_rule = [name for name in static if name.startswith(ALIKE)]
     # DySpec draws its children, so rrsw decides about them.
     choosing = ("dynamic", [n for n in dynamic[1] if not n.startswith("DySpec")])
-    rivals = [("static", static), ("chain", chains)]
-    planted = [(name, [name]) for name in names if "taken" in name]
     pairs = [
         (choosing, ("static of the same rule", same_rule)),
-        *((dynamic, rival) for rival in rivals),
-        *((miscalibrated, ("chain", chains)) for miscalibrated in planted),
+        (dynamic, ("static", static)),
+        (dynamic, ("chain", chains)),
+        *(((name, [name]), ("chain", chains)) for name in names if "taken" in name),
     ]
     return [duel for left, right in pairs if (duel := compare(data, left, right, "steps"))]
 
@@ -91,8 +90,9 @@ def duels(data: Measurements) -> list[Comparison]:
 def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Tokens per step of calibrated policies, and of OPT-Tree with planted maps, over the plain policy."""
     totals, names = data.totals, _drafting(data)
-    pairs = [(n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n]
-    calibrated = {name: _over(totals, name, plain) for name, plain in pairs}
+    calibrated = {
+        n: _over(totals, n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n
+    }
     planted = {n: _over(totals, n, "OPT-Tree 16") for n in names if "taken" in n}
     return calibrated, planted
 
@@ -170,8 +170,7 @@ def main(
         with brief_run(planted, console=Console(stderr=True)) as loaded:
             figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
         for sampling, figure in figures.items():
-            title = f"16 nodes a step, {sampling}"
-            print_table(Table(title, COLUMNS, figure["rows"]), console)
+            print_table(Table(f"16 nodes a step, {sampling}", COLUMNS, figure["rows"]), console)
             say(console, figure["said"])
         say(console, f"written: {save('dynamic_trees', figures)}")
 

@@ -105,8 +105,9 @@ def main(
 def _report(loaded: Run, console: Console) -> None:
     if not loaded.predictions:
         raise typer.BadParameter(MISSING)
-    finding = prediction_finding(loaded.predictions, loaded.choices, loaded.unpredicted)
-    print_finding(finding, console)
+    print_finding(
+        prediction_finding(loaded.predictions, loaded.choices, loaded.unpredicted), console
+    )
     figures = figures_of(loaded)
     for goal, met in goals(figures).items():
         say(console, f"{goal}: {'met' if met else 'NOT MET'}")

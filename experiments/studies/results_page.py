@@ -79,10 +79,6 @@ class Section:
             raise ConfigError(f"there is no file {self.file}-<machine>.json in {str(RESULTS)!r}")
         return sorted(files, key=lambda path: _read(path)["measured"], reverse=True)
 
-    def read(self) -> Row:
-        """The content of the latest file."""
-        return _read(self.paths[0])
-
     @property
     def body(self) -> str:
         """The section without its heading, from the latest file; earlier files are named at the end."""

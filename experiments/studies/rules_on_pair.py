@@ -252,12 +252,12 @@ def main(
     rows, order = summary(samples), ordered(samples)
     print_table(Table("accepted draft tokens per step, temperature 1", COLUMNS, rows), console)
     for row in order:
-        verdict = "agrees" if row["agrees"] else "DISAGREES"
         difference = Interval.around(row["difference"], row["difference_95"])
         say(
             console,
             f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = "
-            f"{row['difference']:+.4f}{difference.spread(4)}, {verdict}",
+            f"{row['difference']:+.4f}{difference.spread(4)}, "
+            f"{'agrees' if row['agrees'] else 'DISAGREES'}",
         )
     if prompts == PROMPTS:
         figures = {

@@ -43,16 +43,19 @@ def _stage(row: Row, stage: str) -> str | None:
 
 def equal_budgets(data: Row) -> Parts:
     """Trees against chains at equal budgets, by sampling setting."""
-    duels = [row | row["duel"] for row in data["figures"]["budgets"]]
-    columns: dict[str, Callable[[Row], Any]] = {
-        "equal": lambda row: row["name"],
-        "compared by": lambda row: row["measure"],
-        "best tree": lambda row: _chosen(row["left"]),
-        "best chain": lambda row: _chosen(row["right"]),
-        "tree over chain": lambda row: row["ratio"],
-        "": lambda row: _decided(row["ratio"]),
-    }
-    return by("sampling", columns, duels, words=4)
+    return by(
+        "sampling",
+        {
+            "equal": lambda row: row["name"],
+            "compared by": lambda row: row["measure"],
+            "best tree": lambda row: _chosen(row["left"]),
+            "best chain": lambda row: _chosen(row["right"]),
+            "tree over chain": lambda row: row["ratio"],
+            "": lambda row: _decided(row["ratio"]),
+        },
+        [row | row["duel"] for row in data["figures"]["budgets"]],
+        words=4,
+    )
 
 
 def _chosen(side: Row) -> str:
@@ -69,14 +72,18 @@ def grid(data: Row) -> Parts:
     """A sweep: a row for each job and method, by sampling setting."""
     rows = data["figures"]["rows"]
     key = next(name for name in rows[0] if name.startswith("sweep."))
-    columns: dict[str, Callable[[Row], Any]] = {
-        key.removeprefix("sweep."): lambda row: row[key],
-        "method": lambda row: row["method"],
-        "tokens per step": lambda row: bounds(row, "tokens_per_step"),
-        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
-        "speedup over plain decoding": lambda row: bounds(row, "speedup"),
-    }
-    return by("sampling", columns, rows, words=2)
+    return by(
+        "sampling",
+        {
+            key.removeprefix("sweep."): lambda row: row[key],
+            "method": lambda row: row["method"],
+            "tokens per step": lambda row: bounds(row, "tokens_per_step"),
+            "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
+            "speedup over plain decoding": lambda row: bounds(row, "speedup"),
+        },
+        rows,
+        words=2,
+    )
 
 
 def categories(data: Row) -> Parts:

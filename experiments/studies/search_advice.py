@@ -121,8 +121,12 @@ def exhaustive(
 ) -> dict[str, Any]:
     """Compare the choice with the best of all trees of up to eight nodes, and with the choice by rates."""
     rng = np.random.default_rng(1)
-    small_trees = [tree for size in range(2, 9) for tree in plane_trees(size)]
-    narrow = [tree for tree in small_trees if max(map(len, tree.children)) <= 3]
+    narrow = [
+        tree
+        for size in range(2, 9)
+        for tree in plane_trees(size)
+        if max(map(len, tree.children)) <= 3
+    ]
     small, large = [], {size: [] for size in nodes}
     for _ in track(range(cases), description="exhaustive"):
         trace, latency = stretches(rng, texts, 64, rng.uniform(0.8, 0.97)), random_times(rng, 8)
@@ -154,8 +158,11 @@ def exhaustive(
 
 def _spread(quotients: Sequence[float]) -> dict[str, float]:
     """Median and minimum of quotients of speeds, and how many are below 1."""
-    slower = sum(quotient < 1 - 1e-9 for quotient in quotients)
-    return {"median": median(quotients), "worst": min(quotients), "slower": slower}
+    return {
+        "median": median(quotients),
+        "worst": min(quotients),
+        "slower": sum(quotient < 1 - 1e-9 for quotient in quotients),
+    }
 
 
 def turns(repeats: int) -> dict[str, Any]:
@@ -217,8 +224,10 @@ def read_traces(
             times.law_times(trace.law)
         except NotMeasured as error:
             raise typer.BadParameter(f"{path} with {latency}: {error}") from error
-        name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
-        name += "" if trace.draft_rows is None else ", beam"
+        name = (
+            f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
+            f"{'' if trace.draft_rows is None else ', beam'}"
+        )
         if name in traces:
             raise typer.BadParameter(f"{path} and {traces[name][0]} are both called {name!r}")
         traces[name] = path, trace

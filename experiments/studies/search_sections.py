@@ -11,15 +11,19 @@ __all__ = ["dynamic", "growth_replay", "replay", "rules"]
 
 def rules(data: Row) -> Parts:
     """Draft tokens that each rule keeps, measured and predicted, by tree."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "rule": lambda row: row["rule"],
-        "children drawn": lambda row: row["law"],
-        "kept per step, measured": lambda row: _around(row, "measured"),
-        "predicted": lambda row: _around(row, "predicted"),
-        "at the first level": lambda row: row["first_level"],
-        "ceiling there": lambda row: row["ceiling"],
-    }
-    return by("shape", columns, data["figures"]["rules"], words=2)
+    return by(
+        "shape",
+        {
+            "rule": lambda row: row["rule"],
+            "children drawn": lambda row: row["law"],
+            "kept per step, measured": lambda row: _around(row, "measured"),
+            "predicted": lambda row: _around(row, "predicted"),
+            "at the first level": lambda row: row["first_level"],
+            "ceiling there": lambda row: row["ceiling"],
+        },
+        data["figures"]["rules"],
+        words=2,
+    )
 
 
 def _around(row: Row, name: str) -> str:

@@ -96,8 +96,10 @@ def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
     """The searched set and random ones, each with its measurements."""
     best = SkipSets(pair.target, texts(pair, FROM, slice(SEARCHED))).search(size)
     judge = SkipSets(pair.target, texts(pair, 0, slice(SEARCHED, SEARCHED + JUDGED)))
-    searched = frozenset(map(Sublayer.of, best.skip))
-    sets = [searched, *random_skip_sets(pair.target.layer_count, size, count)]
+    sets = [
+        frozenset(map(Sublayer.of, best.skip)),
+        *random_skip_sets(pair.target.layer_count, size, count),
+    ]
     measured = speeds(pair, sets, texts(pair, 0, slice(SEARCHED, SEARCHED + DECODED)))
     rows = [
         {"set": ", ".join(map(str, sorted(skip))), "acceptance": judge.acceptance(skip), **speed}

@@ -13,15 +13,16 @@ def sources(data: Row) -> Parts:
     """Tokens per step and speedups of draft sources by size and kind of text, and of merges of them."""
     groups = data["figures"]["categories"]
     names = list(groups[0]["tokens"])
-    sizes = list(dict.fromkeys(name.rpartition(" of ")[2] for name in names))
 
     def table_of_size(measure: str, size: str) -> str:
-        columns: dict[str, Callable[[Row], Any]] = {"draft": lambda row: row["name"]}
-        columns |= {
-            f"{group['name']} ({group['prompts']})": lambda row, group=group: group[measure][
-                row["full"]
-            ]
-            for group in groups
+        columns: dict[str, Callable[[Row], Any]] = {
+            "draft": lambda row: row["name"],
+            **{
+                f"{group['name']} ({group['prompts']})": lambda row, group=group: group[measure][
+                    row["full"]
+                ]
+                for group in groups
+            },
         }
         rows = [
             {"full": name, "name": name.removesuffix(f" of {size}")}
@@ -43,21 +44,21 @@ def sources(data: Row) -> Parts:
         "fastest of all": lambda row: row["speed of all"]["best"],
         "speed, over this": lambda row: row["speed of all"]["ratio"],
     }
-    parts = {
-        f"{size} nodes": [
-            f"**At most {size} nodes**: tokens per step.",
-            table_of_size("tokens", size),
-            "Speedup over plain decoding.",
-            table_of_size("speedups", size),
-        ]
-        for size in sizes
-    }
-    return parts | {
+    return {
+        **{
+            f"{size} nodes": [
+                f"**At most {size} nodes**: tokens per step.",
+                table_of_size("tokens", size),
+                "Speedup over plain decoding.",
+                table_of_size("speedups", size),
+            ]
+            for size in dict.fromkeys(name.rpartition(" of ")[2] for name in names)
+        },
         "merges": [
             "**Merges over the best single source**: over the best of the sources that they merge, and "
             "over the best of all. The best source was chosen on the same texts that it is compared on.",
             table(merges, data["figures"]["merges"], words=4),
-        ]
+        ],
     }
 
 

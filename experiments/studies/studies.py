@@ -69,10 +69,12 @@ def study_of_sweep(folder: Path) -> dict[str, Any]:
     """The summary of a sweep, with the config of its first job and what that job was measured with."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     manifest = read_manifest(folder / "jobs" / summary["jobs"][0]["job"] / "run")
-    about = of_manifest(manifest, "methods")
-    figures = {key: summary[key] for key in ("rows", "notes")}
-    figures["failed"] = [job for job in summary["jobs"] if job["error"] is not None]
-    return {**about, "grid": summary["grid"], "figures": figures}
+    figures = {
+        "rows": summary["rows"],
+        "notes": summary["notes"],
+        "failed": [job for job in summary["jobs"] if job["error"] is not None],
+    }
+    return {**of_manifest(manifest, "methods"), "grid": summary["grid"], "figures": figures}
 
 
 def budget_table(run: Run) -> str:

@@ -164,8 +164,10 @@ def coverage(data: Row) -> Parts:
     worlds = {cell["world"]: {} for cell in cells}
     for cell in cells:
         worlds[cell["world"]][cell["prompts"]] = cell["coverage"]
-    columns: dict[str, Callable[[Row], Any]] = {"speedups over prompts": lambda row: row["world"]}
-    columns |= {f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in prompts}
+    columns: dict[str, Callable[[Row], Any]] = {
+        "speedups over prompts": lambda row: row["world"],
+        **{f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in prompts},
+    }
     intro = f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals."
     return {"": [intro, table(columns, [row | {"world": world} for world, row in worlds.items()])]}
 

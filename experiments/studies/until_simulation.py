@@ -226,10 +226,9 @@ def main(
     print_table(Table("a winner among equals, percent of runs", EQUAL, equal), console)
     unequal = [row for row in rows if row["ratio"] != 1.0]
     print_table(Table("until decided, where the tree is faster", UNEQUAL, unequal), console)
-    largest = max(row["decided"] for row in equal)
     say(
         console,
-        f"largest share of false verdicts: {100 * largest:.1f} %, "
+        f"largest share of false verdicts: {100 * max(row['decided'] for row in equal):.1f} %, "
         f"goal: at most {100 * MOST_FALSE_VERDICTS:g} %",
     )
     say(console, f"written: {save('until_simulation', {'runs': runs, 'rows': rows})}")

@@ -143,8 +143,7 @@ def outcome_of(job: Path) -> JobOutcome:
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = parsed(path, SweepError) if path.exists() else {}
-    problem = fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)})
-    if problem:
+    if problem := fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)}):
         raise SweepError(f"{path} is not the manifest of a run: {problem}")
     ran = manifest.get("finished") is not None
     errors = int(manifest.get("errors") or 0) if ran else 0
@@ -170,8 +169,7 @@ def write_json(job: Path, name: str, data: Any) -> None:
     try:
         write_whole(job / name, text, temporary=Mark.read(job.parents[1]).temporary())
     except (OSError, Unreadable) as error:
-        reason = getattr(error, "strerror", error)
         raise SweepNotWritten(
-            f"{job / name} cannot be written: {reason}. Finished results are kept, and the same command "
-            "resumes the sweep"
+            f"{job / name} cannot be written: {getattr(error, 'strerror', error)}. Finished results are "
+            "kept, and the same command resumes the sweep"
         ) from None

@@ -174,9 +174,9 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
         for attempt in read_attempts(folder / "jobs" / outcome.name)[-1:]
     ]
     notes = []
-    parallel = sorted({about.get("workers", 1) or 0 for about in attempts} - {1})
+    parallel = {about.get("workers", 1) or 0 for about in attempts} - {1}
     if parallel:
-        most = parallel[-1]
+        most = max(parallel)
         jobs = f"up to {most} jobs ran in parallel" if most else "SLURM runs jobs in parallel"
         notes.append(
             f"Times: {jobs}, sharing caches and memory, so times are not comparable with those of jobs "

@@ -18,7 +18,10 @@ import treespec
 from treespec.experiments.sweep.attempts import Ended, Task
 from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 
-__all__ = ["Executor", "InProcess", "LocalWorkers", "threads_for"]
+__all__ = ["CODE", "Executor", "InProcess", "LocalWorkers", "threads_for"]
+
+CODE = os.fspath(Path(treespec.__path__[0]).parent)
+"""Folder of the package that this process imports; workers must import the same one."""
 
 LOG_TAIL = 400
 """Characters of a worker's output to quote if the worker reports nothing else."""
@@ -116,11 +119,6 @@ class LocalWorkers(Executor):
         self._allow_versions = allow_versions
         self._running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the running workers."""
-        return [process.pid for _, process in self._running.values()]
-
     def room(self) -> int:
         """Number of free workers."""
         return self.workers - len(self._running)
@@ -144,16 +142,13 @@ class LocalWorkers(Executor):
 
     def command(self, task: Task) -> list[str]:
         """The command line of a worker. -P keeps Python from importing a local folder `experiments`."""
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "treespec.experiments.sweep.job",
+        return [
+            *(sys.executable, "-P", "-m", "treespec.experiments.sweep.job"),
             os.fspath(task.folder),
+            *("--attempt", str(task.attempt), "--threads", str(self.threads)),
+            *("--workers", str(self.workers), "--with-parent"),
+            *["--allow-versions"] * self._allow_versions,
         ]
-        command += ["--attempt", str(task.attempt), "--threads", str(self.threads)]
-        command += ["--workers", str(self.workers), "--with-parent"]
-        return command + ["--allow-versions"] * self._allow_versions
 
     def poll(self) -> tuple[list[Ended], set[str]]:
         """The workers that have ended, and the names of jobs still running."""
@@ -193,8 +188,7 @@ def _hang_up(process: "subprocess.Popen[bytes]") -> None:
 
 def _environment(threads: int) -> dict[str, str]:
     """This process's environment, with the same code on the path and the number of threads set."""
-    root = os.fspath(Path(treespec.__path__[0]).parent)
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (CODE, os.environ.get("PYTHONPATH"))))
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     return {**os.environ, **counts, "PYTHONPATH": path}
 

@@ -177,7 +177,8 @@ class SweepFolder(HeldFolder):
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, existing files are from a killed start, perhaps with another config.
             if earlier is None or not path.exists():
-                self.keep(path, _yaml(config_data(job.config)))
+                config = config_data(job.config)
+                self.keep(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         self._keep_manifest(manifest)
         return manifest
 
@@ -195,9 +196,8 @@ class SweepFolder(HeldFolder):
         The files that its worker will write are added to the folder's list now, because only the process
         that holds the folder writes that list.
         """
-        record = f"jobs/{name}/attempts/{attempt:03d}.json"
         with self._writing():
-            self.files.claim(f"logs/{name}.log", record)
+            self.files.claim(f"logs/{name}.log", f"jobs/{name}/attempts/{attempt:03d}.json")
         return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
 
     def claim_logs(self, paths: Iterable[Path]) -> None:
@@ -235,9 +235,10 @@ class SweepFolder(HeldFolder):
     def _require_same(self, manifest: Mapping[str, Any], grid: Grid) -> None:
         if manifest["grid_hash"] == grid.hash:
             return
-        before = {"sweep": manifest["grid"], **manifest["base"]}
-        after = {"sweep": {k: list(v) for k, v in grid.axes.items()}, **_base(grid)}
-        changed = differences(before, after)
+        changed = differences(
+            {"sweep": manifest["grid"], **manifest["base"]},
+            {"sweep": {k: list(v) for k, v in grid.axes.items()}, **_base(grid)},
+        )
         raise SweepError(
             f"{self.path} belongs to another sweep; choose another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
@@ -268,18 +269,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     way_out = "choose another folder with --out, or start over with --fresh"
     data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
-    newer = type(version) is int and version > SWEEP_VERSION
+    if type(version) is int and version > SWEEP_VERSION:
+        raise SweepError(
+            f"{path} has schema version {version!r}, but this treespec reads versions up to "
+            f"{SWEEP_VERSION}; use the newer treespec that wrote it"
+        )
     problem = fits(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
-    if not newer and problem:
-        raise SweepError(
-            f"{path} is not the manifest of a sweep ({problem}); choose another folder with --out, or "
-            "start over with --fresh"
-        )
-    if newer:
-        raise SweepError(
-            f"{path} has schema version {data['schema_version']!r}, but this treespec reads versions up "
-            f"to {SWEEP_VERSION}; use the newer treespec that wrote it"
-        )
+    if problem:
+        raise SweepError(f"{path} is not the manifest of a sweep ({problem}); {way_out}")
     return data
 
 
@@ -293,15 +290,12 @@ def _lines(changed: Sequence[str]) -> str:
 
 def _names(grid: Grid) -> list[str]:
     """The files that every sweep creates, except for the logs of its workers."""
-    files = ["sweep.json", "prompts.parquet", "summary.parquet", "summary.json"]
-    for job in grid.jobs:
-        files += [f"jobs/{job.name}/{name}" for name in ("config.yaml", "slurm.json", "attempts/")]
-    return files
+    of_job = ("config.yaml", "slurm.json", "attempts/")
+    return [
+        *("sweep.json", "prompts.parquet", "summary.parquet", "summary.json"),
+        *(f"jobs/{job.name}/{name}" for job in grid.jobs for name in of_job),
+    ]
 
 
 def _runs(grid: Grid) -> list[str]:
     return [f"jobs/{job.name}/run/" for job in grid.jobs]
-
-
-def _yaml(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -76,11 +76,6 @@ class Grid:
     jobs: tuple[Job, ...]
 
     @property
-    def output(self) -> str | None:
-        """The folder that the config asks for."""
-        return self.base.get("output")
-
-    @property
     def hash(self) -> str:
         """SHA-256 of the jobs' names and configs."""
         text = json.dumps([[job.name, config_hash(job.config)] for job in self.jobs])
@@ -129,8 +124,9 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     configs = _configs(path, data, points, overrides, origins)
     jobs = tuple(map(Job, _names(points), points, configs))
     _require_different(path, jobs)
-    frozen = {key: tuple(values) for key, values in axes.items()}
-    return Grid(path, configs[0].name, data, frozen, jobs)
+    return Grid(
+        path, configs[0].name, data, {key: tuple(values) for key, values in axes.items()}, jobs
+    )
 
 
 def _point_text(values: Mapping[str, Any]) -> str:
@@ -202,8 +198,7 @@ def _configs(
         except ConfigError as error:
             for line in str(error).splitlines():
                 has_origin = line.startswith((str(path), "override "))
-                line = line if has_origin else f"{path}: {line}"
-                problems.setdefault(line, point)
+                problems.setdefault(line if has_origin else f"{path}: {line}", point)
     if problems:
         lines = [
             text

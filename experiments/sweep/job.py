@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
 
-__all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job", "threads_here"]
+__all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job"]
 
 
 class JobFailed(RuntimeError):
@@ -59,12 +59,15 @@ def run_job(
     record = {**(about or {}), "host": socket.gethostname(), "pid": os.getpid(), "started": now()}
     cause = None
     try:
+        import torch
+
         threads = threads or allotted_threads()
         if threads is not None:
-            import torch
-
             torch.set_num_threads(threads)
-        record |= {"threads": threads_here(), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+        record |= {
+            "threads": torch.get_num_threads(),
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        }
         error = _run(folder, record, allow_versions, load)
     except Exception as problem:
         cause, error = problem, in_words(problem, "the job")
@@ -115,13 +118,6 @@ def _run(
         f"{len(result.failures)} of its rows hold an error, the first for prompt {row.prompt}, "
         f"{row.sampling}, {row.method}: {row.error}"
     )
-
-
-def threads_here() -> int:
-    """Number of threads of torch in this process."""
-    import torch
-
-    return torch.get_num_threads()
 
 
 def allotted_threads() -> int | None:

@@ -98,8 +98,8 @@ class Board:
     def count(self) -> str:
         """The number of jobs that have ended, such as `[ 3/24]`."""
         ended = sum(job.state in ("finished", "failed") for job in self.jobs.values())
-        width = len(str(len(self.jobs)))
-        return f"[{ended:{width}}/{len(self.jobs)}]"
+        total = str(len(self.jobs))
+        return f"[{ended:{len(total)}}/{total}]"
 
     def table(self) -> Table:
         """The table of jobs; if not all fit on the screen, running and failed ones are preferred."""
@@ -122,9 +122,8 @@ class Board:
             if job.state == "running":
                 job.done = prompts_done(job)
             seconds = job.seconds()
-            label = f"{name}: {job.note}" if job.note else name
             table.add_row(
-                escape(label),
+                escape(f"{name}: {job.note}" if job.note else name),
                 f"[{STYLES[job.state]}]{job.state}[/]",
                 f"{job.done}/{job.total}",
                 "" if seconds is None else clock(int(seconds)),

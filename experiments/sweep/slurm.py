@@ -18,12 +18,11 @@ from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
-import treespec
 from treespec.errors import in_words
 from treespec.experiments.errors import SweepError
 from treespec.experiments.records import forms
 from treespec.experiments.sweep.attempts import Ended, Task, write_json
-from treespec.experiments.sweep.executors import Executor
+from treespec.experiments.sweep.executors import CODE, Executor
 from treespec.experiments.sweep.job import run_job
 from treespec.reading import brief
 
@@ -181,8 +180,7 @@ class Slurm(Executor):
         ended, running = [], set()
         for name, (task, job) in list(self._running.items()):
             state = self._states.get(job, "")
-            recorded = (task.folder / "attempts" / f"{task.attempt:03d}.json").exists()
-            if recorded:
+            if (task.folder / "attempts" / f"{task.attempt:03d}.json").exists():
                 ended.append(Ended(task, None))
             elif state in RUNNING:
                 running.add(name)
@@ -223,9 +221,9 @@ class Slurm(Executor):
         )
         if answer.returncode:
             if at_once or now - self._answered > SILENCE_S:
-                message = " ".join(answer.stderr.split())
                 raise SweepError(
-                    f"SLURM does not answer: {message}; the same command resumes once it does"
+                    f"SLURM does not answer: {' '.join(answer.stderr.split())}; the same command resumes "
+                    "once it does"
                 )
             return False
         self._answered = now
@@ -240,9 +238,8 @@ class Slurm(Executor):
             with suppress(OSError):
                 tail = path.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
         message = " ".join(tail.split())
-        state_text = f" ({state})" if state else ""
-        quoted = f": {message}" if message else ""
-        return f"SLURM job {job} ended{state_text} without a result{quoted}"
+        ended = f"SLURM job {job} ended{f' ({state})' if state else ''} without a result"
+        return f"{ended}: {message}" if message else ended
 
 
 def _submitted(task: Task) -> str | None:
@@ -259,10 +256,9 @@ def _submitted(task: Task) -> str | None:
 
 def _same_code() -> list[str]:
     """Lines of the batch script that let the job import the same code as this process, from any folder."""
-    root = os.fspath(Path(treespec.__path__[0]).parent)
     return [
         "export PYTHONSAFEPATH=1",
-        f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export PYTHONPATH={shlex.quote(CODE)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1 TOKENIZERS_PARALLELISM=false",
     ]
 

@@ -74,8 +74,7 @@ def run_sweep(
         Interrupted: on Ctrl-C, after the executor has been stopped.
     """
     keys = {path: key for job in grid.jobs for key, path in inputs_of(job.config)}
-    inputs = [(key, path) for path, key in keys.items()]
-    require_apart(folder, [("the config", grid.path), *inputs])
+    require_apart(folder, [("the config", grid.path), *((key, path) for path, key in keys.items())])
     starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
         records.require_free(grid)
@@ -137,8 +136,8 @@ def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
         if outcome.finished:
             view.state, view.done = "finished", view.total
         else:
-            number = 1 + max((attempt.number for attempt in outcome.attempts), default=0)
-            tasks.append(records.task(name, number))
+            latest = max((attempt.number for attempt in outcome.attempts), default=0)
+            tasks.append(records.task(name, latest + 1))
     return tasks
 
 
@@ -180,8 +179,7 @@ def _settle(
     name, number = end.task.name, end.task.attempt
     job = records.job(name)
     outcome = outcome_of(job)
-    recorded = any(attempt.number == number for attempt in outcome.attempts)
-    if not recorded:
+    if all(attempt.number != number for attempt in outcome.attempts):
         error = None if outcome.finished else end.error or "it ended without giving a reason"
         write_attempt(job, Attempt(number, error))
         outcome = outcome_of(job)

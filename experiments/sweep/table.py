@@ -92,11 +92,8 @@ def _interval(row: _Row, name: str) -> Interval | None:
 
 def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:
     best: dict[tuple[str, str, str], _Row] = {}
-    for row in rows:
-        if row["lossless"]:
-            key = row["job"], row["sampling"], row["group"]
-            fastest = best.get(key)
-            if fastest is None or row["tokens_per_second"] > fastest["tokens_per_second"]:
-                best[key] = row
+    lossless = [row for row in rows if row["lossless"]]
+    for row in sorted(lossless, key=lambda row: -row["tokens_per_second"]):
+        best.setdefault((row["job"], row["sampling"], row["group"]), row)
     chosen = {id(row) for row in best.values()}
     return [row for row in rows if id(row) in chosen]

@@ -58,8 +58,9 @@ def main(
     for prefix in (256, 32768):
         largest = largest_batch(LLAMA_8B, LLAMA_1B, H200_BYTES, prefix)
         sizes = [2**i for i in range(11) if 2**i <= largest]
-        model = roofline_latency(LLAMA_8B, LLAMA_1B, card, batches=sizes, prefix=prefix)
-        batches[f"H200 roofline, texts of {prefix:,}"] = model
+        batches[f"H200 roofline, texts of {prefix:,}"] = roofline_latency(
+            LLAMA_8B, LLAMA_1B, card, batches=sizes, prefix=prefix
+        )
     speedups = {
         name: speedup_by_batch(RATES, model, METHODS[fixed]) for name, model in batches.items()
     }

@@ -184,11 +184,12 @@ def _by_batch(
     draft: Callable[[int], dict[int, float]],
 ) -> LatencyModel:
     """The latency model from functions that give the times by number of nodes for a batch size."""
-    models = {
-        batch: LatencyModel.from_tables(verify=verify(batch), draft=draft(batch), batch=batch)
-        for batch in batches
-    }
-    return LatencyModel.of_batches(models)
+    return LatencyModel.of_batches(
+        {
+            batch: LatencyModel.from_tables(verify=verify(batch), draft=draft(batch), batch=batch)
+            for batch in batches
+        }
+    )
 
 
 def speedup_by_batch(

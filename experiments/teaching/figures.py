@@ -147,5 +147,5 @@ def _draw_batches(axes: "Axes", speedup: BatchSpeedup, fixed: str) -> None:
     axes.axhline(1, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="plain decoding")
     if speedup.stops is not None:
         axes.axvspan(speedup.stops, speedup.batches[-1], color=MUTED, alpha=0.13, linewidth=0)
-    every_second = len(speedup.batches) > MOST_TICKS
-    by_powers(axes, speedup.batches[:: 2 if every_second else 1], "texts at once")
+    every = 2 if len(speedup.batches) > MOST_TICKS else 1
+    by_powers(axes, speedup.batches[::every], "texts at once")

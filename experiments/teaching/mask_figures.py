@@ -108,8 +108,8 @@ def observed_reads(
     for t in range(tiles):
         v[0, 0, min((t + 1) * tile.block_n, keys) - 1, t] = math.nan
     q, k = torch.zeros(1, group, tree_pass.row_count, dim), torch.zeros(1, 1, keys, dim)
-    choices = {"tile_choice": tile, "split_count": split_count}
-    out = triton(q, k, v, tree_pass, Options(scale=1.0, window=window), **choices)
+    options = Options(scale=1.0, window=window)
+    out = triton(q, k, v, tree_pass, options, tile_choice=tile, split_count=split_count)
     lines = out[0].transpose(0, 1).flatten(0, 1)[:, :tiles].isnan()  # by node, then by head
     return torch.stack([block.any(dim=0) for block in lines.split(tile.block_m)])
 
@@ -145,11 +145,12 @@ def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequ
     for node, parent in enumerate(tree.parents):
         x, y = place[node], -tree.depths[node]
         if parent >= 0:
-            ends = [place[parent], x], [-tree.depths[parent], y]
-            axis.plot(*ends, color="#9aa0a6", lw=1.2, zorder=1)
+            axis.plot(
+                [place[parent], x], [-tree.depths[parent], y], color="#9aa0a6", lw=1.2, zorder=1
+            )
         axis.scatter(x, y, s=270, color=colours[node], zorder=2)
-        inside = {"ha": "center", "va": "center_baseline", "fontsize": 8.5}
-        axis.text(x, y, labels[node], color="white", weight="bold", zorder=3, **inside)
+        axis.text(x, y, labels[node], ha="center", va="center_baseline", fontsize=8.5, color="white",
+                  weight="bold", zorder=3)  # fmt: skip
     axis.set(xlim=(min(place) - 0.6, max(place) + 0.6), ylim=(-max(tree.depths) - 0.5, 0.5))
     axis.axis("off")
 

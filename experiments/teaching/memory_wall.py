@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak, fastest, pass_bytes
+from treespec.experiments.benchmarks.gpu.roofline import Peak, fastest, pass_bytes, weights_read
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.transformers_model import TransformersModel
@@ -107,7 +107,6 @@ def measure_passes(
         return seconds_of(lambda: runner.run(tokens, parents), wait)
 
     seconds = in_turns({count: partial(measured, count) for count in nodes}, repeats, seed=seed)
-    parameters = {id(p): p.numel() for p in model.model.parameters()}
     return PassCost(
         nodes=tuple(nodes),
         seconds=np.array([seconds[count] for count in nodes]).T,
@@ -115,7 +114,7 @@ def measure_passes(
         flops_s=np.array([pass_flops(model.model, n, prefix) for n in nodes]) / peak.flops,
         peak=peak,
         prefix=prefix,
-        parameters=sum(parameters.values()),
+        parameters=sum(p.numel() for p in model.model.parameters()),
         dtype=str(weights.dtype).removeprefix("torch."),
     )
 
@@ -129,13 +128,10 @@ def pass_flops(model: Any, nodes: int, prefix: int) -> float:
         prefix: number of committed tokens; every node is counted as attending to all nodes.
     """
     config = model.config
-    weights = {id(p): p for p in model.parameters() if p.ndim == 2}
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    if table is not head:
-        del weights[id(table)]
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     attention = 4 * config.num_hidden_layers * config.num_attention_heads * dim * (prefix + nodes)
-    return nodes * (2.0 * sum(p.numel() for p in weights.values()) + attention)
+    weights = sum(weight.numel() for weight in weights_read(model) if weight.ndim == 2)
+    return nodes * (2.0 * weights + attention)
 
 
 def measure_peaks(
@@ -162,5 +158,4 @@ def measure_peaks(
     reading = min(fastest(wide.sum, wait), fastest(lambda: matrix @ vector, wait))
     square = torch.ones(side, side, dtype=dtype, device=device)
     product = fastest(lambda: square @ square, wait)
-    moved = matrix.numel() * matrix.element_size()
-    return Peak(moved / reading, 2 * side**3 / product, "measured: a sum, a matrix product")
+    return Peak(matrix.nbytes / reading, 2 * side**3 / product, "measured: a sum, a matrix product")

@@ -238,8 +238,8 @@ class PairLaw:
             For each pair: both tokens, their probability if guessed, and their probability under the model.
         """
         guessed = self.independent
-        excess = (guessed - self.joint).flatten()
-        pairs = [divmod(index, len(self.joint)) for index in excess.topk(count).indices.tolist()]
+        worst = (guessed - self.joint).flatten().topk(count).indices.tolist()
+        pairs = [divmod(index, len(self.joint)) for index in worst]
         return [(*pair, float(guessed[pair]), float(self.joint[pair])) for pair in pairs]
 
 
@@ -257,8 +257,7 @@ def next_two_tokens(
     model.prefill(prompt[:-1])
     first_probs, second_probs = None, []
     for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK):
-        tokens = torch.cat([prompt[-1:], chunk])
-        logits = model.run(tokens, (-1, *([0] * len(chunk))))
+        logits = model.run(torch.cat([prompt[-1:], chunk]), (-1, *([0] * len(chunk))))
         first_probs = sampling(logits[0])
         second_probs.append(sampling(logits[1:]))
     assert first_probs is not None

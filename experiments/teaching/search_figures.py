@@ -98,8 +98,7 @@ def advantage_map(
             speed = values / (1 + verify_cost * (nodes - 1) + cost * depths)
             best = np.unravel_index(int(np.argmax(speed)), speed.shape)
             tree[row, column], sizes[row, column] = speed[best], nodes[best]
-            chain_speed = chain_tokens / (1 + (verify_cost + cost) * lengths)
-            chain[row, column] = chain_speed[1:].max()
+            chain[row, column] = (chain_tokens / (1 + (verify_cost + cost) * lengths))[1:].max()
     return AdvantageMap(np.array(alphas), np.array(draft_costs), verify_cost, tree, chain, sizes)
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -165,17 +165,19 @@ def recorded(
     Raises:
         RunFolderError: if the run has no steps of this method on this prompt.
     """
-    import polars as pl
-
-    key = {"method": method, "sampling": sampling, "prompt": prompt, "repeat": repeat}
-    wanted = [pl.col(name) == value for name, value in key.items()]
-    rows = run.steps.filter(*wanted).sort("step").to_dicts()
+    key: dict[str, Any] = {
+        "method": method,
+        "sampling": sampling,
+        "prompt": prompt,
+        "repeat": repeat,
+    }
+    rows = run.steps.filter(**key).sort("step").to_dicts()
     if not rows:
         raise RunFolderError(
             f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
             "steps are recorded only for plain decoding and trees of our own loop"
         )
-    ids = run.prompts.filter(*wanted)["tokens"].to_list()[0]
+    ids = run.prompts.filter(**key)["tokens"].to_list()[0]
     spans: list[Span] = []
     steps: list[Brought] = []
     now, token_count = 0.0, 0
@@ -257,11 +259,10 @@ def _decoded(
 ) -> Lane:
     """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
-    rule = verifier_for(usual_rule(law, sampling), pair.target)
-    drafter = make_drafter(_Watched(pair.draft, clock), shape, law, sampling)
     outcomes: list[tuple[float, tuple[int, ...], int]] = []
     for step in decode(
-        make_target(pair.target), drafter, rule, prompt, sampling=sampling,
+        make_target(pair.target), make_drafter(_Watched(pair.draft, clock), shape, law, sampling),
+        verifier_for(usual_rule(law, sampling), pair.target), prompt, sampling=sampling,
         coins=TorchCoins(seed), max_new_tokens=tokens, observer=clock,
     ):  # fmt: skip
         outcomes.append((clock.now(), step.tokens, step.verdict.accepted))

@@ -2,10 +2,9 @@
 
 import logging
 import tempfile
-from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,13 +14,7 @@ from treespec.experiments.training.sizes import EMBEDDED, MINIATURE
 
 EMBEDDED_FOLDER = Path(str(files("treespec"))) / "embedded"
 
-
-class Size(StrEnum):
-    """The pair to train."""
-
-    EMBEDDED = "embedded"
-    MINIATURE = "miniature"
-
+PAIRS = {"embedded": EMBEDDED, "miniature": MINIATURE}
 
 app = typer.Typer(add_completion=False)
 
@@ -39,8 +32,9 @@ def main(
         typer.Option(help="folder of Python files (default: the standard library of this Python)"),
     ] = None,
     size: Annotated[
-        Size, typer.Option(help="the embedded pair, or a miniature for tests")
-    ] = Size.EMBEDDED,
+        Literal["embedded", "miniature"],
+        typer.Option(help="the embedded pair, or a miniature for tests"),
+    ] = "embedded",
     target_tokens: Annotated[
         int, typer.Option(min=1, help="tokens to train the target on")
     ] = 4_400_000,
@@ -57,7 +51,7 @@ def main(
                 out=out,
                 work=work or Path(fresh),
                 folder=corpus or standard_library(),
-                pair={Size.EMBEDDED: EMBEDDED, Size.MINIATURE: MINIATURE}[size],
+                pair=PAIRS[size],
                 target_tokens=target_tokens,
                 draft_tokens=draft_tokens,
                 seed=seed,

@@ -18,7 +18,7 @@ from treespec.experiments.training.corpus import (
     EXCLUDED_FOLDERS,
     HELD_OUT_PER_MILLE,
     Corpus,
-    SourceFile,
+    size_of,
 )
 from treespec.experiments.training.evaluate import PairStatistics
 from treespec.experiments.training.sizes import PairSize
@@ -57,12 +57,11 @@ class Run:
 
 def write_card(run: Run, path: Path) -> None:
     """Write the model card of `run` as Markdown."""
-    sections = [_front(), _data(run), _models(run), _recipe(run), _losses(run), _agreement(run)]
+    sections = [FRONT, _data(run), _models(run), _recipe(run), _losses(run), _agreement(run)]
     write_whole(path, "\n\n".join(sections) + "\n")
 
 
-def _front() -> str:
-    return f"""---
+FRONT = f"""---
 license: psf-2.0
 language: code
 library_name: transformers
@@ -86,8 +85,8 @@ The `.py` files of the standard library of {platform.python_implementation()} \
 
 | part | files | bytes |
 | --- | ---: | ---: |
-| training | {len(training)} | {_size(training):,} |
-| held out | {len(held_out)} | {_size(held_out):,} |
+| training | {len(training)} | {size_of(training):,} |
+| held out | {len(held_out)} | {size_of(held_out):,} |
 
 sha256 of all paths and texts (`Corpus.sha256`): `{run.corpus.sha256}`
 
@@ -231,7 +230,3 @@ the share of positions where the target's most probable token is the draft's k-t
 top-1 agreement).
 
 {markdown(Table("", columns, run.measurements))}"""
-
-
-def _size(files: tuple[SourceFile, ...]) -> int:
-    return sum(len(file.text.encode()) for file in files)

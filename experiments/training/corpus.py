@@ -71,6 +71,11 @@ def is_held_out(path: str) -> bool:
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:4]) % 1000 < HELD_OUT_PER_MILLE
 
 
+def size_of(files: Iterable[SourceFile]) -> int:
+    """Bytes of the texts of these files, in UTF-8."""
+    return sum(len(file.text.encode()) for file in files)
+
+
 PROMPT_BYTES = 16 * 1024
 SHORTEST_PROMPT_BYTES = 3000
 MOST_PROMPTS = 24
@@ -101,5 +106,5 @@ def shorten(text: str, most_bytes: int) -> str:
 
 def write_held_out(files: Iterable[SourceFile], path: Path) -> None:
     """Write one JSON object per line with the relative path and the text of a file."""
-    lines = [json.dumps({"file": file.path, "text": file.text}) for file in files]
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    lines = (json.dumps({"file": file.path, "text": file.text}) + "\n" for file in files)
+    write_whole(path, "".join(lines))

@@ -49,13 +49,12 @@ def main(
     from treespec.experiments.training.__main__ import EMBEDDED_FOLDER
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    wanted = [(size, tokens) for size in SIZES for tokens in TOKENS]
-    missing = [(s, t) for s, t in wanted if not (out / f"{s}-{t}" / "config.json").exists()]
+    wanted = {out / f"{size}-{tokens}": (size, tokens) for size in SIZES for tokens in TOKENS}
+    missing = {f: draft for f, draft in wanted.items() if not (f / "config.json").exists()}
     if not missing:
         typer.echo(f"all {len(wanted)} drafts exist in {out}")
         return
-    for size, tokens in missing:
-        folder = out / f"{size}-{tokens}"
+    for folder in missing:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise typer.BadParameter(f"{folder} exists and is not a draft: move it away")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(EMBEDDED_FOLDER / "target")
@@ -64,18 +63,17 @@ def main(
     if not training:
         raise typer.BadParameter(f"{corpus} contains no Python files to train on")
     files = tokenize(training, tokenizer)
-    for size, tokens in missing:
+    for folder, (size, tokens) in missing.items():
         draft = build_model(SIZES[size], EMBEDDED, tokenizer, seed)
         with tempfile.TemporaryDirectory() as work:
             progress = train(
                 draft, files, distillation_loss(target), SCHEDULE, TOKENS[tokens], seed,
                 Path(work) / "draft.pt",
             )  # fmt: skip
-        save_whole(draft, tokenizer, out / f"{size}-{tokens}")
+        save_whole(draft, tokenizer, folder)
         logger.info(
             "%s: %d parameters, %d tokens, %.0f s, loss %.3f nats above the target",
-            out / f"{size}-{tokens}", draft.num_parameters(), progress.tokens, progress.seconds,
-            progress.loss,
+            folder, draft.num_parameters(), progress.tokens, progress.seconds, progress.loss,
         )  # fmt: skip
     typer.echo(f"{len(missing)} drafts written to {out}")
 

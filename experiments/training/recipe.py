@@ -14,6 +14,7 @@ from treespec.experiments.training.corpus import (
     SourceFile,
     choose_prompts,
     read_corpus,
+    size_of,
     write_held_out,
 )
 from treespec.experiments.training.evaluate import measure_pair
@@ -118,8 +119,7 @@ def measure(
 
     def measured(text: str, files: Sequence[SourceFile], length: int) -> Measurement:
         tokens: list[np.ndarray] = tokenize(files, tokenizer)
-        size = sum(len(file.text.encode()) for file in files)
-        statistics = measure_pair(target, draft, tokens, size, length)
+        statistics = measure_pair(target, draft, tokens, size_of(files), length)
         logger.info("%s, context %d: %s", text, length, statistics)
         return Measurement(text, length, statistics)
 

@@ -32,25 +32,26 @@ class Optimizers:
         named = dict(model.named_parameters())
         matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
         other_parameters = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
-        muon = torch.optim.Muon(
-            matrices,
-            lr=schedule.muon_lr,
-            weight_decay=schedule.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        adamw = torch.optim.AdamW(
-            other_parameters, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0
-        )
-        self.parts = {"muon": muon, "adamw": adamw}
+        self.parts: dict[str, torch.optim.Optimizer] = {
+            "muon": torch.optim.Muon(
+                matrices,
+                lr=schedule.muon_lr,
+                weight_decay=schedule.weight_decay,
+                adjust_lr_fn="match_rms_adamw",
+            ),
+            "adamw": torch.optim.AdamW(
+                other_parameters, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0
+            ),
+        }
         self.rates = {"muon": schedule.muon_lr, "adamw": schedule.adamw_lr}
         self.schedule = schedule
         self.total_tokens = total_tokens
 
     def factor(self, step: int, tokens: int) -> float:
         """Share of the peak learning rate at `step` after `tokens` tokens: warm-up, constant, decay."""
-        warmup = min(1.0, (step + 1) / self.schedule.warmup_steps)
-        remaining = 1.0 - tokens / self.total_tokens
-        return min(warmup, remaining / self.schedule.decay_share, 1.0)
+        warmup = (step + 1) / self.schedule.warmup_steps
+        decay = (1.0 - tokens / self.total_tokens) / self.schedule.decay_share
+        return min(warmup, decay, 1.0)
 
     def step(self, step: int, tokens: int) -> None:
         """Update the parameters from their gradients and clear them."""

@@ -14,9 +14,10 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-PARTS = ("accuracy", "kernels", "decode")
+PARTS = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}
+"""The parts, and their modules."""
+
 ENDS_AT_SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
 """End of each part as a share of the total time; a part that ends earlier leaves its time to the next."""
 
@@ -43,23 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from treespec.experiments.benchmarks.gpu.session import BrokenDevice, Session
     from treespec.experiments.benchmarks.gpu.table import render
+    from treespec.experiments.run.models import calm_transformers
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
     if dry:
-        reason = "no CUDA device" if no_device else "--dry"
-        console.rule(f"[bold]{reason}: {DRY}")
+        console.rule(f"[bold]{'no CUDA device' if no_device else '--dry'}: {DRY}")
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
     failures: list[str] = []
     if options.part != "table":
-        _calm_transformers()
+        calm_transformers()
         session = Session(dry, folder, options.minutes, options.fresh, console)
         session.say(f"results go to {folder}")
         failures = session.failures
-        parts = PARTS if options.part == "all" else (options.part,)
+        shares = ENDS_AT_SHARE if options.part == "all" else {options.part: 1.0}
         try:
-            for part in parts:
-                share = ENDS_AT_SHARE[part] if options.part == "all" else 1.0
-                _module(part).run(session, session.deadline(share))
+            for part, share in shares.items():
+                module = import_module(f"treespec.experiments.benchmarks.gpu.{PARTS[part]}")
+                module.run(session, session.deadline(share))
         except BrokenDevice as error:
             failures.append(str(error))
         except KeyboardInterrupt:
@@ -96,10 +97,12 @@ def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
     """
     if dry == (os.environ.get("TRITON_INTERPRET") == "1"):
         return
-    environment = {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"}
     sys.stdout.flush()
-    command = [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments]
-    os.execve(sys.executable, command, environment)
+    os.execve(
+        sys.executable,
+        [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments],
+        {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"},
+    )
 
 
 def folder_of(out: Path | None, dry: bool) -> Path:
@@ -117,21 +120,6 @@ def folder_of(out: Path | None, dry: bool) -> Path:
     if dry and out is None:
         return Path(tempfile.mkdtemp(prefix="treespec-gpu-dry-"))
     return out or RESULTS
-
-
-def _module(part: str) -> Any:
-    name = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}[part]
-    return import_module(f"treespec.experiments.benchmarks.gpu.{name}")
-
-
-def _calm_transformers() -> None:
-    """Silence progress bars and advice of transformers."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 if __name__ == "__main__":

@@ -130,9 +130,10 @@ def check(case: Case, device: torch.device) -> dict[str, Any]:
     sinks = normal(heads.q) if options.get("sinks") else None
     cache: dict[str, Any] = _paged(k, v, options["page"]) if "page" in options else {"k": k, "v": v}
     out = attend(q, tree_pass=tree_pass, impl="triton", sinks=sinks, **cache, **limits)
-    wide = None if sinks is None else sinks.double()
-    exact = q.double(), k.double(), v.double()
-    truth = attend(*exact, tree_pass, impl="reference", sinks=wide, **limits)
+    truth = attend(
+        q.double(), k.double(), v.double(), tree_pass, impl="reference",
+        sinks=None if sinks is None else sinks.double(), **limits,
+    )  # fmt: skip
     plain = attend(q, k, v, tree_pass, impl="reference", sinks=sinks, **limits)
     score = float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()) * heads.dim**-0.5
     score = min(score, options.get("softcap") or score)
@@ -158,8 +159,7 @@ def _pass(case: Case, options: dict[str, Any]) -> AnyPass:
     largest = pass_of(case.rows, case.prefix, 3)
     if not options.get("ragged"):
         return largest
-    chain = pass_of(case.rows // 2, case.prefix // 3, 1)
-    return RaggedPass([largest, chain, pass_of(1, 0, 2)])
+    return RaggedPass([largest, pass_of(case.rows // 2, case.prefix // 3, 1), pass_of(1, 0, 2)])
 
 
 def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
@@ -174,5 +174,8 @@ def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
         shuffled[order] = ordered
         return shuffled
 
-    table = order.view(batch, blocks).to(torch.int32)
-    return {"k": pages(k), "v": pages(v), "block_table": table}
+    return {
+        "k": pages(k),
+        "v": pages(v),
+        "block_table": order.view(batch, blocks).to(torch.int32),
+    }

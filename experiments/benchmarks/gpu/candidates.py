@@ -12,7 +12,7 @@ wrong result (every node attends to every other) and show the cost of the same r
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -58,8 +58,7 @@ class Case(NamedTuple):
 
     def tree_pass(self) -> TreePass:
         """A pass over a tree of this many nodes behind the prefix, with its own masks."""
-        tree = topology([(i - 1) // BRANCHING for i in range(self.rows)])
-        return TreePass(tree, self.prefix)
+        return TreePass(topology([(i - 1) // BRANCHING for i in range(self.rows)]), self.prefix)
 
 
 class Inputs(NamedTuple):
@@ -83,8 +82,9 @@ def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) 
     make = torch.Generator(device).manual_seed(case.rows)
 
     def normal(count: int, length: int) -> Tensor:
-        shape = (1, count, length, heads.dim)
-        return torch.randn(shape, dtype=dtype, device=device, generator=make)
+        return torch.randn(
+            (1, count, length, heads.dim), dtype=dtype, device=device, generator=make
+        )
 
     return [
         Inputs(normal(heads.q, case.rows), normal(heads.kv, slots), normal(heads.kv, slots))
@@ -121,12 +121,11 @@ def _unmasked(name: str, case: Case, inputs: Inputs) -> Tensor:
 def _never_uncompiled() -> None:
     import torch._dynamo.config as settings
 
-    config: Any = settings
     wanted = {
         "recompile_limit": RECOMPILES,
         "accumulated_recompile_limit": 4 * RECOMPILES,
         "fail_on_recompile_limit_hit": True,
     }
     for name, value in wanted.items():
-        if hasattr(config, name):
-            setattr(config, name, value)
+        if hasattr(settings, name):
+            setattr(settings, name, value)

@@ -104,7 +104,6 @@ def run(session: Session, deadline: Deadline) -> None:
         **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
     )  # fmt: skip
     todo = [case for case in cases(session.dry) if case.key not in store]
-    sizes = DRY if session.dry else LLAMA
     pair, enlarged, problem = None, None, ""
     for case in session.each("decode", todo, deadline):
         if case.size != enlarged:
@@ -113,13 +112,12 @@ def run(session: Session, deadline: Deadline) -> None:
             session.recover("the last model")
             try:
                 pair = load_pair(
-                    "embedded", dtype="bfloat16", device=session.device, enlarge=sizes[case.size]
-                )
+                    "embedded", dtype="bfloat16", device=session.device,
+                    enlarge=(DRY if session.dry else LLAMA)[case.size],
+                )  # fmt: skip
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"
-        cell: dict[str, Any] = {"error": problem}
-        if pair is not None:
-            cell = _cell(pair, case, session, *texts)
+        cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)
         store.add(case.key, case._asdict() | cell)
         if "error" in cell and "out of memory" not in cell["error"]:
             session.fail("decode", case.key, cell["error"])
@@ -143,8 +141,9 @@ def _cell(
     draft_passes = ForwardTimer(pair.draft.model)
 
     def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:
-        sampling = Sampling(case.temperature)
-        return timed_text(pair, shape, sampling, prompt, tokens, target=make, **timers)
+        return timed_text(
+            pair, shape, Sampling(case.temperature), prompt, tokens, target=make, **timers
+        )
 
     try:
         decoded(prompts[0], min(new_tokens, WARM_UP))
@@ -168,9 +167,8 @@ def _cell(
     }
     passes = draft_passes.calls / staged_steps
     cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
-    target_bytes = pass_bytes(pair.target.model, cached + shape.size)
     draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
-    verify_ms = 1e3 * target_bytes / session.peak.bandwidth
+    verify_ms = 1e3 * pass_bytes(pair.target.model, cached + shape.size) / session.peak.bandwidth
     draft_ms = 1e3 * passes * draft_bytes / session.peak.bandwidth
     step_ms = 1e3 * seconds / steps
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
-from treespec.experiments.benchmarks.gpu.roofline import Heads
+from treespec.experiments.benchmarks.gpu.roofline import Floor, Heads
 
 __all__ = ["DecodeRow", "KernelRow", "decode_rows", "kernel_rows", "microseconds", "tally"]
 
@@ -98,21 +98,21 @@ def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
     """The rows of a file, one for each place in the grid, sorted by heads, prefix and nodes."""
     places: dict[tuple[Heads, int, int], list[Mapping[str, Any]]] = {}
     for cell in cells.values():
-        place = Heads(*cell["heads"]), cell["prefix"], cell["rows"]
-        places.setdefault(place, []).append(cell)
+        heads = Heads(*cell["heads"])
+        places.setdefault((heads, cell["prefix"], cell["rows"]), []).append(cell)
     grid_rows = []
     for (heads, prefix, rows), here in sorted(places.items()):
         by_name = {cell["candidate"]: cell for cell in here}
         times = {name: microseconds(cell) for name, cell in by_name.items()}
         kernel = by_name.get(KERNEL, {}).get("with_launch")
-        terms = here[0]["bytes_us"], here[0]["flops_us"]
+        floor = Floor(here[0]["bytes_us"], here[0]["flops_us"])
         grid_rows.append(
             KernelRow(
                 heads, rows, prefix,
                 us={name: time for name, time in times.items() if time is not None},
                 launch_us=kernel["median_us"] if kernel else None,
-                floor_us=max(terms),
-                bound="memory" if terms[0] >= terms[1] else "compute",
+                floor_us=floor.us,
+                bound=floor.bound,
                 errors={name: cell["error"] for name, cell in by_name.items() if "error" in cell},
             )
         )  # fmt: skip

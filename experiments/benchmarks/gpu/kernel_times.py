@@ -83,8 +83,7 @@ def _measure(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measure the candidates of a cell, one after another, on the same inputs."""
     itemsize, keys = DTYPE.itemsize, case.prefix + case.rows
-    set_bytes = 2 * keys * case.heads.kv * case.heads.dim * itemsize
-    count = sets_needed(set_bytes, session.device)
+    count = sets_needed(2 * keys * case.heads.kv * case.heads.dim * itemsize, session.device)
     floor = attention_floor(case.heads, case.rows, keys, itemsize, session.peak)
     common = {
         "heads": list(case.heads), "rows": case.rows, "prefix": case.prefix, "sets": count,

@@ -22,6 +22,7 @@ __all__ = [
     "measured_peak",
     "pass_bytes",
     "peak_of",
+    "weights_read",
 ]
 
 
@@ -135,25 +136,27 @@ def attention_floor(heads: Heads, rows: int, keys: int, itemsize: int, peak: Pea
     return Floor(1e6 * moved / peak.bandwidth, 1e6 * flops / peak.flops)
 
 
-def pass_bytes(model: Any, rows_cached: float) -> float:
-    """Bytes that one pass of a model over one sequence must read: its weights and its cache.
+def weights_read(model: Any) -> list[torch.Tensor]:
+    """The parameters that a pass reads: all but an embedding table that is not shared with the head.
 
-    An embedding table that is not shared with the head is only looked up, and does not count.
+    Such a table is only looked up.
+    """
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    return [weight for weight in model.parameters() if table is head or weight is not table]
+
+
+def pass_bytes(model: Any, rows_cached: float) -> float:
+    """Bytes that one pass over one sequence must read: weights (`weights_read`) and cache.
 
     Args:
         model: a causal language model of transformers with the Llama architecture.
         rows_cached: number of committed tokens and nodes.
     """
-    config = model.config
-    weights = {id(weight): weight for weight in model.parameters()}
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    if table is not head:
-        del weights[id(table)]
-    itemsize = head.element_size()
+    config, itemsize = model.config, model.get_output_embeddings().weight.itemsize
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     row = 2 * config.num_key_value_heads * dim * itemsize
     cache = rows_cached * config.num_hidden_layers * row
-    return cache + sum(weight.numel() * weight.element_size() for weight in weights.values())
+    return cache + sum(weight.nbytes for weight in weights_read(model))
 
 
 def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
@@ -170,8 +173,9 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
     wait = synchronizer(device)
     copy = fastest(lambda: target.copy_(source), wait)
     product = fastest(lambda: left @ left, wait)
-    moved = 2 * source.numel() * source.element_size()
-    return Peak(moved / copy, 2 * side**3 / product, "measured: a copy, a matrix product")
+    return Peak(
+        2 * source.nbytes / copy, 2 * side**3 / product, "measured: a copy, a matrix product"
+    )
 
 
 def fastest(work: Callable[[], object], wait: Callable[[], None]) -> float:

@@ -150,8 +150,8 @@ class Session:
         self.device = torch.device("cpu" if self.dry else "cuda")
         self._start = time.monotonic()
         self.measured = measured_peak(self.device, tiny=self.dry)
-        name = "" if self.dry else torch.cuda.get_device_name(self.device)
-        self.peak: Peak = peak_of(name) or self.measured
+        listed = None if self.dry else peak_of(torch.cuda.get_device_name(self.device))
+        self.peak: Peak = listed or self.measured
 
     def deadline(self, share: float) -> Deadline:
         """The moment at which this share of the run's time has passed since its start."""
@@ -159,14 +159,19 @@ class Session:
 
     def store(self, part: str, sources: tuple[str, ...], **settings: Any) -> Store:
         """The store of a part."""
-        head: Mapping[str, Any] = {
-            "dry": self.dry,
-            "device": self._device_facts(),
-            "peak": self.peak._asdict(),
-            "measured_peak": self.measured._asdict(),
-            "settings": settings,
-        }
-        store = Store(f"gpu_{part}", self.folder, sources, head, fresh=self.fresh)
+        store = Store(
+            f"gpu_{part}",
+            self.folder,
+            sources,
+            {
+                "dry": self.dry,
+                "device": self._device_facts(),
+                "peak": self.peak._asdict(),
+                "measured_peak": self.measured._asdict(),
+                "settings": settings,
+            },
+            fresh=self.fresh,
+        )
         if store.kept:
             self.say(f"keeping {store.kept} cells of an earlier run: {store.path}")
         return store
@@ -175,8 +180,7 @@ class Session:
         """Yield the cases of a part until the time is over, and print the progress."""
         for done, case in enumerate(cases):
             if deadline.passed:
-                left = len(cases) - done
-                self.say(f"{part}: out of time, {left} of {len(cases)} cases left")
+                self.say(f"{part}: out of time, {len(cases) - done} of {len(cases)} cases left")
                 return
             yield case
             self.say(f"{part}: {case.key} ({done + 1} of {len(cases)})")

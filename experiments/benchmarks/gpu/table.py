@@ -29,7 +29,6 @@ from treespec.whole_file import write_whole
 
 __all__ = ["draw", "render"]
 
-PARTS = ("accuracy", "kernels", "decode")
 DRY = "DRY RUN through the interpreter over tiny shapes: these figures mean nothing."
 
 
@@ -44,13 +43,13 @@ def render(folder: Path, console: Console) -> list[Path]:
         The paths of the written files.
     """
     devices: dict[str, dict[str, Any]] = {}
-    for part in PARTS:
+    for part in FINDINGS:
         for path in sorted(folder.glob(f"gpu_{part}-*.json")):
             device = path.stem.removeprefix(f"gpu_{part}-")
             devices.setdefault(device, {})[part] = json.loads(path.read_text(encoding="utf-8"))
     written = []
     for device, files in devices.items():
-        findings = findings_of(files)
+        findings = [make(files[part]) for part, make in FINDINGS.items() if part in files]
         for finding in findings:
             print_finding(finding, console)
         blocks = [f"# {_machine(files)}", _setting(files), *map(finding_markdown, findings)]
@@ -66,12 +65,6 @@ def render(folder: Path, console: Console) -> list[Path]:
     return written
 
 
-def findings_of(files: dict[str, Any]) -> list[Finding]:
-    """The findings on one device, for the parts that were measured."""
-    make = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
-    return [make[part](files[part]) for part in PARTS if part in files]
-
-
 def _accuracy(data: dict[str, Any]) -> Finding:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell in data["cells"].values():
@@ -83,8 +76,12 @@ def _accuracy(data: dict[str, Any]) -> Finding:
         right = "yes" if len(checked) == len(cells) else "not all checked"
         if any(cell.get("passed") is False for cell in cells):
             right = "FAILED"
-        row = {"dtype": dtype, "name": name, "cases": len(cells), "right": right}
-        rows.append(row | {key: worst.get(key) for key in ("error_max", "of_bound")})
+        rows.append(
+            {
+                "dtype": dtype, "name": name, "cases": len(cells), "right": right,
+                "error_max": worst.get("error_max"), "of_bound": worst.get("of_bound"),
+            }
+        )  # fmt: skip
     columns = (
         keyed("dtype", "dtype", left=True),
         keyed("case", "name", left=True),
@@ -166,10 +163,11 @@ def _decode(data: dict[str, Any]) -> Finding:
         ),
         Column[DecodeRow]("same text", same, left=True),
     )
-    missing = [row.cell for row in rows if not row.measured]
     reasons = [
-        f"{cell['size']}, {cell['target']}: {cell.get('unavailable') or cell.get('error')}"
-        for cell in missing
+        f"{row.cell['size']}, {row.cell['target']}: "
+        f"{row.cell.get('unavailable') or row.cell.get('error')}"
+        for row in rows
+        if not row.measured
     ]
     notes = [
         *dict.fromkeys(reasons),
@@ -182,6 +180,10 @@ def _decode(data: dict[str, Any]) -> Finding:
         f"{len(data['cells'])} of {data['settings']['cells']} cells were measured.",
     ]
     return _finding("Decoding with the embedded pair, its target enlarged", columns, rows, notes)
+
+
+FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
+"""For each part, how its file becomes a finding."""
 
 
 def _finding(
@@ -251,8 +253,7 @@ def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
         return None
     each_heads, each_prefix, each_count, fractions = zip(*points, strict=True)
     heads, prefixes, ticks = (sorted(set(each)) for each in (each_heads, each_prefix, each_count))
-    width = 3.1 * len(heads) + 1.3
-    with panels_beside(len(heads), width, 3.4, sharey=True) as (figure, panels):
+    with panels_beside(len(heads), 3.1 * len(heads) + 1.3, 3.4, sharey=True) as (figure, panels):
         for axes, shown in zip(panels, heads, strict=True):
             for i, prefix in enumerate(prefixes):
                 line = [point[2:] for point in points if point[:2] == (shown, prefix)]
@@ -265,8 +266,10 @@ def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
             axes.set_title(f"Hq/Hkv/D = {shown}", loc="left", fontsize=10.5, color=INK)
         panels[0].set_ylim(0, max(1.0, *fractions) * 1.03)
         panels[0].set_ylabel("fraction of the roofline")
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, title="prefix", loc="outside right center", fontsize=8.5)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), title="prefix", loc="outside right center",
+            fontsize=8.5,
+        )  # fmt: skip
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=160, facecolor=PAGE)
     return write_whole(path, picture.getvalue())

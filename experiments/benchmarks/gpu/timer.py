@@ -59,8 +59,9 @@ class Timing(NamedTuple):
         """
         ordered = sorted(1e6 * value for value in seconds)
         low, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.1, 0.9))
-        median = statistics.median(ordered)
-        return cls(round(median, 3), round(low, 3), round(high, 3), len(ordered))
+        return cls(
+            round(statistics.median(ordered), 3), round(low, 3), round(high, 3), len(ordered)
+        )
 
 
 def sets_needed(bytes_of_one: int, device: torch.device) -> int:

@@ -67,7 +67,8 @@ def test_a_worker_that_says_why(tmp_path):
 def test_a_worker_that_is_killed(tmp_path):
     executor = workers_of("import sys; sys.stdin.read()")
     executor.start([task(tmp_path)])
-    os.kill(executor.pids[0], signal.SIGKILL)
+    (_, process) = executor._running["a"]
+    os.kill(process.pid, signal.SIGKILL)
     (ended,) = wait(executor)
     assert "killed by signal 9 (SIGKILL)" in ended.error
 

@@ -109,7 +109,7 @@ def test_one_experiment_is_refused_where_there_are_several(grid_file):
 
 def test_no_output_in_the_jobs(grid_file):
     grid = load_grid(grid_file(output="here"))
-    assert grid.output == "here"
+    assert grid.base["output"] == "here"
     assert {config_data(job.config)["output"] for job in grid.jobs} == {None}
 
 
