@@ -34,7 +34,7 @@ class Tracker:
         """Open a run in the tracker, with the whole config, versions and hardware."""
         keys = ("config", "config_hash", "treespec_version", "git_hash", "versions", "hardware")
         config = {key: manifest.get(key) for key in keys}
-        self._call("init", project=PROJECT, name=manifest["name"], config=config)
+        self._call("init", project=PROJECT, name=manifest.get("name"), config=config)
 
     def unit(self, rows: Sequence[PromptRow]) -> None:
         """Log a unit in one call."""
