@@ -119,11 +119,8 @@ def choose_by_length(
         reporter: receives a note on each choice.
         manifest: of the run that is resumed, whose choices are kept; None for a new run.
     """
-    if "auto" not in (config.passes, config.draft_passes):
-        return
     asked = _asked_by_role(config)
-    parts = parts_of(experiment.methods, pair.target)
-    for role, name, model in _roles(pair, parts):
+    for role, name, model in _roles(pair, parts_of(experiment.methods, pair.target)):
         if asked[role] != "auto":
             continue
         why = None
