@@ -78,9 +78,11 @@ def decode_units(
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
     together = sum(map(len, bench.groups))
     texts = len(units) * together + alone * len(bench.experiment.methods)
-    early = config.until is not None
     with reporter.units(
-        texts, done=wanted - len(units), counted="texts", may_end_early=early
+        texts,
+        done=wanted - len(units),
+        counted="texts",
+        may_end_early=config.until is not None,
     ) as advance:
         for unit in going:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"

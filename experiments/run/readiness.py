@@ -109,8 +109,7 @@ def _split(
     Raises:
         PromptError: if tuning needs more prompts than the measured ones leave.
     """
-    count = planned_prompts(experiment.config).count
-    count = len(raw) if count is None else count
+    count = planned_prompts(experiment.config).count or len(raw)
     needed = prompts_needed(experiment.methods)
     key = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
     if count + needed > len(raw):

@@ -52,16 +52,14 @@ def tune(
     Returns:
         `tuning.assisted` of the manifest (SCHEMA.md).
     """
-    result: dict[str, dict[str, Any]] = {}
-    for method in bench.experiment.methods:
-        if isinstance(method.config, AssistedMethod):
-            result[method.name] = {
-                sampling: _tune_one(
-                    bench, method, method.config, sampling, prompts, started, together
-                )
-                for sampling in bench.experiment.samplings
-            }
-    return result
+    return {
+        method.name: {
+            sampling: _tune_one(bench, method, method.config, sampling, prompts, started, together)
+            for sampling in bench.experiment.samplings
+        }
+        for method in bench.experiment.methods
+        if isinstance(method.config, AssistedMethod)
+    }
 
 
 def tuned_choices(tuning: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
