@@ -1,7 +1,7 @@
 """Build an experiment from a config: the only place that turns names into objects. It loads no models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from treespec import plugins
@@ -250,10 +250,8 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
         setting: _choice(path, config, source, tree, sampling)
         for setting, sampling in samplings.items()
     }
-    lossless = all(choice.rule.lossless for choice in choices.values())
-    if not lossless and "lossy" not in name:
-        name += " (lossy)"
-    return BuiltMethod(name, config, tree, choices)
+    built = BuiltMethod(name, config, tree, choices)
+    return built if built.lossless or "lossy" in name else replace(built, name=f"{name} (lossy)")
 
 
 def _require_tree(
@@ -344,12 +342,9 @@ def _example_of(tree: TreeShape | Growth | Budget) -> TreeShape:
 
 def _mixed_laws(shape: TreeShape, law: Law) -> list[list[tuple[Law, int]]]:
     """Laws of a mixed tree, by node: the first child is drawn, its siblings are deterministic."""
-    groups = []
-    for children in shape.children:
-        count = len(children)
-        of_node = [(law, min(count, 1)), (Law.DETERMINISTIC, count - 1)]
-        groups.append([(group_law, size) for group_law, size in of_node if size > 0])
-    return groups
+    counts = map(len, shape.children)
+    # Nodes without siblings of the first child have one group, leaves have none.
+    return [[(law, 1), (Law.DETERMINISTIC, count - 1)][:count] for count in counts]
 
 
 def _preferred_laws(tree: TreeShape | Growth | Budget, sampling: Sampling) -> tuple[Law, ...]:

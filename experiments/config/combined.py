@@ -21,9 +21,9 @@ from treespec.experiments.config.drafts import (
     laws_of,
     source_of,
 )
-from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (what they may be made of)
+from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (registers its sources)
 from treespec.experiments.config.names import RULE
-from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (what they may be made of)
+from treespec.experiments.config.sources import budget_of
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading_models import nearest
@@ -84,10 +84,11 @@ class CascadeDraft(Combined):
             target: `models.target`.
             draft: `models.draft`.
         """
+        own_draft = target if target == EMBEDDED else os.path.join(target, "draft")
         seen: dict[str, str] = {}
         for name in self.own_models:
             shown = "models.draft" if name is None else repr(name)
-            identity = _identity(name or draft or _draft_of(target))
+            identity = _identity(name or draft or own_draft)
             if identity in seen:
                 return f"{seen[identity]} and {shown}"
             seen[identity] = shown
@@ -122,6 +123,8 @@ class MergeDraft(Combined):
     With `budgets` each source has a fixed number of nodes instead, given by name, so that the numbers do
     not depend on the order of the sources.
     """
+
+    mixes = True
 
     source: Literal["merge"] = "merge"
     """Other sources draft together: trees within a `budget` that they share."""
@@ -171,11 +174,6 @@ class MergeDraft(Combined):
         if all(Law.DETERMINISTIC in laws for laws in source_laws):
             supported.add(Law.DETERMINISTIC)
         return frozenset(supported)
-
-    @property
-    def mixes(self) -> bool:
-        """Whether trees mix laws, unless all children are deterministic: always."""
-        return True
 
     @property
     def label(self) -> str:
@@ -258,27 +256,28 @@ class MergeDraft(Combined):
 )
 def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
     """A cascade: models that draft for each other, and a source that drafts for the last model."""
-    depths = [_budget(wanted).depth, *(settings.depth for _ in settings.models[1:])]
-    law = wanted.law
-    inner = wanted.law if wanted.law in laws_of(settings.draft) else Law.DETERMINISTIC
-    below = _built(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1), inner)
+    depths = [budget_of(wanted).depth, *(settings.depth for _ in settings.models[1:])]
+    inner = _law(settings.draft, wanted)
+    below = _built(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1))
+    rules = plugins.parts("rule")
+    if settings.rule is not None and settings.rule not in rules:
+        raise InvalidArgument(f"rule: there is no acceptance rule {settings.rule!r}")
     for name, depth in reversed(list(zip(settings.models, depths, strict=True))):
-        rule = usual_rule(inner, wanted.sampling)
-        if settings.rule is not None:
-            parts = plugins.parts("rule")
-            if settings.rule not in parts:
-                raise InvalidArgument(f"rule: there is no acceptance rule {settings.rule!r}")
-            rule = parts[settings.rule].make
+        rule = (
+            usual_rule(inner, wanted.sampling)
+            if settings.rule is None
+            else rules[settings.rule].make
+        )
         model = draft_model(wanted.pair, name)
-        below = Cascade(model, below, rule, depth, wanted.sampling, law=law)  # pyrefly: ignore[bad-argument-type]
-        inner = law
+        below = Cascade(model, below, rule, depth, wanted.sampling, law=wanted.law)  # pyrefly: ignore[bad-argument-type]
+        inner = wanted.law
     return below
 
 
 @plugins.drafter("merge", settings=MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
 def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     """A merge: several sources fill one tree, each node by the source accepted most often there."""
-    budget = _budget(wanted)
+    budget = budget_of(wanted)
     if budget.size < 2 or budget.branching < 2:
         raise InvalidArgument(
             "a merge needs a budget with a size and a branching, which its sources share: "
@@ -293,10 +292,7 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     if settings.budgets is None:
         assert rates is not None
         return Merge(
-            {
-                name: _built(source, wanted, budget, _law(source, wanted))
-                for name, source in members.items()
-            },
+            {name: _built(source, wanted, budget) for name, source in members.items()},
             budget.size,
             rates=dict(zip(members, rates, strict=True)),
             depth=budget.depth,
@@ -309,7 +305,7 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
         source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
         shape = None if rates is None else _laid_out(rates[i], source_budget)
         try:
-            sources[name] = _built(source, wanted, source_budget, _law(source, wanted), shape)
+            sources[name] = _built(source, wanted, source_budget, shape)
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"budgets.{name} = {nodes}, which is a size of {nodes + 1} with the root: {error}"
@@ -335,30 +331,20 @@ def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
 
 
 def _built(
-    source: Settings, wanted: Wanted, budget: Budget, law: Law, shape: TreeShape | None = None
+    source: Settings, wanted: Wanted, budget: Budget, shape: TreeShape | None = None
 ) -> Drafter:
     """The drafter of an inner source. A source that drafts given trees gets a chain if `shape` is None."""
     part = source_of(source)
-    if part.trees == "any":
-        tree = TreeShape.chain(budget.depth) if shape is None else shape
-    elif part.trees == "chain":
-        tree = Budget(budget.depth + 1, budget.depth, 1)
-    else:
-        tree = budget
-    return part.make(Wanted(tree, law, wanted.sampling, wanted.pair), source)
-
-
-def _draft_of(target: str) -> str:
-    """The draft that belongs to a target: that of the embedded pair, or of a pair's folder."""
-    return target if target == EMBEDDED else os.path.join(target, "draft")
+    trees = {
+        "any": shape or TreeShape.chain(budget.depth),
+        "chain": Budget(budget.depth + 1, budget.depth, 1),
+        "budget": budget,
+    }
+    tree = trees[part.trees]
+    return part.make(Wanted(tree, _law(source, wanted), wanted.sampling, wanted.pair), source)
 
 
 def _identity(name: str) -> str:
     """The same text for all spellings of a model's folder; other names as they are."""
     folder = os.path.expanduser(name)
     return os.path.realpath(folder) if name != EMBEDDED and os.path.isdir(folder) else name
-
-
-def _budget(wanted: Wanted) -> Budget:
-    assert isinstance(wanted.tree, Budget)
-    return wanted.tree

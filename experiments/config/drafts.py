@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
@@ -67,10 +67,8 @@ class Combined(Settings):
     def label(self) -> str:
         """The source's part of a method's name."""
 
-    @property
-    def mixes(self) -> bool:
-        """Whether trees mix laws, unless all children are deterministic."""
-        return False
+    mixes: ClassVar[bool] = False
+    """Whether trees mix laws, unless all children are deterministic."""
 
     def lacks(self, samplings: Collection[str]) -> str | None:
         """A message if something is missing for one of these sampling settings (names); else None."""

@@ -48,9 +48,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: if the file cannot be read, is not a valid config, or holds a grid (`sweep:`).
     """
-    path, data = read_data(source)
-    for text in overrides:
-        data = override(data, text)
+    path, data = read_data(source, overrides)
     if "sweep" in data:
         raise ConfigError(
             f"{path}: `sweep:` defines several experiments, but this command takes one: run them all "
@@ -65,18 +63,42 @@ def config_text(source: str | Path) -> tuple[Path, str]:
     Raises:
         ConfigError: if there is no such file, or it cannot be read as text.
     """
-    path = _find(source)
-    return path, _text(path)
+    path = Path(source)
+    if not is_file(str(source)):
+        known = shipped()
+        if str(source) in known:
+            path = known[str(source)]
+        elif not is_there(str(source)):
+            hint = nearest(str(source)[:80], list(known))
+            raise ConfigError(
+                f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})"
+            )
+        elif path.is_dir():
+            raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
+    try:
+        return path, read_text(path, LARGEST_FILE)
+    except Unreadable as error:  # a device or a pipe, among others
+        raise ConfigError(str(error)) from None
 
 
-def read_data(source: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The path of a config's file, and the mapping in it, not validated.
+def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
+    """The path of a config's file, and the mapping in it with overrides applied, not validated.
 
     Raises:
-        ConfigError: if there is no such file, or it does not hold a mapping.
+        ConfigError: if there is no such file, it does not hold a mapping, or an override is wrong.
     """
-    path = _find(source)
-    return path, _parse(path)
+    path, text = config_text(source)
+    try:
+        data = parse_yaml(text)
+    except NotYaml as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    except Unreadable as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
+    for change in overrides:
+        data = override(data, change)
+    return path, data
 
 
 def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
@@ -211,40 +233,6 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
                 place[index] = spelled(place[index])
         place = place[index]
     return changed
-
-
-def _find(source: str | Path) -> Path:
-    path = Path(source)
-    if is_file(str(source)):
-        return path
-    known = shipped()
-    if str(source) in known:
-        return known[str(source)]
-    if is_there(str(source)) and path.is_dir():
-        raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
-    hint = nearest(str(source)[:80], list(known))
-    if is_there(str(source)):  # a device or a pipe: reading it raises the message
-        _text(path)
-    raise ConfigError(f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})")
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        data = parse_yaml(_text(path))
-    except NotYaml as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
-    except Unreadable as error:
-        raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
-    return data
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path, LARGEST_FILE)
-    except Unreadable as error:
-        raise ConfigError(str(error)) from None
 
 
 def _kind(data: Any) -> str:

@@ -97,11 +97,10 @@ def _named(data: Any, where: str) -> Iterator[tuple[str, Path]]:
     if isinstance(data, dict):
         for key, value in data.items():
             inner = f"{where}.{key}" if where else key
-            if key in INPUTS and isinstance(value, str) and value != MEASURED and _exists(value):
-                yield inner, Path(value)
-            elif key in INPUTS and isinstance(value, list):
-                names = [name for name in value if isinstance(name, str) and _exists(name)]
-                yield from ((inner, Path(name)) for name in names)
+            if key in INPUTS and value != MEASURED:
+                names = value if isinstance(value, list) else [value]
+                existing = (name for name in names if isinstance(name, str) and _exists(name))
+                yield from ((inner, Path(name)) for name in existing)
             yield from _named(value, inner)
     elif isinstance(data, list):
         for i, value in enumerate(data):

@@ -8,7 +8,7 @@ from typing import Any
 from treespec import plugin_files
 from treespec.errors import InvalidPlugin, Unreadable
 from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
-from treespec.experiments.config.file import override, read_data
+from treespec.experiments.config.file import read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError
 from treespec.plugin_files import PluginFile, in_use, installed
@@ -53,9 +53,7 @@ def folder_asked_for(
     if out is not None:
         return out
     try:
-        _, data = read_data(source)
-        for text in overrides:
-            data = override(data, text)
+        _, data = read_data(source, overrides)
         return place_of(data.get("output"), str(data.get("name")), base)
     except ConfigError:
         return None

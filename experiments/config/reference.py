@@ -80,8 +80,8 @@ def config_schema() -> dict[str, Any]:
     for part in schema["$defs"].values():
         for key in ("kind", "source"):
             if "const" in part["properties"].get(key, {}):
-                about = _first_sentence(part["description"])
-                part["properties"][key].setdefault("description", about)
+                about = part["description"].split("\n\n")[0]
+                part["properties"][key].setdefault("description", " ".join(about.split()))
         for key, value in part["properties"].items():
             value.pop("title", None)
             value.setdefault("description", f"A setting `{key}` of a plug-in.")
@@ -148,8 +148,7 @@ def _leaves(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _section(mark: str, title: str, part: Mapping[str, Any]) -> str:
     """A heading, what the part is, and a table of its keys."""
-    about = " ".join(part["description"].split("\n\n"))
-    lines = [f"{mark} {title}", "", " ".join(about.split()), ""]
+    lines = [f"{mark} {title}", "", " ".join(part["description"].split()), ""]
     if title in EXAMPLES and part["title"].endswith(("Shape", "Growth")):
         lines += [f"`shape: {EXAMPLES[title]}`", ""]
     keys = {key: value for key, value in part["properties"].items() if key != "kind"}
@@ -215,10 +214,6 @@ def _bounds(value: Mapping[str, Any]) -> str:
 def _yaml(value: Any) -> str:
     """A default value as written in a config."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _first_sentence(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())
 
 
 def main() -> None:

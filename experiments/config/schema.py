@@ -21,12 +21,10 @@ from treespec.experiments.config.base import (
     Seed,
     Tokens,
 )
-from treespec.experiments.config.combined import CascadeDraft, MergeDraft
+from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
 from treespec.experiments.config.drafts import Draft, ModelDraft
-from treespec.experiments.config.layers import EarlyExitDraft  # noqa: F401  (registers both)
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
-from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)
 from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
 from treespec.renamed_keys import RENAMED_MODELS_KEYS

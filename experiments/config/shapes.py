@@ -1,7 +1,7 @@
 """The trees a config can ask for: fixed shapes, searched shapes, and growths by draft probabilities."""
 
 from itertools import repeat
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -375,11 +375,11 @@ Spelling = Annotated[
 ]
 
 
-def _written_out(data: Any) -> Any:
-    return spelled(data) if isinstance(data, str) else data
-
-
 Shape = Annotated[
-    AnyShape, BeforeValidator(_written_out, json_schema_input_type=AnyShape | Spelling)
+    AnyShape,
+    BeforeValidator(
+        lambda data: spelled(data) if isinstance(data, str) else data,
+        json_schema_input_type=AnyShape | Spelling,
+    ),
 ]
 """A shape, as a mapping or spelled as on the command line."""

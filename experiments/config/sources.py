@@ -31,7 +31,7 @@ from treespec.protocols import Drafter
 from treespec.reading import read_text
 from treespec.tree import Law
 
-__all__ = ["LookupDraft"]
+__all__ = ["LookupDraft", "budget_of"]
 
 Ngram = Annotated[int, Field(strict=True, ge=1, le=16)]
 Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
@@ -200,7 +200,7 @@ def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
 )
 def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
     """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
-    return SuffixAutomaton(_budget(wanted).depth, shortest=settings.shortest)
+    return SuffixAutomaton(budget_of(wanted).depth, shortest=settings.shortest)
 
 
 @plugins.drafter("retrieval", settings=RetrievalDraft, laws={Law.DETERMINISTIC}, trees="budget")
@@ -225,32 +225,30 @@ def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
 )
 def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
     """Token recycling: each token's best successors in the target's latest logits fill a template."""
-    vocab_size = wanted.pair.target.vocab_size
     table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
     shape = template(Limits(**_limits(wanted)))
-    return TokenRecycling(shape, table=table or None, vocab_size=vocab_size)
+    return TokenRecycling(shape, table=table or None, vocab_size=wanted.pair.target.vocab_size)
 
 
 @plugins.drafter("lookahead", settings=LookaheadDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
     """Lookahead: n-grams found by a window of Jacobi iterations, and the window itself."""
-    vocab_size = wanted.pair.target.vocab_size
     pool = settings.warm and Lookahead.load(settings.warm, **_of_target(wanted))
     drafter = Lookahead(
         settings.window,
         settings.ngram,
         settings.guesses,
         pool=pool or None,
-        vocab_size=vocab_size,
+        vocab_size=wanted.pair.target.vocab_size,
     )
-    _require_room(settings, drafter, _budget(wanted))
+    _require_room(settings, drafter, budget_of(wanted))
     return drafter
 
 
 @plugins.drafter("jacobi", settings=JacobiDraft, laws={Law.DETERMINISTIC}, trees="chain")
 def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
     """Jacobi: the target's most probable tokens after each node of the last chain."""
-    return Jacobi(_budget(wanted).depth)
+    return Jacobi(budget_of(wanted).depth)
 
 
 def _of_target(wanted: Wanted) -> dict[str, Any]:
@@ -301,13 +299,14 @@ def _require_room(settings: LookaheadDraft, drafter: Lookahead, budget: Budget) 
         )
 
 
-def _budget(wanted: Wanted) -> Budget:
+def budget_of(wanted: Wanted) -> Budget:
+    """The limits that a source with its own continuations is given."""
     assert isinstance(wanted.tree, Budget)
     return wanted.tree
 
 
 def _limits(wanted: Wanted) -> dict[str, int]:
-    budget = _budget(wanted)
+    budget = budget_of(wanted)
     return {"depth": budget.depth, "size": budget.size, "branching": budget.branching}
 
 

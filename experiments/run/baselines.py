@@ -251,26 +251,13 @@ class _Turns:
         self._calls.require_finite("target")
         if self._draft is not None:
             self._draft.require_finite("draft")
-        state = _random_state(self._device) if self._sampled else None
-        self._give(step)
-        if state is not None:
-            _set_random_state(self._device, state)
+        cuda = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(cuda, enabled=self._sampled):
+            self._give(step)
         self._start()
 
     def _start(self) -> None:
         self._at, self._began = now(), time.perf_counter()
-
-
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return torch.get_rng_state(), cuda
-
-
-def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    host, cuda = state
-    torch.set_rng_state(host)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda, device)
 
 
 def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:

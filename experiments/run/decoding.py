@@ -8,7 +8,7 @@ from treespec.experiments.config.build import Experiment
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.tracking import NoTracker
+from treespec.experiments.run.tracking import Tracker
 from treespec.experiments.run.unit import Bench, run_unit, runs_alone
 
 __all__ = ["Unit", "decode_units", "units_of"]
@@ -59,7 +59,7 @@ def decode_units(
     going: Iterable[Unit],
     wanted: int,
     records: RunFolder,
-    tracker: NoTracker,
+    tracker: Tracker,
     reporter: Reporter,
 ) -> None:
     """Decode the units that are not finished, and write each one when it is done.
@@ -78,9 +78,11 @@ def decode_units(
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
     together = sum(map(len, bench.groups))
     texts = len(units) * together + alone * len(bench.experiment.methods)
-    early = config.until is not None
     with reporter.units(
-        texts, done=wanted - len(units), counted="texts", may_end_early=early
+        texts,
+        done=wanted - len(units),
+        counted="texts",
+        may_end_early=config.until is not None,
     ) as advance:
         for unit in going:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"

@@ -1,6 +1,6 @@
 """`treespec run --dry-run`: show what would run, and estimate how long it would take."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from treespec.errors import in_words
-from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
@@ -42,11 +42,7 @@ class Plan:
 
     Args:
         folder: where its records would be written.
-        experiment: methods and settings; methods that depend on a measurement have placeholders.
-        prompts: number of measured prompts.
-        wanted: number of units of the whole run: prompts times settings times repeats.
-        finished: number of units that an earlier start has finished.
-        complete: whether nothing is left to do.
+        session: the start of the run; methods that depend on a measurement have placeholders.
         text_s: seconds per text by method and setting, or the error message if decoding failed.
         seconds: estimate for all that is left, without the search and without loading and compiling the
             models; None if nothing was timed.
@@ -55,11 +51,7 @@ class Plan:
     """
 
     folder: Path
-    experiment: Experiment
-    prompts: int
-    wanted: int
-    finished: int
-    complete: bool
+    session: Session
     text_s: Mapping[tuple[str, str], float | str]
     seconds: float | None
     compiling_s: float
@@ -89,17 +81,7 @@ def dry_run(
         session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
         records.withdraw()
     text_s, seconds, compiling_s = ({}, None, 0.0) if session.complete else _timed(session, load)
-    return Plan(
-        path,
-        checked.experiment,
-        len(checked.measured),
-        session.wanted,
-        len(session.finished),
-        session.complete,
-        text_s,
-        seconds,
-        compiling_s,
-    )
+    return Plan(path, session, text_s, seconds, compiling_s)
 
 
 def _timed(
@@ -151,22 +133,22 @@ def _time_method(
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """What `treespec run --dry-run --json` prints."""
-    experiment = plan.experiment
+    session = plan.session
     return {
         "folder": plan.folder,
-        "name": experiment.config.name,
-        "prompts": plan.prompts,
-        "samplings": list(experiment.samplings),
-        "units": plan.wanted,
-        "until": None if (until := experiment.config.until) is None else until.model_dump(),
-        "finished_units": plan.finished,
-        "already_finished": plan.complete,
+        "name": session.config.name,
+        "prompts": len(session.ready.measured),
+        "samplings": list(session.known.samplings),
+        "units": session.wanted,
+        "until": None if (until := session.config.until) is None else until.model_dump(),
+        "finished_units": len(session.finished),
+        "already_finished": session.complete,
         "seconds": plan.seconds,
         "compiling_seconds": plan.compiling_s,
         "basis": _basis(plan),
         "methods": [
             {key: value for key, value in row.items() if key != "text"}
-            | {"seconds_per_text": row["text"] if _timed_well(row["text"]) else None}
+            | {"seconds_per_text": row["text"] if isinstance(row["text"], float) else None}
             for row in _rows(plan)
         ],
     }
@@ -174,7 +156,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 def _seconds(row: Mapping[str, Any]) -> str:
     text = row["text"]
-    return f"{text:.2f}" if _timed_well(text) else "fails" if text else NONE
+    return f"{text:.2f}" if isinstance(text, float) else "fails" if text else NONE
 
 
 COLUMNS = (
@@ -190,34 +172,32 @@ COLUMNS = (
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Print the plan for people to read."""
-    config = plan.experiment.config
-    lines = [f"{config.name}: a dry run, nothing is written"]
-    if plan.complete:
-        lines.append(f"{plan.folder} is finished already: nothing would run")
+    session, config = plan.session, plan.session.config
+    say(console, f"{config.name}: a dry run, nothing is written")
+    if session.complete:
+        say(console, f"{plan.folder} is finished already: nothing would run")
     else:
-        state = f", where {plan.finished} units are finished" if plan.finished else ""
-        texts = "texts" if plan.wanted - plan.finished > 1 else "text"
+        finished, left = len(session.finished), session.wanted - len(session.finished)
+        state = f", where {finished} units are finished" if finished else ""
         at_most = "" if config.until is None else "at most "
         repeats = f" x {config.repeats} repeats" if config.repeats > 1 else ""
-        lines += [
-            f"folder: {plan.folder}{state}",
-            f"{plan.prompts} prompts x {len(plan.experiment.samplings)} settings{repeats}: "
-            f"{at_most}{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each "
+        say(console, f"folder: {plan.folder}{state}")
+        say(
+            console,
+            f"{len(session.ready.measured)} prompts x {len(session.known.samplings)} settings{repeats}: "
+            f"{at_most}{left} {'texts' if left > 1 else 'text'} of {config.max_new_tokens} tokens by each "
             "method",
-        ]
-    for line in lines:
-        say(console, line)
+        )
     print_table(Table("", COLUMNS, list(_rows(plan))), console)
     for (method, sampling), text in plan.text_s.items():
         if isinstance(text, str):
             say(console, f"{method}, {sampling} fails: {text}")
     if plan.seconds is not None:
-        compiling = ""
-        if plan.compiling_s:
-            compiling = (
-                f" and up to {_duration(plan.compiling_s)} of compiling, the time it took just now"
-            )
-        say(console, f"about {_duration(plan.seconds)}{compiling}; {_basis(plan)}")
+        compiling = (
+            f" and up to {_duration(plan.compiling_s)} of compiling, the time it took just now"
+        )
+        said = compiling if plan.compiling_s else ""
+        say(console, f"about {_duration(plan.seconds)}{said}; {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:
@@ -227,15 +207,11 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _timed_well(text: float | str | None) -> bool:
-    return isinstance(text, float)
-
-
 def _basis(plan: Plan) -> str | None:
     """What the estimate is based on, and what it leaves out."""
     if plan.seconds is None:
         return None
-    config = plan.experiment.config
+    config = plan.session.config
     tokens = min(TIMED_TOKENS, config.max_new_tokens)
     excluded = ["loading the models"] + ["the search before the run"] * (config.search is not None)
     return (
@@ -246,19 +222,18 @@ def _basis(plan: Plan) -> str | None:
 
 def _rows(plan: Plan) -> Iterable[dict[str, Any]]:
     """A row for each method and setting."""
-    written: Sequence[Any] = plan.experiment.config.methods
-    for method, config in zip(plan.experiment.methods, written, strict=True):
-        searched = wants_measured(config)
-        for sampling in plan.experiment.samplings:
-            choice = method.choices.get(sampling)
-            ours = method.kind == "tree"
+    session = plan.session
+    for method, config in zip(session.known.methods, session.config.methods, strict=True):
+        searched, ours = wants_measured(config), method.kind == "tree"
+        for sampling in session.known.samplings:
+            choice = method.choices.get(sampling) if ours else None
             yield {
                 "method": method.name,
                 "sampling": sampling,
                 "nodes": None if method.shape is None or searched else method.shape.size,
                 "depth": method.max_depth if ours and not searched else None,
-                "law": str(choice.law) if choice is not None and ours else None,
-                "rule": str(choice.rule) if choice is not None and ours else None,
+                "law": None if choice is None else str(choice.law),
+                "rule": None if choice is None else str(choice.rule),
                 "waits_for_search": searched,
                 "text": plan.text_s.get((method.name, sampling)),
             }

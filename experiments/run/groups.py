@@ -109,10 +109,10 @@ def together_in_words(group: Group) -> str:
 
 def _row_bytes(model: "TransformersModel") -> int:
     """Bytes that one token takes in a model's cache."""
-    layers = [layer for layer in model.finding.layout if layer is not None]
     return sum(
         layer.batch * layer.kv_heads * (layer.key_dim + layer.value_dim) * layer.dtype.itemsize
-        for layer in layers
+        for layer in model.finding.layout
+        if layer is not None
     )
 
 

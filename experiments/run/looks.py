@@ -94,17 +94,10 @@ class Looks:
     Args:
         session: the open run, whose config has `until`.
         manifest: of the run; new looks are appended to its `looks`.
-        ends: numbers of prompts after which the run looks.
     """
 
     session: Session
     manifest: dict[str, Any]
-    ends: Sequence[int]
-
-    @classmethod
-    def of(cls, session: Session, manifest: dict[str, Any]) -> "Looks":
-        """The planned looks of a run."""
-        return cls(session, manifest, ends_of_looks(session.ready.measured))
 
     def through(self, units: Sequence[Unit]) -> Iterator[Unit]:
         """Iterate over the units to decode: look when all units before a look are written, maybe end there.
@@ -113,7 +106,7 @@ class Looks:
             units: the units that are not finished, prompt by prompt.
         """
         remaining = deque(units)
-        for end in self.ends:
+        for end in ends_of_looks(self.session.ready.measured):
             while remaining and remaining[0].prompt.index < end:
                 yield remaining.popleft()
             if self._clear_after(end) and not self._went_on(end):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,24 +24,8 @@ def synchronizer(device: torch.device | str) -> Callable[[], None]:
     return lambda: None
 
 
-class Clock(Protocol):
-    """Marks moments, and later measures the time between them."""
-
-    def mark(self) -> Any:
-        """Mark this moment."""
-        ...
-
-    def settle(self) -> None:
-        """Wait until marks can be compared."""
-        ...
-
-    def between(self, start: Any, end: Any) -> float:
-        """Seconds between two marks."""
-        ...
-
-
 class HostClock:
-    """A clock for work that is done when the call returns."""
+    """A clock for work that is done when the call returns: marks moments, and measures the time between."""
 
     def mark(self) -> float:
         """The current time."""
@@ -99,7 +83,7 @@ class StageTimer:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         cuda = torch.device(device).type == "cuda"
-        self.clock: Clock = CudaClock(device) if cuda else HostClock()
+        self.clock: HostClock | CudaClock = CudaClock(device) if cuda else HostClock()
         self._marks: list[tuple[str, Any, Any]] = []
         self._seconds: dict[str, list[float]] = {}
 

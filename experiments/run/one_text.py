@@ -1,7 +1,6 @@
 """`treespec generate`: decode one text with a tree, and show tokens as soon as they are kept."""
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treespec import plugins
-from treespec.coins import TorchCoins
-from treespec.decoding import decode
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.models import load_models, load_own_drafts
-from treespec.experiments.run.observers import StageTimer
+from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.readiness import require_fits
 from treespec.reading import brief
 from treespec.stopping import stop_at_tokens
-from treespec.target import make_target
-from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -156,14 +152,11 @@ def _naming_options() -> Iterator[None]:
     except ConfigError as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
-        message = re.sub(r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)", _option, message)
+        keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"
+        message = re.sub(keys, lambda key: f"--{key[1].replace('_', '-')}", message)
         message = message.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
         message = re.sub(r"^seed = ", "--seed = ", message, flags=re.MULTILINE)
         raise ConfigError(message) from None
-
-
-def _option(key: re.Match[str]) -> str:
-    return f"--{key[1].replace('_', '-')}"
 
 
 def decode_one(
@@ -197,43 +190,36 @@ def decode_one(
     encoded = encode([raw], config.prompts, pair.tokenizer)
     with _naming_options():
         require_fits(experiment, pair, encoded)
-    choice = method.choices[sampling]
+    choice, steps, accepted = method.choices[sampling], [], 0
     ids = torch.tensor(encoded[0].ids, dtype=torch.long, device=pair.target.device)
-    tokens: list[int] = []
     pieces = _Pieces(pair.tokenizer)
-    steps = accepted = 0
-    timer = StageTimer(ids.device)
-    begin = time.perf_counter()
-    decoding = decode(
-        make_target(pair.target),
-        method.drafter(pair, sampling),
-        verifier_for(choice.rule, pair.target),
+    for step in decode_ours(
+        pair,
+        method,
+        sampling,
         ids,
-        sampling=choice.sampling,
-        coins=TorchCoins(config.seed),
         max_new_tokens=config.max_new_tokens,
         stop=stop_at_tokens(pair.end_tokens),
-        observer=timer,
-    )
-    for step in decoding:
-        drafted = min(step.verdict.accepted, len(step.tokens))
-        steps, accepted = steps + 1, accepted + drafted
-        tokens += step.tokens
-        for piece in pieces.add(step.tokens, drafted):
+        seed=config.seed,
+    ):
+        drafted = min(step.verdict.accepted, step.kept)
+        accepted += drafted
+        steps.append(step)
+        for piece in pieces.add(step.text, drafted):
             show(piece)
-    end = time.perf_counter()
     for piece in pieces.rest():
         show(piece)
+    outcome = Outcome.of(steps)
     return OneText(
-        text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
-        tokens=tuple(tokens),
+        text=str(pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True)),
+        tokens=outcome.tokens,
         accepted=accepted,
-        steps=steps,
+        steps=len(steps),
         method=method.name,
         law=str(choice.law),
         rule=str(choice.rule),
-        seconds=end - begin - timer.seconds["prefill"][0],
-        prefill_s=timer.seconds["prefill"][0],
+        seconds=outcome.total_s - outcome.prefill_s,
+        prefill_s=outcome.prefill_s,
     )
 
 

@@ -1,6 +1,7 @@
 """Parts of the target that draft in an experiment: early exits, and the target without some sublayers."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treespec.errors import TreespecError
@@ -47,16 +48,10 @@ def parts_of(
         target: the loaded target.
     """
     parts: dict[str, TransformersModel] = {}
-    for method in methods:
-        if not isinstance(method.config, TreeMethod):
-            continue
-        for source in all_of(method.config.draft):
-            if not isinstance(source, PartOfTarget):
-                continue
-            layers = target.layer_count
-            try:
-                skip = source.skipped(layers)
-                parts[part_name(skip, layers)] = target.without(skip)
-            except TreespecError:
-                continue
+    drafts = [m.config.draft for m in methods if isinstance(m.config, TreeMethod)]
+    for source in (source for draft in drafts for source in all_of(draft)):
+        if isinstance(source, PartOfTarget):
+            with suppress(TreespecError):
+                skip = source.skipped(target.layer_count)
+                parts[part_name(skip, target.layer_count)] = target.without(skip)
     return parts

@@ -119,11 +119,8 @@ def choose_by_length(
         reporter: receives a note on each choice.
         manifest: of the run that is resumed, whose choices are kept; None for a new run.
     """
-    if "auto" not in (config.passes, config.draft_passes):
-        return
     asked = _asked_by_role(config)
-    parts = parts_of(experiment.methods, pair.target)
-    for role, name, model in _roles(pair, parts):
+    for role, name, model in _roles(pair, parts_of(experiment.methods, pair.target)):
         if asked[role] != "auto":
             continue
         why = None
@@ -134,7 +131,8 @@ def choose_by_length(
                 continue
             why = earlier.get("why")
         elif model.device.type == "cpu":
-            count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
+            count = ahead(experiment, texts, pair.target)[role, name]
+            seconds = _pass_seconds(model)
             gain = SAVED_SHARE["draft" if role == "draft" else "target"] * seconds * count
             cost, on_disk = _compiling(role, model)
             why = (
@@ -265,39 +263,30 @@ def _in_words(kind: str, frozen: bool) -> str:
     return f"compiled ({'with' if frozen else 'without'} packed weights)"
 
 
-def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]:
+def ahead(
+    experiment: Experiment, texts: int, target: "TransformersModel"
+) -> Counter[tuple[str, str | None]]:
     """Estimate how many passes our methods take in a run, without warm-up and tuning.
 
     Args:
         experiment: methods, settings and budget.
         texts: prompts times repeats.
+        target: the loaded target.
 
     Returns:
-        Passes of the target, and of each draft model: of the pair's own (None), and of those that methods
-        bring, by name.
+        Passes of each model by its role and name: of the pair's own target and draft (None), of the draft
+        models that methods bring, and of the parts of the target that draft.
     """
-    target_passes, draft_passes = 0.0, Counter[str | None]()
-    new_tokens = experiment.config.max_new_tokens * texts
+    passes = Counter[tuple[str, str | None]]()
     for method in experiment.methods:
-        for _ in method.choices:
-            if not isinstance(method.config, TreeMethod):
-                target_passes += new_tokens
-                continue
-            steps = new_tokens / TOKENS_A_STEP
-            target_passes += steps
-            for name in method.draft_models:
-                draft_passes[name] += round(steps * method.max_depth)
-    return round(target_passes), draft_passes
-
-
-def _ahead_of(experiment: Experiment, texts: int, pair: "Pair", role: str, name: str | None) -> int:
-    """Estimate how many passes of one model a run takes; see `ahead`."""
-    if role != PART:
-        target_passes, draft_passes = ahead(experiment, texts)
-        return target_passes if role == "target" else draft_passes[name]
-    steps = experiment.config.max_new_tokens * texts / TOKENS_A_STEP
-    users = [m for m in experiment.methods if name in parts_of([m], pair.target)]
-    return sum(round(steps * method.max_depth) * len(method.choices) for method in users)
+        per_step = TOKENS_A_STEP if isinstance(method.config, TreeMethod) else 1
+        steps = experiment.config.max_new_tokens * texts / per_step
+        passes["target", None] += round(steps * len(method.choices))
+        drafts = [("draft", name) for name in method.draft_models]
+        drafts += [(PART, name) for name in parts_of([method], target)]
+        for draft in drafts:
+            passes[draft] += round(steps * method.max_depth) * len(method.choices)
+    return passes
 
 
 def _slowdown(model: "TransformersModel") -> float:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,6 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         reporter.note(f"Caution: {caution}")
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
-    units = units_of(experiment, prompts, session.finished)
     room = _room(session, experiment, pair, prompts)
     together = _together(session, experiment, room)
     groups = groups_of(experiment.methods, together)
@@ -100,15 +100,12 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     else:
         with reporter.task("tuning") as say:
             tuning = {"assisted": tune(bench, spare, say, together=room)}
-        parts = parts_of(experiment.methods, pair.target)
-        models = model_data(config.models, pair, parts)
-        revision = session.ready.measured[0].revision
         manifest = new_manifest(
             experiment,
             hash_of(prompts),
-            revision,
+            session.ready.measured[0].revision,
             texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
-            models,
+            model_data(config.models, pair, parts_of(experiment.methods, pair.target)),
             tuning,
             warmup,
             meters.about(),
@@ -126,7 +123,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
     bench = replace(bench, experiment=experiment, groups=groups, tuned=tuned)
-    return Prepared(bench, units, manifest)
+    return Prepared(bench, units_of(experiment, prompts, session.finished), manifest)
 
 
 def load_inputs(
@@ -267,13 +264,13 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
 def _warm_up_methods(
     bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
 ) -> None:
-    def begin(method: BuiltMethod) -> Callable[[], Decoding]:
-        return lambda: begin_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
-
     # In turns, because methods that are open at once have caches and graphs of their own.
     for group in bench.groups:
         say(f"warming up: {sampling}, {together_in_words(group)}")
-        turns = {name: begin(method) for name, method in group.items()}
+        turns = {
+            name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
+            for name, method in group.items()
+        }
         for name, outcome in take_turns(turns, seed=0).items():
             if isinstance(outcome, str):
                 say(f"warming up: {name} failed: {outcome}")

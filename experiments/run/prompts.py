@@ -125,14 +125,13 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         path = Path(config.path)
         field = config.field if isinstance(config, JsonlPrompts) else "turns"
         prompts = _jsonl(path, field, "question_id", least, enough)
-    prompts, length = [prompt for prompt in prompts if len(prompt.text) >= least], ""
+    prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
-    if least:
-        length = f" of at least {least} characters"
-        if not prompts:
-            raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
+    if least and not prompts:
+        raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
     if config.count is not None and config.count > len(prompts):
+        length = f" of at least {least} characters" if least else ""
         raise TooFewPrompts(
             f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{length}",
             len(prompts),

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,7 +173,9 @@ def _prove(
         ) from error
     if key is not None:
         _PROVED.add(key)
-        _remember(key)
+        with suppress(OSError):  # without a cache the next command proves the part again
+            _cache().mkdir(parents=True, exist_ok=True)
+            (_cache() / key).touch()
 
 
 def _prove_rule(rule: Rule) -> None:
@@ -196,8 +199,7 @@ def _prove_source(method: BuiltMethod) -> None:
     from treespec.testing import assert_lossless
 
     assert isinstance(method.config, TreeMethod)
-    settings, part = method.config.draft, source_of(method.config.draft)
-    tree = method.tree
+    settings, part, tree = method.config.draft, source_of(method.config.draft), method.tree
 
     def draft_with(
         model: TreeModel, shape: Growth | TreeShape, law: Law, sampling: Sampling
@@ -212,8 +214,8 @@ def _prove_source(method: BuiltMethod) -> None:
     shapes = [TreeShape.chain(1), TreeShape.chain(2), TreeShape.chain(3)]
     if not isinstance(tree, Budget) or tree.branching > 1:
         shapes += [TreeShape.expansion([2]), TreeShape.expansion([2, 1])]
+    all_greedy = all(choice.sampling.greedy for choice in method.choices.values())
     for law in {choice.law for choice in method.choices.values()}:
-        all_greedy = all(choice.sampling.greedy for choice in method.choices.values())
         rule = greedy if all_greedy else RULE_OF_LAW[law]
         assert_lossless(
             rule, laws=[law], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
@@ -223,12 +225,3 @@ def _prove_source(method: BuiltMethod) -> None:
 def _cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "treespec" / "proved"
-
-
-def _remember(key: str) -> None:
-    """Remember a proof, if the cache can be written; otherwise the next command proves the part again."""
-    try:
-        _cache().mkdir(parents=True, exist_ok=True)
-        (_cache() / key).touch()
-    except OSError:
-        return

@@ -15,7 +15,7 @@ from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.ranks import rank
-from treespec.experiments.run.tracking import NoTracker, open_tracker
+from treespec.experiments.run.tracking import Tracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
 from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
 from treespec.plugins import Budget
@@ -42,7 +42,7 @@ class Ready:
     """
 
     experiment: Experiment
-    tracker: NoTracker
+    tracker: Tracker
     measured: Sequence[RawPrompt]
     spare: Sequence[RawPrompt]
 
@@ -109,8 +109,7 @@ def _split(
     Raises:
         PromptError: if tuning needs more prompts than the measured ones leave.
     """
-    count = planned_prompts(experiment.config).count
-    count = len(raw) if count is None else count
+    count = planned_prompts(experiment.config).count or len(raw)
     needed = prompts_needed(experiment.methods)
     key = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
     if count + needed > len(raw):

@@ -120,7 +120,7 @@ def decode(session: Session, prepared: Prepared) -> None:
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
-        looks = None if session.config.until is None else Looks.of(session, manifest)
+        looks = None if session.config.until is None else Looks(session, manifest)
         decode_units(
             bench,
             prepared.units,

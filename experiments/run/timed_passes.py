@@ -1,6 +1,5 @@
 """Check that the pass times used to search trees were measured on passes of the same kind as the run's."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,6 @@ def cautions_of_times(config: Config, pair: "Pair", measured: Measured | None) -
         pair: the models, with their passes chosen.
         measured: the measurements of a config with `search`, of this or an earlier start; None without.
     """
-    return list(dict.fromkeys(_cautions(config, pair, measured)))
-
-
-def _cautions(config: Config, pair: "Pair", measured: Measured | None) -> Iterator[str]:
     from treespec.models.load import NoDraftModel
 
     if pair.target.device.type == "cuda" and pair.target.passes.asked is None:
@@ -36,19 +31,15 @@ def _cautions(config: Config, pair: "Pair", measured: Measured | None) -> Iterat
     else:
         used = {"target": pair.target.passes.kind}
     draft = {} if isinstance(pair.draft, NoDraftModel) else {"draft": pair.draft.passes.kind}
+    cautions: list[str | None] = []
     if measured is not None:
+        timed = passes_of(measured.latency)
         times, way_out = "the times that an earlier start measured", "measure again with --fresh"
-        caution = other_passes(
-            "this run", used | draft, times, passes_of(measured.latency), way_out
-        )
-        if caution is not None:
-            yield caution
+        cautions.append(other_passes("this run", used | draft, times, timed, way_out))
     for method in config.methods:
         file = getattr(getattr(method, "shape", None), "latency", None)
-        if not isinstance(method, TreeMethod) or file in (None, MEASURED):
-            continue
-        own = used | (draft if by_pair(method.draft) else {})
-        timed = passes_of(LatencyModel.load(Path(str(file))))
-        caution = other_passes("this run", own, f"the times of {file}", timed)
-        if caution is not None:
-            yield caution
+        if isinstance(method, TreeMethod) and file not in (None, MEASURED):
+            own = used | (draft if by_pair(method.draft) else {})
+            timed = passes_of(LatencyModel.load(Path(str(file))))
+            cautions.append(other_passes("this run", own, f"the times of {file}", timed))
+    return list(dict.fromkeys(filter(None, cautions)))

@@ -12,49 +12,40 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import Run
 
-__all__ = ["PROJECT", "NoTracker", "Tracker", "open_tracker", "row_figures", "summary_figures"]
+__all__ = ["PROJECT", "Tracker", "open_tracker", "row_figures", "summary_figures"]
 
 PROJECT = "treespec"
 """The tracker's project that runs are logged to."""
 
 
-class NoTracker:
-    """Logs nothing."""
-
-    def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Called when a run starts or is resumed."""
-
-    def unit(self, rows: Sequence[PromptRow]) -> None:
-        """Called when a unit is finished."""
-
-    def end(self, run: Callable[[], Run] | None) -> None:
-        """Called when the run ends; `run` loads it, or is None if it is not finished."""
-
-
-class Tracker(NoTracker):
+class Tracker:
     """Logs through a module with the functions `init`, `log` and `finish`.
 
     Args:
         name: the module's name.
-        module: the module.
+        module: the module; None logs nothing.
         say: receives one message if the module fails.
     """
 
-    def __init__(self, name: str, module: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, name: str | None, module: Any, say: Callable[[str], None]) -> None:
         self._name, self._module, self._say = name, module, say
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """Open a run in the tracker, with the whole config, versions and hardware."""
         keys = ("config", "config_hash", "treespec_version", "git_hash", "versions", "hardware")
         config = {key: manifest.get(key) for key in keys}
-        self._call("init", project=PROJECT, name=manifest["name"], config=config)
+        self._call("init", project=PROJECT, name=manifest.get("name"), config=config)
 
     def unit(self, rows: Sequence[PromptRow]) -> None:
         """Log a unit in one call."""
         self._call("log", row_figures(rows))
 
     def end(self, run: Callable[[], Run] | None) -> None:
-        """Log the summary of a finished run, and close the tracker's run."""
+        """Log the summary of a finished run, and close the tracker's run.
+
+        Args:
+            run: loads the run; None if it is not finished.
+        """
         if run is not None and self._module is not None:
             try:
                 figures = summary_figures(run())
@@ -79,7 +70,7 @@ class Tracker(NoTracker):
         )
 
 
-def open_tracker(name: str | None, say: Callable[[str], None]) -> NoTracker:
+def open_tracker(name: str | None, say: Callable[[str], None]) -> Tracker:
     """Import the tracker of this name.
 
     Args:
@@ -89,10 +80,8 @@ def open_tracker(name: str | None, say: Callable[[str], None]) -> NoTracker:
     Raises:
         ConfigError: if the package cannot be imported.
     """
-    if name is None:
-        return NoTracker()
     try:
-        return Tracker(name, importlib.import_module(name), say)
+        return Tracker(name, name and importlib.import_module(name), say)
     except ImportError as error:
         raise ConfigError(
             f"tracker: {name} cannot be imported ({error}): pip install {name}, or remove `tracker`"

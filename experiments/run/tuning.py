@@ -1,6 +1,7 @@
 """Tune assisted generation, so that it is a strong baseline."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.turns import Decoding, take_turns
+from treespec.experiments.run.turns import take_turns
 from treespec.experiments.run.unit import Bench, seed_of
 
 __all__ = ["RACE_KEEPS", "prompts_needed", "tune", "tuned_choices"]
@@ -51,16 +52,14 @@ def tune(
     Returns:
         `tuning.assisted` of the manifest (SCHEMA.md).
     """
-    result: dict[str, dict[str, Any]] = {}
-    for method in bench.experiment.methods:
-        if isinstance(method.config, AssistedMethod):
-            result[method.name] = {
-                sampling: _tune_one(
-                    bench, method, method.config, sampling, prompts, started, together
-                )
-                for sampling in bench.experiment.samplings
-            }
-    return result
+    return {
+        method.name: {
+            sampling: _tune_one(bench, method, method.config, sampling, prompts, started, together)
+            for sampling in bench.experiment.samplings
+        }
+        for method in bench.experiment.methods
+        if isinstance(method.config, AssistedMethod)
+    }
 
 
 def tuned_choices(tuning: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
@@ -135,12 +134,10 @@ def _race(
     """Decode a prompt with every setting, taking turns step by step."""
     seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
 
-    def begin(setting: Setting) -> Callable[[], Decoding]:
-        return lambda: bench.decode(method, prompt, sampling, seed=seed, tuned=setting)
-
+    begin = partial(bench.decode, method, prompt, sampling, seed=seed)
     outcomes: dict[Setting, Outcome | str] = {}
     for start in range(0, len(racing), together):
-        turns = {setting: begin(setting) for setting in racing[start : start + together]}
+        turns = {s: partial(begin, tuned=s) for s in racing[start : start + together]}
         outcomes |= take_turns(turns, seed=seed)
     return outcomes
 

@@ -7,7 +7,8 @@ than the others, which would bias the comparison.
 """
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -42,15 +43,21 @@ def take_turns(
     """
     outcomes: dict[_Name, Outcome | str] = {}
     with _surroundings():
-        texts = {name: _Text(begin) for name, begin in decodings.items()}
+        texts = {name: _begun_late(begin) for name, begin in decodings.items()}
+        steps: dict[_Name, list[StepOutcome]] = {name: [] for name in decodings}
+        kept = Counter[_Name]()
         draw = random.Random(seed)
         try:
             while waiting := [name for name in texts if name not in outcomes]:
-                least = min(texts[name].kept for name in waiting)
-                name = draw.choice([n for n in waiting if texts[n].kept == least])
+                least = min(kept[name] for name in waiting)
+                name = draw.choice([n for n in waiting if kept[n] == least])
                 try:
-                    if not texts[name].step():
-                        outcomes[name] = Outcome.of(texts[name].steps)
+                    step = next(texts[name], None)
+                    if step is None:
+                        outcomes[name] = Outcome.of(steps[name])
+                    else:
+                        steps[name].append(step)
+                        kept[name] += step.kept
                 except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
                     outcomes[name] = in_words(error, "the decoding")
         finally:
@@ -69,31 +76,9 @@ def finish(decoding: Decoding) -> Outcome:
         return Outcome.of(decoding)
 
 
-class _Text:
-    """A text that is being decoded; decoding begins with its first step."""
-
-    def __init__(self, begin: Callable[[], Decoding]) -> None:
-        self._begin = begin
-        self._decoding: Decoding | None = None
-        self.steps: list[StepOutcome] = []
-        self.kept = 0
-
-    def step(self) -> bool:
-        """Take a step; return False if the text was over."""
-        if self._decoding is None:
-            self._decoding = self._begin()
-        step = next(self._decoding, None)
-        if step is None:
-            return False
-        self.steps.append(step)
-        self.kept += step.kept
-        return True
-
-    def close(self) -> None:
-        """Stop decoding, wherever the text stands."""
-        close = getattr(self._decoding, "close", None)
-        if close is not None:
-            close()
+def _begun_late(begin: Callable[[], Decoding]) -> Generator[StepOutcome]:
+    """The steps of a text, which begins with its first step and can be closed wherever it stands."""
+    yield from begin()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +113,9 @@ class Bench:
         if method.kind == "generate":
             return generate_plain(self.pair, ids, settings, **arguments)
         length, threshold = tuned or self.tuned[method.name, sampling]
-        arguments |= {"length": length, "threshold": threshold}
-        return generate_assisted(self.pair, ids, settings, **arguments)
+        return generate_assisted(
+            self.pair, ids, settings, length=length, threshold=threshold, **arguments
+        )
 
 
 def run_unit(
@@ -145,9 +146,10 @@ def run_unit(
     repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
     seeds = {m.name: seed_of(*unit, m.name, *repeated) for m in bench.experiment.methods}
 
-    def begin(method: BuiltMethod) -> Callable[[], Decoding]:
-        return lambda: bench.decode(method, prompt, sampling, seed=seeds[method.name])
-
+    begins = {
+        m.name: partial(bench.decode, m, prompt, sampling, seed=seeds[m.name])
+        for m in bench.experiment.methods
+    }
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
     rng = random.Random(seed_of(*unit, *repeated))
@@ -156,18 +158,19 @@ def run_unit(
         members = list(group.items())
         rng.shuffle(members)
         order += members
-        turns = {name: begin(method) for name, method in members}
+        turns = {name: begins[method.name] for name, method in members}
         outcomes |= take_turns(turns, seed=rng.getrandbits(32))
     alone: dict[str, dict[str, Any]] = {}
     if runs_alone(config, prompt, repeat):
         for name, method in order:
             if name == method.name and isinstance(outcomes[name], Outcome):
                 started(f"{name} by itself", 1)
-                alone[name] = _by_itself(bench, begin(method))
+                alone[name] = _by_itself(bench, begins[name])
     reference = _reference(bench, outcomes, sampling)
     keep_trees = repeat == 0 and prompt.index < config.trees
     prompts, steps, trees = [], [], []
-    piece_of = _piece_of(bench)
+    # A part of a character becomes U+FFFD.
+    piece_of = cache(lambda token: str(bench.pair.tokenizer.decode([token])))
     for number, (name, method) in enumerate(order):
         outcome = outcomes[name]
         key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
@@ -229,23 +232,15 @@ def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
     return {**readings, "alone_s": outcome.total_s - outcome.prefill_s}
 
 
-def _piece_of(bench: Bench) -> Callable[[int], str]:
-    """A function that gives the text of a single token; a part of a character becomes U+FFFD."""
-    return lru_cache(maxsize=None)(lambda token: str(bench.pair.tokenizer.decode([token])))
-
-
 def _reference(
     bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
 ) -> tuple[int, ...] | None:
     """Under greedy decoding, the ids of `generate`, or those of our own plain loop if there are none."""
     if not bench.experiment.samplings[sampling].greedy:
         return None
-    for kind in PLAIN_KINDS:
-        for method in bench.experiment.methods:
-            outcome = outcomes[method.name]
-            if method.kind == kind and isinstance(outcome, Outcome):
-                return outcome.tokens
-    return None
+    methods = bench.experiment.methods
+    plain = [outcomes[m.name] for kind in PLAIN_KINDS for m in methods if m.kind == kind]
+    return next((outcome.tokens for outcome in plain if isinstance(outcome, Outcome)), None)
 
 
 def _compare(

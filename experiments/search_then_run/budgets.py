@@ -1,7 +1,7 @@
 """Search for the best limits of a text source on a trace of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from treespec.experiments.errors import ConfigError
@@ -116,9 +116,9 @@ def best_budget(
     chains = [pair for pair in tried if pair[1].branching == 1]
     replayed, best = max(tried, key=lambda pair: pair[0].tokens_per_step)
     chain_replayed, chain = max(chains, key=lambda pair: pair[0].tokens_per_step)
-    config = {"kind": "budget", **asdict(best)}
+    limits = {"depth": best.depth, "size": best.size, "branching": best.branching}
     return FoundBudget(
-        {key: config[key] for key in ("kind", "depth", "size", "branching")},
+        {"kind": "budget", **limits},
         size,
         replayed.tokens_per_step,
         replayed.nodes_per_step,

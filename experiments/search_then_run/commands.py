@@ -37,7 +37,6 @@ from treespec.shape import TreeShape
 
 __all__ = [
     "FoundTree",
-    "acceptance_of",
     "dumped",
     "export",
     "rates_of",
@@ -74,30 +73,20 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
     return levels[0] if len(levels) == 1 else levels
 
 
-def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEstimate:
-    """Rates as typed, or those of a file: an estimate as JSON, or a trace.
-
-    Raises:
-        ConfigError: if the text is neither, or the file holds no estimate.
-    """
-    if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
-        return read_acceptance(Path(text))
-    if text.endswith(".json"):
-        require_there(text, "", "treespec estimate TRACE --out rates.json")
-    if text.endswith(".npz"):
-        require_there(text, "", RECORDING)
-    return rates_of(text)
-
-
 def read_source(text: str) -> Any:
     """Read rates as typed, an estimate as JSON, or a trace.
 
     Raises:
         ConfigError, InvalidTrace: if the text is none of these.
     """
-    if is_there(text) and Path(text).suffix == ".npz":
-        return Trace.load(Path(text))
-    return acceptance_of(text)
+    path = Path(text)
+    if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
+        return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
+    if text.endswith(".json"):
+        require_there(text, "", "treespec estimate TRACE --out rates.json")
+    if text.endswith(".npz"):
+        require_there(text, "", RECORDING)
+    return rates_of(text)
 
 
 @dataclass(frozen=True)

@@ -241,11 +241,10 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
 
 
 def _method(run: RunRecords, name: str) -> Method:
-    trees = [m for m in run.methods if m.kind == "tree" and m.parents is not None]
-    for method in trees:
-        if method.name == name:
-            return method
-    names = ", ".join(repr(m.name) for m in trees) or "none"
-    raise ConfigError(
-        f"method = {name!r}, but the methods of {run.folder} with a fixed tree are: {names}"
-    )
+    trees = {m.name: m for m in run.methods if m.kind == "tree" and m.parents is not None}
+    if name not in trees:
+        names = ", ".join(map(repr, trees)) or "none"
+        raise ConfigError(
+            f"method = {name!r}, but the methods of {run.folder} with a fixed tree are: {names}"
+        )
+    return trees[name]

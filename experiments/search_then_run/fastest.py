@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,32 +144,30 @@ def _sources(
         raise ConfigError("the same source is named twice: name each source once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
-    for path in latencies:
-        require_there(path, "--latency", TIMES)
-    acceptances = [read_source(source) for source in sources]
     files = [*latencies] * (len(sources) // len(latencies))
-    times = {path: LatencyModel.load(path) for path in latencies}
-    for source, acceptance, path in zip(sources, acceptances, files, strict=True):
-        _require_same_pair(source, acceptance, path, times[path])
-    return {
-        name: (acceptance, times[path])
-        for name, acceptance, path in zip(names, acceptances, files, strict=True)
-    }
+    return dict(zip(names, _loaded(sources, files), strict=True))
 
 
-def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyModel) -> None:
-    """Refuse times and acceptance of different models, where both files name their models.
+def _loaded(sources: Sequence[str], files: Sequence[Path]) -> list[tuple[Any, LatencyModel]]:
+    """The acceptance of each source with the times of its file; each is read once.
 
     Raises:
-        ConfigError: if the models differ; the message names both files, both pairs and the way out.
+        ConfigError: if a file of times is missing, or the two are of different models where both name
+            theirs; the message names both files, both pairs and the way out.
     """
-    if (pairs := different_pairs(acceptance, times)) is not None:
-        ours, theirs = pairs
-        raise ConfigError(
-            f"{source} is of {ours}, but the times of {path} are of {theirs}: profile the first pair "
-            "(`treespec profile`) and give --latency for each source, in the same order; or, if its passes "
-            f"take as long, remove `models` from `about` in {path}"
-        )
+    for path in files:
+        require_there(path, "--latency", TIMES)
+    acceptances = {source: read_source(source) for source in sources}
+    times = {path: LatencyModel.load(path) for path in files}
+    for source, path in zip(sources, files, strict=True):
+        if (pairs := different_pairs(acceptances[source], times[path])) is not None:
+            ours, theirs = pairs
+            raise ConfigError(
+                f"{source} is of {ours}, but the times of {path} are of {theirs}: profile the first pair "
+                "(`treespec profile`) and give --latency for each source, in the same order; or, if its "
+                f"passes take as long, remove `models` from `about` in {path}"
+            )
+    return [(acceptances[s], times[path]) for s, path in zip(sources, files, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +188,6 @@ class Regrets:
 
     def table(self) -> Table:
         """A table with a row for each shape and a column for each place."""
-        names = list(self.rows)
 
         def cell(place: str, name: str) -> Cell:
             lost = self.rows[name][place]
@@ -199,11 +197,10 @@ class Regrets:
             Column[str]("shape", lambda name: name, left=True),
             Column[str]("nodes", lambda name: str(self.shapes[name].size)),
             Column[str]("depth", lambda name: str(self.shapes[name].depth)),
-            *(Column[str](f"lost at {place}", _at(cell, place)) for place in self.places),
+            *(Column[str](f"lost at {place}", partial(cell, place)) for place in self.places),
         ]
-        return Table(
-            "", columns, names, title="speed lost compared with the best shape of each place"
-        )
+        title = "speed lost compared with the best shape of each place"
+        return Table("", columns, list(self.rows), title=title)
 
     def data(self) -> dict[str, Any]:
         """The regrets as plain data, as shares of the speed."""
@@ -221,10 +218,6 @@ class Regrets:
             ],
             "notes": list(self.notes),
         }
-
-
-def _at(cell: Any, place: str) -> Any:
-    return lambda name: cell(place, name)
 
 
 def regrets(
@@ -280,12 +273,8 @@ def _rankings(
     sources: Sequence[str], latencies: Sequence[Path], **options: Any
 ) -> Iterator[tuple[str, Ranking]]:
     if len(sources) == 1 and len(latencies) > 1:
-        for path in latencies:
-            require_there(path, "--latency", TIMES)
-        shared = read_source(sources[0])
-        places = {path.stem: (shared, LatencyModel.load(path)) for path in latencies}
-        for path in latencies:
-            _require_same_pair(sources[0], shared, path, places[path.stem][1])
+        loaded = _loaded([*sources] * len(latencies), latencies)
+        places = dict(zip((path.stem for path in latencies), loaded, strict=True))
         if len(places) < len(latencies):
             raise ConfigError(
                 "--latency names several files with the same name: rename them, to tell them apart"

@@ -103,10 +103,11 @@ def measure(
     path = records.search / "latency.json"
     if not path.exists():
         reporter.note("timing the parts of a step")
+        named = (getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency"))
         timed = profile(
             measuring,
             sizes=config.search.sizes or [size for size in SIZES if size <= LARGEST_TIMED],
-            prefixes=sorted({prefix, *_named_prefixes(config)}),
+            prefixes=sorted({prefix, *named} - {None}),
             repeats=config.search.repeats,
             console=reporter.console,
             load=load,
@@ -123,12 +124,6 @@ def _measured_shapes(config: Config, key: str) -> list[Any]:
     """The shapes of methods in which this key is set to `measured`."""
     shapes = [getattr(method, "shape", None) for method in config.methods]
     return [shape for shape in shapes if getattr(shape, key, None) == MEASURED]
-
-
-def _named_prefixes(config: Config) -> list[int]:
-    """Prefix lengths for which methods need measured times."""
-    named = [getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency")]
-    return [prefix for prefix in named if prefix is not None]
 
 
 def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:

@@ -160,33 +160,23 @@ def replay_traces(
             }
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
-        rows += [
-            _row(str(path), trace, name, replay)
-            for name, replay in zip(trees, replays, strict=True)
-        ]
-        rows += [_grown_row(str(path), trace, name, replay) for name, replay in grown.items()]
+        named = [*zip(trees, replays, strict=True), *grown.items()]
+        rows += [_row(str(path), trace, name, replay) for name, replay in named]
     return rows
 
 
-def _grown_row(path: str, trace: Trace, name: str, replay: GrowthReplay) -> dict[str, Any]:
-    return _shared(path, trace, name, replay) | {
-        "nodes": replay.nodes_per_step,
-        "depth": replay.max_depth,
-        "sure": float(replay.sure.mean()),
-    }
-
-
-def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
-    return _shared(path, trace, name, replay) | {
-        "nodes": replay.shape.size,
-        "depth": replay.shape.depth,
-        "sure": 1.0,
-    }
-
-
-def _shared(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
+def _row(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
     bounded = trace.samples > 1
+    trees = (
+        {
+            "nodes": replay.nodes_per_step,
+            "depth": replay.max_depth,
+            "sure": float(replay.sure.mean()),
+        }
+        if isinstance(replay, GrowthReplay)
+        else {"nodes": replay.shape.size, "depth": replay.shape.depth, "sure": 1.0}
+    )
     return {
         "trace": path,
         "rule": trace.rule,
@@ -200,6 +190,7 @@ def _shared(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -
         "high": high if bounded else None,
         "kept_per_step": replay.kept_per_step,
         "accepted_by_depth": replay.accepted_by_depth.tolist(),
+        **trees,
     }
 
 

@@ -110,14 +110,10 @@ class _Resolver:
     def keep(self) -> None:
         """Write the summaries of rankings: one file for each setting that has rankings."""
         for place, setting in enumerate(self.config.samplings):
-            if setting.name not in self.summaries:
-                continue
             path = self.folder / f"best-{place}.json"
-            text = json.dumps(self.summaries[setting.name], indent=1) + "\n"
-            if (
-                not path.exists()
-            ):  # an existing file belongs to the trees that the run was started with
-                self.write(path, text)
+            # An existing file belongs to the trees that the run was started with.
+            if setting.name in self.summaries and not path.exists():
+                self.write(path, json.dumps(self.summaries[setting.name], indent=1) + "\n")
 
     def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:
         rates: Any = self.measured.estimate(sampling, law or self.measured.default_law(sampling))

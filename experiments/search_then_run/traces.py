@@ -163,10 +163,8 @@ def _choice(
     """The law and rule that the builder chooses."""
     if method is None:
         shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
-        tree = TreeMethod(kind="tree", shape=shape)
-        tree = tree.model_copy(
-            update={"law": law, "rule": rule}
-        )  # the builder refuses unknown names
+        given = {"law": law, "rule": rule}  # the builder refuses unknown names
+        tree = TreeMethod(kind="tree", shape=shape).model_copy(update=given)
         only = config.model_copy(update={"methods": (tree,), "samplings": (setting,)})
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:

@@ -22,21 +22,19 @@ def make_meters(kinds: Iterable[str], devices: Sequence[torch.device]) -> Meters
 
     Args:
         kinds: `memory`, `energy`.
-        devices: the devices that hold the models.
+        devices: the CUDA devices that hold models.
     """
     kinds, made = set(kinds), list[Meter]()
     unavailable: dict[str, str] = {}
     idle: dict[str, float | None] = {}
-    cuda = [device for device in devices if device.type == "cuda"]
     if "memory" in kinds:
-        made += [ResidentMemory(), CudaMemory([str(device) for device in cuda], torch.cuda)]
+        made += [ResidentMemory(), CudaMemory([str(device) for device in devices], torch.cuda)]
     else:
         unavailable |= dict.fromkeys(MEMORY, NOT_ASKED)
     if "energy" in kinds:
-        indices = [device.index or 0 for device in cuda]
         finds: list[tuple[Any, Callable[[], EnergySource]]] = [
             ("cpu", Rapl.find),
-            ("gpu", lambda: find_gpu_energy(indices)),
+            ("gpu", lambda: find_gpu_energy([device.index or 0 for device in devices])),
         ]
         for part, find in finds:
             try:

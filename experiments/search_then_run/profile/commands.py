@@ -19,8 +19,8 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
-from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
-from treespec.experiments.search_then_run.profile.profile import Timed, about_times, profile_pair
+from treespec.experiments.search_then_run.profile.plan import plan_profile
+from treespec.experiments.search_then_run.profile.profile import about_times, profile_pair
 from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.reading import brief
 from treespec.search.latency.interpolation import Curve
@@ -100,7 +100,18 @@ def profile(
     pair = load_with_passes(config.models, (), load, reporter)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
     notes = list(plan.notes)
-    timed = _measured(pair, plan, repeats, config.seed, reporter, watch)
+    total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
+    with reporter.units(total, doing="measuring", finished="measured") as begin:
+        timed = profile_pair(
+            pair,
+            plan.settings,
+            plan.prefixes,
+            plan.text,
+            repeats=repeats,
+            seed=config.seed,
+            progress=begin,
+            watch=watch,
+        )
     about = about_times(config, pair, timed, repeats)
     data = json_of_samples(timed.parts, plan.settings, about, timed.disturbed)
     try:
@@ -163,28 +174,6 @@ def print_profile(model: LatencyModel, console: Console) -> None:
                 drafts.append((what, name, curve, None))
             drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]
         print_table(Table("", DRAFTS, drafts, title=title), console)
-
-
-def _measured(
-    pair: "Pair",
-    plan: Plan,
-    repeats: int,
-    seed: int,
-    reporter: Reporter,
-    watch: Callable[[], LoadWatch],
-) -> Timed:
-    total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
-    with reporter.units(total, doing="measuring", finished="measured") as begin:
-        return profile_pair(
-            pair,
-            plan.settings,
-            plan.prefixes,
-            plan.text,
-            repeats=repeats,
-            seed=seed,
-            progress=begin,
-            watch=watch,
-        )
 
 
 def _middle(curve: Curve | None, size: int | None) -> str:

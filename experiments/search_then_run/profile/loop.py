@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Loop"]
 
 
-@lru_cache(maxsize=1024)
-def _growth(shape: TreeShape) -> StaticGrowth:
-    """The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
-    return StaticGrowth(shape)
+_growth = lru_cache(maxsize=1024)(StaticGrowth)
+"""The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
 
 
 class Loop:

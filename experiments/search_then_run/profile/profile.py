@@ -27,7 +27,7 @@ from treespec.experiments.search_then_run.profile.deciding import measure_decidi
 from treespec.experiments.search_then_run.profile.loop import Loop
 from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.experiments.search_then_run.profile.rounds import Round, judged
-from treespec.experiments.search_then_run.profile.samples import Samples, together
+from treespec.experiments.search_then_run.profile.samples import Samples
 from treespec.target import make_target
 from treespec.tree import Law, TreeShape
 
@@ -67,11 +67,6 @@ class Timed:
     measured: int
     disturbed: str | None
     interrupted: bool
-
-    @property
-    def samples(self) -> Samples:
-        """All that count, together."""
-        return together(self.parts)
 
 
 def profile_pair(

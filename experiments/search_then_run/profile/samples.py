@@ -2,14 +2,14 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.search.latency.file import VERSION
 
-__all__ = ["Samples", "by_round", "json_of_samples", "together"]
+__all__ = ["Samples", "by_round", "json_of_samples"]
 
 
 def _by_prefix() -> Any:
@@ -34,24 +34,8 @@ class Samples:
     )
 
 
-def together(parts: Iterable[Samples]) -> Samples:
-    """All samples of several rounds."""
-    return _merged(parts, lambda lists, number, seconds: lists.extend(seconds))
-
-
 def by_round(parts: Iterable[Samples]) -> Samples:
-    """The same, but in each place a list for each round, empty ones included."""
-
-    def insert(lists: list[Any], number: int, seconds: list[Any]) -> None:
-        lists += [[] for _ in range(number - len(lists))]
-        lists.append(seconds)
-
-    return _merged(parts, insert)
-
-
-def _merged(
-    parts: Iterable[Samples], insert: Callable[[list[Any], int, list[Any]], object]
-) -> Samples:
+    """All samples of several rounds: in each place a list for each round, empty ones included."""
     whole = Samples()
     for number, part in enumerate(parts):
         pairs = [(part.shared, whole.shared)]
@@ -60,7 +44,9 @@ def _merged(
             for name, by_prefix in tables.items():
                 for prefix, by_size in by_prefix.items():
                     for size, seconds in by_size.items():
-                        insert(into[name][prefix][size], number, seconds)
+                        lists = into[name][prefix][size]
+                        lists += [[] for _ in range(number - len(lists))]
+                        lists.append(seconds)
     return whole
 
 

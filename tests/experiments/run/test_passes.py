@@ -74,10 +74,12 @@ def chosen(monkeypatch):
     return calls
 
 
-def test_passes_that_are_ahead(experiment):
+def test_passes_that_are_ahead(experiment, pair):
     # Two settings; plain: 100 tokens per text; two trees: 40 steps each, of 3 and of 2 levels.
-    assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), {None: 2 * 40 * (3 + 2)})
-    assert ahead(experiment, texts=10) == (3600, {None: 4000})
+    target, draft = ("target", None), ("draft", None)
+    counts = {target: 2 * (100 + 40 + 40), draft: 2 * 40 * (3 + 2)}
+    assert ahead(experiment, 1, pair.target) == counts
+    assert ahead(experiment, 10, pair.target) == {target: 3600, draft: 4000}
 
 
 def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
@@ -86,13 +88,14 @@ def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
     methods = [*settings["methods"], settings["methods"][-1] | {"name": "own", "draft": draft}]
     changed = {"max_new_tokens": 100, "methods": methods}
     experiment = build(Config(**settings | changed))
-    count = ahead(experiment, texts=1)[1]
-    assert set(count) == {None, "other"}
-    assert count[None] > count["other"] > 0
+    count = ahead(experiment, 1, pair.target)
+    own, other = count["draft", None], count["draft", "other"]
+    assert set(count) == {("target", None), ("draft", None), ("draft", "other")}
+    assert own > other > 0
     pair.others["other"] = SimpleNamespace(
         passes=EAGER, device=torch.device("cpu"), seconds=pair.draft.seconds
     )
-    texts = round(25 / (0.6 * pair.draft.seconds * (count[None] + count["other"]) / 2))
+    texts = round(25 / (0.6 * pair.draft.seconds * (own + other) / 2))
     choose_by_length(
         pair, ModelsConfig(draft_passes="auto"), experiment, texts, Reporter(None), None
     )
@@ -178,7 +181,7 @@ def test_slowdown_is_the_median_of_rounds_in_turns(monkeypatch):
 def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
     """A run that gains more than loading takes, but less than compiling takes."""
     pair.target.on_disk = on_disk
-    count = ahead(experiment, texts=1)[0]
+    count = ahead(experiment, 1, pair.target)["target", None]
     loading, compiling = passes.LOADING_S["target"], passes.COMPILING_S["target"]
     between = (loading + compiling) / 2
     texts = round(between / (passes.SAVED_SHARE["target"] * pair.target.seconds * count))

@@ -25,7 +25,7 @@ from treespec.experiments.search_then_run.profile.profile import (
     WARM_UP_STEPS,
     profile_pair,
 )
-from treespec.experiments.search_then_run.profile.samples import json_of_samples
+from treespec.experiments.search_then_run.profile.samples import by_round, json_of_samples
 from treespec.models.transformers_model import TransformersModel
 from treespec.search import LatencyModel
 from treespec.target import make_target
@@ -48,6 +48,17 @@ class Quiet:
 def setting(law=Law.DETERMINISTIC, rule="greedy", temperature=0.0, shapes=None):
     shapes = shapes or shapes_for(SIZES, lambda shape: True)[0]
     return Setting(Sampling(temperature), law, RULES[rule], f"T={temperature:g}", shapes)
+
+
+def together(timed):
+    """All samples that count, whatever their round."""
+    samples = by_round(timed.parts)
+    for tables in (samples.shared, *samples.of_law.values()):
+        for by_prefix in tables.values():
+            for by_size in by_prefix.values():
+                for size, rounds in by_size.items():
+                    by_size[size] = [seconds for measured in rounds for seconds in measured]
+    return samples
 
 
 @pytest.mark.parametrize("size", range(1, 70))
@@ -91,7 +102,7 @@ def test_every_table_gets_its_cells(loaded_pair):
     timed = profile_pair(
         loaded_pair, [trees, chains], (16, 40), text, repeats=2, progress=seen.append, watch=Quiet
     )
-    samples = timed.samples
+    samples = together(timed)
     assert timed.rounds == 2
     assert not timed.interrupted
     assert len(seen) == (1 + timed.measured) * 2 * 2
@@ -147,7 +158,7 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
     monkeypatch.setattr(ModelDrafter, "commit", slow_commit)
     monkeypatch.setattr(TorchCoins, "draw_unseen", slow_draw)
     drawn = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0, (TreeShape.chain(2), bundle(13)))
-    samples = profile_pair(loaded_pair, [drawn], (16,), text, repeats=2, watch=Quiet).samples
+    samples = together(profile_pair(loaded_pair, [drawn], (16,), text, repeats=2, watch=Quiet))
     own = samples.of_law["without_replacement"]
     assert samples.shared["verify"][16] == {
         1: pytest.approx([5000] * 8),
@@ -192,7 +203,7 @@ def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch
         assert trees == sorted(trees)
         plain_first.add(alone[0] < len(sizes) // 2)
     assert plain_first == {True, False}
-    plain = timed.samples.of_law[str(plan.law)]["plain"][16][None]
+    plain = together(timed).of_law[str(plan.law)]["plain"][16][None]
     assert len(plain) == 6 * PLAIN_STEPS
 
 
@@ -226,7 +237,7 @@ class Slowed:
 def test_disturbed_rounds_are_measured_again(loaded_pair, monkeypatch):
     slowed = Slowed(loaded_pair, monkeypatch, {2: 1.6}).timed
     assert (slowed.rounds, slowed.measured, slowed.disturbed) == (4, 5, None)
-    assert slowed.samples.shared["verify"][16][5] == pytest.approx([1.0] * 4)
+    assert together(slowed).shared["verify"][16][5] == pytest.approx([1.0] * 4)
     monkeypatch.undo()
     busy = Slowed(loaded_pair, monkeypatch, {}, {1: 40.0, 3: 12.0}).timed
     assert (busy.rounds, busy.measured, busy.disturbed) == (4, 6, None)
@@ -237,7 +248,7 @@ def test_times_that_stay_disturbed_say_so(loaded_pair, monkeypatch):
     busy = {1: 71.0, 2: 30.0, 3: 33.4, 4: 60.0, 5: 20.0, 6: 50.0}
     timed = Slowed(loaded_pair, monkeypatch, {2: 1.1, 3: 2.0, 4: 1.4, 5: 1.2}, busy).timed
     assert (timed.rounds, timed.measured) == (4, 6)
-    assert sorted(timed.samples.shared["verify"][16][5]) == pytest.approx([1.0, 1.1, 1.2, 1.4])
+    assert sorted(together(timed).shared["verify"][16][5]) == pytest.approx([1.0, 1.1, 1.2, 1.4])
     assert timed.disturbed == (
         "4 of 4 rounds (the calmest of 6) were disturbed: other processes used up to 60 % of the CPU, and "
         "parts took up to 1.4 times as long as in the calmest rounds. These times are not reliable: "
@@ -352,7 +363,7 @@ def test_an_interruption_keeps_what_is_there(loaded_pair):
     timed = profile_pair(loaded_pair, [setting()], (16,), text, repeats=9, progress=stop)
     assert timed.interrupted
     assert timed.rounds == 2
-    assert len(timed.samples.shared["verify"][16][8]) == 2
+    assert len(together(timed).shared["verify"][16][8]) == 2
 
 
 @pytest.mark.parametrize("busy", [0.0, 60.0])
@@ -373,7 +384,7 @@ def test_a_round_that_was_stopped_is_judged_too(loaded_pair, busy):
         loaded_pair, [setting()], (16, 40), text, repeats=9, progress=stop, watch=Busy
     )
     assert (timed.interrupted, timed.rounds, timed.measured) == (True, 0, 0)
-    assert timed.samples.shared["verify"]
+    assert together(timed).shared["verify"]
     assert (timed.disturbed is None) == (busy == 0)
     assert busy == 0 or timed.disturbed.startswith("1 of 1 rounds were disturbed: other processes")
 
@@ -381,7 +392,7 @@ def test_a_round_that_was_stopped_is_judged_too(loaded_pair, busy):
 def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
     before = torch.get_rng_state()
     wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)
-    samples = profile_pair(loaded_pair, [wor], (16,), text, repeats=1, watch=Quiet).samples
+    samples = together(profile_pair(loaded_pair, [wor], (16,), text, repeats=1, watch=Quiet))
     assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3, 4}
     assert loaded_pair.target.length == 0
     assert torch.equal(torch.get_rng_state(), before)
