@@ -67,8 +67,8 @@ class TorchCoins:
     def fork(self, name: str) -> "TorchCoins":
         """Coins with a stream of their own, determined by the seed and this name.
 
-        Equal names give equal numbers, however many numbers were taken before. The stream of these coins
-        is not affected.
+        Equal names give equal numbers, however many numbers were taken before, so coins that are forked by
+        positions of a text serve one text only. The stream of these coins is not affected.
         """
         text = f"{self._generator.initial_seed()} {name}"
         digest = hashlib.sha256(text.encode()).digest()

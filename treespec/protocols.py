@@ -65,8 +65,8 @@ class Coins(Protocol):
     def fork(self, name: str) -> "Coins":
         """Coins with an independent stream, determined by these coins' seed and the name.
 
-        Equal names give equal numbers. Coins that enumerate all outcomes have one stream and return
-        themselves.
+        Equal names give equal numbers, so coins that are forked by positions of a text serve one text only.
+        Coins that enumerate all outcomes have one stream and return themselves.
         """
         ...
 

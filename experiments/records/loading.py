@@ -252,6 +252,8 @@ def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
     """
     node = 0
     for rank in ranks:
+        if rank < 0:
+            raise IndexError(rank)
         node = shape.children[node][rank]
     return node
 

@@ -8,9 +8,10 @@ the midmean of its adjusted times, time / slowdown; levels and slowdowns are com
 
 **Estimate.** The cost of a method is the sum over classes of (number of all its steps) x (mean of their
 adjusted times), in which steps on a slow machine weigh less. A step counts only if the machine was *calm*
-around it: not much slower than at its calmest, and no neighbour much slower than the others. The time of
-the step itself plays no part in this, and neither do the two steps right behind it, which a dear step
-slows by the cold caches that it leaves; so no genuine cost is set aside. Among the remaining steps, those
+around it: not much slower than at its calmest, and even, that is, no neighbour was much slower than the
+others. The time of the step itself plays no part in this, and the two neighbours right behind it no part in
+whether the machine was even, because a dear step leaves cold caches that slow them; so no genuine cost is
+set aside. Among the remaining steps, those
 far from the median of their class are attributed to pauses of the machine and set aside, if there are
 several and each method loses time by them in proportion to the time it takes. If one method loses clearly
 more than that, they count as cost, and a remark names the method. If the machine changed from step to
@@ -115,7 +116,8 @@ MOST_ROUNDS, SETTLED_BELOW = 6, 1e-4
 CALMEST_SHARE, CALM_SLOWDOWN = 0.2, 1.2
 """Share of steps that defines the calmest state, and factor up to which a slowdown is calm. Steps up to
 this factor slower than the calmest fifth weigh alike, slower steps less. The machine was even around a
-step if no neighbour was slower than the slowdown there by more than this factor."""
+step if no neighbour, but for the `STEPS_IN_THE_WAKE`, was slower than the slowdown there by more than this
+factor."""
 
 STEPS_IN_THE_WAKE = 2
 """Neighbours right after a step that say nothing about evenness: a step that takes several times as long as

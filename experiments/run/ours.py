@@ -94,5 +94,6 @@ def _origins(drafter: Drafter, method: BuiltMethod, size: int) -> tuple[tuple[st
     if len(origins) == size:
         return origins
     if isinstance(method.tree, Budget) and isinstance(method.config, TreeMethod):
-        return ((), *((source_of(method.config.draft).name,) for _ in range(size - 1)))
+        name = source_of(method.config.draft).name
+        return ((), *[(name,)] * (size - 1))
     return ()

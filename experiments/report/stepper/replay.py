@@ -78,7 +78,7 @@ class Replay:
             )
 
     def data(self) -> dict[str, Any]:
-        """The data for `stepper.js`; `first` is the index of the text shown initially."""
+        """The data for `stepper.js`; `first`, the index of the text shown initially, is 0."""
         return {
             "texts": [list(text) for text in self._texts],
             "trees": list(self._trees),

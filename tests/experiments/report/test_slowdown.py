@@ -206,7 +206,8 @@ def test_dear_steps_that_slow_the_steps_behind_them_count(machine):
         errors.append(seconds[0] / seconds[1] / (costs[0] / costs[1]))
         dear_methods.append(found.dear)
     assert np.mean(errors) == pytest.approx(1, abs=0.01)
-    assert set(dear_methods) == {(), (0,)}
+    assert set(dear_methods) <= {(), (0,)}
+    assert (0,) in dear_methods
 
 
 def test_classes_of_a_method_are_adjusted_each_for_itself():
