@@ -405,7 +405,7 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
     fast = slowdown <= SLOWEST_COUNTED * np.quantile(slowdown, CALMEST_SHARE)
     uneven = (weights > 0) & (relative > CALM_SLOWDOWN * slowdown[:, None])
     uneven[:, NEIGHBOURS_EACH_SIDE : NEIGHBOURS_EACH_SIDE + STEPS_IN_THE_WAKE] = False
-    even = ~uneven.any(1)
+    even = np.logical_not(np.any(uneven, axis=1))
     calm = fast & even
     if even[fast].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
         calm = np.zeros_like(calm)

@@ -103,11 +103,11 @@ def measure(
     path = records.search / "latency.json"
     if not path.exists():
         reporter.note("timing the parts of a step")
-        named = (getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency"))
+        named = [getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency")]
         timed = profile(
             measuring,
             sizes=config.search.sizes or [size for size in SIZES if size <= LARGEST_TIMED],
-            prefixes=sorted({prefix, *named} - {None}),
+            prefixes=sorted({prefix, *(length for length in named if length is not None)}),
             repeats=config.search.repeats,
             console=reporter.console,
             load=load,
