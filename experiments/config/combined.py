@@ -292,7 +292,10 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     if settings.budgets is None:
         assert rates is not None
         return Merge(
-            {name: _built(source, wanted, budget) for name, source in members.items()},
+            {
+                name: _built(source, wanted, budget, _own_tree(source, wanted, rate, budget))
+                for (name, source), rate in zip(members.items(), rates, strict=True)
+            },
             budget.size,
             rates=dict(zip(members, rates, strict=True)),
             depth=budget.depth,
@@ -316,6 +319,13 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
 def _law(source: Settings, wanted: Wanted) -> Law:
     """The law of an inner source: the wanted one if the source supports it, else deterministic."""
     return wanted.law if wanted.law in laws_of(source) else Law.DETERMINISTIC
+
+
+def _own_tree(
+    source: Settings, wanted: Wanted, rates: RatesOfSource, budget: Budget
+) -> TreeShape | None:
+    """The tree that an inner source offers to a shared one; None if it draws where the merge says."""
+    return _laid_out(rates, budget) if _law(source, wanted) is Law.DETERMINISTIC else None
 
 
 def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:

@@ -29,12 +29,15 @@ class Merge:
     With `rates` the sources share the tree: each node comes from the source that is accepted most often
     there. The tree is filled best first, by rates that were measured beforehand on other texts: for each
     source, by depth and rank, how often a child is accepted if its parent is. The value of a node is the
-    product of the rates along its path. Deterministic drafts are united by prefix: equal children are one
-    node, which has the largest of their values. A `ModelDrafter` draws where the plan asks for it, below
-    deterministic nodes too, from its distribution without the deterministic children of the node, which
-    are decided after the drawn ones; this order accepts most. Only the depth of its growth is used. For
-    other sources that draw, the proposed tree is taken, or the part of it that there is room for, chosen
-    by depth and rank alone; each draw is tested separately, even beside an equal one.
+    product of such probabilities along its path. Deterministic drafts are united by prefix: equal children
+    are one node, which counts with the source that is surest of it. Where sources propose different
+    children of a node, each lowers the values of the others, because at most one child is accepted; see
+    `draft.merge_plan.Trie`. A `ModelDrafter` with deterministic children drafts the tree of its growth
+    like any source; one that draws does so where the plan asks for it, below deterministic nodes too, from
+    its distribution without the deterministic children of the node, which are decided after the drawn
+    ones; this order accepts most. Then only the depth of its growth is used. For other sources that draw,
+    the proposed tree is taken, or the part of it that there is room for, chosen by depth and rank alone;
+    each draw is tested separately, even beside an equal one.
 
     With `budgets` each source has its own nodes: it drafts the same tree as alone, and the first nodes of
     each tree, as many as the source's budget, are placed below one root. Equal deterministic children are

@@ -166,7 +166,11 @@ class Apart:
 
 
 def _draws_where_told(source: Drafter) -> bool:
-    return isinstance(source, ModelDrafter) and source.draws_where_told
+    return (
+        isinstance(source, ModelDrafter)
+        and source.draws_where_told
+        and source.law is not Law.DETERMINISTIC
+    )
 
 
 def _is_kept_whole(source: Drafter) -> bool:

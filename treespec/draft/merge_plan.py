@@ -11,6 +11,9 @@ from treespec.tree import TokenTree
 
 __all__ = ["DrawingSource", "Node", "Room", "Trie", "numbered", "planned", "side_by_side"]
 
+LEAST_REST = 0.01
+"""Least probability that none of a source's children of a node is accepted, whatever the rates say."""
+
 
 class Room(NamedTuple):
     """The limits of a tree.
@@ -68,12 +71,17 @@ class Node:
 class Trie:
     """The deterministic trees of several sources, united by prefix.
 
-    Equal children of a node are one entry; its value is the largest that any source gives it. Indices of
-    entries increase along each path.
+    Equal children of a node are one entry. At most one child of a node can be accepted, so children of
+    different sources lower each other's values. A source says of each of its children that it is accepted
+    with probability r, and none of them with probability q = 1 - (sum of r). If sources err independently,
+    then, given what all of them propose, each child is accepted with a probability in proportion to r / q,
+    and none of them in proportion to 1. A child that several sources propose has the largest r / q of
+    them: sources that agree err together, so it counts once. With one source, r / q / (1 + sum of r / q)
+    is r. Indices of entries increase along each path.
     """
 
     def __init__(self) -> None:
-        self.parents, self.tokens, self.values = [-1], [-1], [1.0]
+        self.parents, self.tokens, self.odds = [-1], [-1], [1.0]
         self.sources: list[list[str]] = [[]]
         self.children: list[list[int]] = [[]]
         self.whole: set[int] = set()
@@ -99,7 +107,7 @@ class Trie:
         return entries
 
     def add(self, source: str, tree: TokenTree, rates: Rates, whole: bool) -> list[int]:
-        """Add a tree to the trie, with the values of its nodes.
+        """Add a tree to the trie, with what the rates of its source say of its nodes.
 
         Args:
             source: name of the source.
@@ -110,22 +118,33 @@ class Trie:
         Returns:
             The entry of each of its nodes.
         """
-        shape, values = tree.shape, [1.0]
+        shape = tree.shape
         entries = self.unite(source, tree, shape.size)
-        for node, entry in enumerate(entries[1:], start=1):
-            value = rate(rates, shape.depths[node], shape.ranks[node])
-            values.append(values[shape.parents[node]] * value)
-            self.values[entry] = max(self.values[entry], values[node])
+        for children in filter(None, shape.children):
+            accepted = [rate(rates, shape.depths[node], shape.ranks[node]) for node in children]
+            rest = max(1 - sum(accepted), LEAST_REST)
+            for node, probability in zip(children, accepted, strict=True):
+                entry = entries[node]
+                self.odds[entry] = max(self.odds[entry], probability / rest)
         if whole:
             self.whole.update(entries[1:])
         return entries
+
+    def values(self) -> list[float]:
+        """The estimated probability of each entry that it is accepted."""
+        values = [1.0] * len(self.parents)
+        for entry, children in enumerate(self.children):
+            total = 1 + sum(self.odds[child] for child in children)
+            for child in children:
+                values[child] = values[entry] * self.odds[child] / total
+        return values
 
     def _entry(self, parent: int, token: int) -> int:
         entry = self._entries.setdefault((parent, token), len(self.parents))
         if entry == len(self.parents):
             self.parents.append(parent)
             self.tokens.append(token)
-            self.values.append(0.0)
+            self.odds.append(0.0)
             self.sources.append([])
             self.children.append([])
             self.children[parent].append(entry)
@@ -203,6 +222,7 @@ class _Planner:
         room: Room,
     ) -> None:
         self._trie, self._proposed, self._drawing, self._room = trie, proposed, drawing, room
+        self._values = trie.values()
         self._nodes: list[Node] = []
         self._candidates: list[tuple[float, int, _Candidate]] = []  # a heap, by falling value
         self._tick = count()
@@ -265,7 +285,7 @@ class _Planner:
         """The value of a candidate, given the children that its parent has now."""
         parent = self._nodes[candidate.parent]
         if candidate.entry >= 0:
-            return self._trie.values[candidate.entry]
+            return self._values[candidate.entry]
         if candidate.proposed is not None:
             tree, rates = self._proposed[candidate.proposed]
             return parent.value * rate(
@@ -293,7 +313,7 @@ class _Planner:
         return Node(candidate.parent, depth, value, candidate.draws.name)
 
     def _of_entry(self, parent: int, entry: int) -> Node:
-        depth, value = self._nodes[parent].depth + 1, self._trie.values[entry]
+        depth, value = self._nodes[parent].depth + 1, self._values[entry]
         return Node(parent, depth, value, token=self._trie.tokens[entry], entry=entry)
 
 

@@ -1,8 +1,12 @@
 """Merges: the law, the steps that sources receive, how nodes are divided, and what is refused."""
 
+from collections import Counter
+
 import pytest
 import torch
 from following import Follows
+from hypothesis import given
+from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -15,6 +19,7 @@ from treespec.draft import (
     PromptLookup,
     SuffixAutomaton,
 )
+from treespec.draft.merge_plan import Trie
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Drafter
 from treespec.target import ModelTarget
@@ -121,6 +126,39 @@ def test_a_child_of_two_sources_counts_with_the_better_value():
     assert merged.origins == ((), ("one", "two"))
 
 
+def test_sources_that_disagree_lower_each_others_values():
+    """4 : 1 : 1 for the first source's child, the second's, and neither: .667 and .167, not .8 and .5."""
+    chain = TreeShape.chain(3)
+    sources = {"sure": Answers(1, 1, 1, shape=chain), "unsure": Answers(0, 0, 0, shape=chain)}
+    rates = {"sure": ((0.8,),), "unsure": ((0.5,), (0.9,))}
+    merged = Merge(sources, 5, rates=rates, depth=3)
+    merged.prefill(torch.tensor(PROMPT))
+    merged.propose(TorchCoins(0))
+    # .667, .533, .427, then .167: by products of rates alone it would be .8, .64, .512, .5, .45
+    assert Counter(merged.origins[1:]) == {("sure",): 3, ("unsure",): 1}
+    merged = Merge(sources, 4, rates=rates | {"sure": ((0.8,), (0.3,), (0.3,))}, depth=3)
+    merged.prefill(torch.tensor(PROMPT))
+    merged.propose(TorchCoins(0))
+    # .667, .2, .167: by products of rates alone .8, .5, .45, before .24
+    assert Counter(merged.origins[1:]) == {("sure",): 2, ("unsure",): 1}
+
+
+SMALL = st.lists(st.floats(0.01, 0.3), min_size=1, max_size=3)
+
+
+@given(SMALL, SMALL)
+def test_values_follow_from_sources_that_err_independently(first, second):
+    """By Bayes: a child is right if its source means it and the other source means none of its own."""
+    trie, rests = Trie(), [1 - sum(first), 1 - sum(second)]
+    for name, row, start in (("a", first, 1), ("b", second, 11)):
+        tokens = torch.tensor([0, *range(start, start + len(row))])
+        tree = TokenTree(TreeShape.expansion([len(row)]), tokens, None, SURE)
+        trie.add(name, tree, (tuple(row),), whole=False)
+    joint = [r * rests[1] for r in first] + [r * rests[0] for r in second]
+    possible = sum(joint) + rests[0] * rests[1]
+    assert trie.values()[1:] == pytest.approx([weight / possible for weight in joint])
+
+
 def test_nodes_go_where_the_rates_say():
     """Best first by products of rates; a drawn child's rank counts all elder children."""
     rates = {"model": ((0.8, 0.3), (0.5,)), "lookup": ((0.6,), (0.9,))}
@@ -173,10 +211,11 @@ def test_sources_without_drafts_leave_the_root(sources):
 class Answers:
     """A source that always proposes the same tree."""
 
-    max_depth, max_length = 1, 10**6
+    max_length = 10**6
 
     def __init__(self, *tokens, root=PROMPT[-1], law=SURE, shape=None, probs=None):
         shape = shape or TreeShape.expansion([len(tokens)])
+        self.max_depth = shape.depth
         self.tree = TokenTree(shape, torch.tensor([root, *tokens]), probs, law)
 
     def prefill(self, tokens):
