@@ -30,8 +30,8 @@ class Merge:
     there. The tree is filled best first, by rates that were measured beforehand on other texts: for each
     source, by depth and rank, how often a child is accepted if its parent is. The value of a node is the
     product of such probabilities along its path. Deterministic drafts are united by prefix: equal children
-    are one node, which counts with the source that is surest of it. Where sources propose different
-    children of a node, each lowers the values of the others, because at most one child is accepted; see
+    are one node, whose value rises where sure sources agree. Where sources propose different children of a
+    node, each lowers the values of the others, because at most one child is accepted; see
     `draft.merge_plan.Trie`. A `ModelDrafter` with deterministic children drafts the tree of its growth
     like any source; one that draws does so where the plan asks for it, below deterministic nodes too, from
     its distribution without the deterministic children of the node, which are decided after the drawn

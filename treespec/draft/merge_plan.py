@@ -75,13 +75,14 @@ class Trie:
     different sources lower each other's values. A source says of each of its children that it is accepted
     with probability r, and none of them with probability q = 1 - (sum of r). If sources err independently,
     then, given what all of them propose, each child is accepted with a probability in proportion to r / q,
-    and none of them in proportion to 1. A child that several sources propose has the largest r / q of
-    them: sources that agree err together, so it counts once. With one source, r / q / (1 + sum of r / q)
-    is r. Indices of entries increase along each path.
+    and none of them in proportion to 1. With one source, r / q / (1 + sum of r / q) is r. A child that
+    several sources propose has the product of their r / q, of which those below 1 are left out: a source
+    that agrees makes nothing less likely. If all are below 1, it has the largest. Sources that agree often
+    err together, for which the product makes no allowance. Indices of entries increase along each path.
     """
 
     def __init__(self) -> None:
-        self.parents, self.tokens, self.odds = [-1], [-1], [1.0]
+        self.parents, self.tokens, self.odds = [-1], [-1], [0.0]
         self.sources: list[list[str]] = [[]]
         self.children: list[list[int]] = [[]]
         self.whole: set[int] = set()
@@ -125,7 +126,8 @@ class Trie:
             rest = max(1 - sum(accepted), LEAST_REST)
             for node, probability in zip(children, accepted, strict=True):
                 entry = entries[node]
-                self.odds[entry] = max(self.odds[entry], probability / rest)
+                lower, upper = sorted((self.odds[entry], probability / rest))
+                self.odds[entry] = upper * max(1.0, lower)
         if whole:
             self.whole.update(entries[1:])
         return entries

@@ -1,6 +1,7 @@
 """Merges: the law, the steps that sources receive, how nodes are divided, and what is refused."""
 
 from collections import Counter
+from itertools import permutations
 
 import pytest
 import torch
@@ -157,6 +158,20 @@ def test_values_follow_from_sources_that_err_independently(first, second):
     joint = [r * rests[1] for r in first] + [r * rests[0] for r in second]
     possible = sum(joint) + rests[0] * rests[1]
     assert trie.values()[1:] == pytest.approx([weight / possible for weight in joint])
+
+
+@pytest.mark.parametrize(
+    ("rates", "value"),
+    [((0.8, 0.75), 12 / 13), ((0.8, 0.4), 0.8), ((0.4, 0.3), 0.4), ((0.4, 0.8, 0.75), 12 / 13)],
+)
+def test_sources_that_agree_count_where_they_are_sure(rates, value):
+    """Odds of 4 and 3 make 12; odds below 1 beside larger ones change nothing, in any order."""
+    for order in permutations(rates):
+        trie = Trie()
+        for name, one in enumerate(order):
+            tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 1]), None, SURE)
+            trie.add(str(name), tree, ((one,),), whole=False)
+        assert trie.values() == pytest.approx([1.0, value])
 
 
 def test_nodes_go_where_the_rates_say():
