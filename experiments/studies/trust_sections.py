@@ -87,7 +87,8 @@ def honest(data: Row) -> Parts:
         "least": lambda row: f"{row['low']:.4f}",
         "most": lambda row: f"{row['high']:.4f}",
     }
-    return {"": [table(columns, data["figures"]["methods"])]}
+    size = f"The target was grown to {data['figures']['enlarge']} parameters (`--enlarge`)."
+    return {"": [size, table(columns, data["figures"]["methods"])]}
 
 
 def estimator(data: Row) -> Parts:
