@@ -104,10 +104,6 @@ class Merge:
         )
         self.max_depth, self._drawing = self.layout.max_depth, self.layout.drawing
         self._vocab_size = vocab_size
-        # Deterministic children are decided after drawn ones.
-        self._groups_in_order = sorted(
-            self.sources, key=lambda name: law_of(self.sources[name]) is Law.DETERMINISTIC
-        )
         self._proposed: TokenTree | None = None
         self.origins: tuple[tuple[str, ...], ...] = ()
         """For each node of the last proposed tree, the sources that drafted it."""
@@ -154,7 +150,7 @@ class Merge:
             if name not in self._drawing
         }
         trie, self._entries, nodes = self.layout.plan(self._trees)
-        self._order = numbered(nodes, self._groups_in_order)
+        self._order = numbered(nodes, list(self.sources))
         self._nodes = nodes
         self.origins = tuple(
             tuple(trie.sources[node.entry]) if node.drawn_by is None else (node.drawn_by,)
@@ -219,7 +215,9 @@ class Merge:
             wanted = {
                 node: by_source[name] for node, by_source in enumerate(groups) if name in by_source
             }
-            avoided = {node: self._sure_tokens(groups[node], tokens) for node in wanted}
+            avoided = {
+                node: [tokens[child] for child in groups[node].get("", ())] for node in wanted
+            }
             if wanted:
                 drawn_from = source.draw_into(parents, tokens, wanted, avoided, coins)
                 rows |= {(node, name): row for node, row in drawn_from.items()}
@@ -234,10 +232,7 @@ class Merge:
             for by_source in groups
         ]
         drawn_rows = [
-            rows[node, name]
-            for node, by_source in enumerate(groups)
-            for name in by_source
-            if not self._is_sure(name)
+            rows[node, name] for node, by_source in enumerate(groups) for name in by_source if name
         ]
         if self.law is Law.DETERMINISTIC and not drawn_rows:
             return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
@@ -255,16 +250,6 @@ class Merge:
         for child in sorted(children):
             groups.setdefault(nodes[order[child]].drawn_by or "", []).append(child)
         return groups
-
-    def _sure_tokens(self, groups: Mapping[str, Sequence[int]], tokens: Sequence[int]) -> list[int]:
-        """The tokens of a node's deterministic children, as far as they are known."""
-        sure = (
-            child for name, children in groups.items() if self._is_sure(name) for child in children
-        )
-        return [tokens[child] for child in sure if tokens[child] >= 0]
-
-    def _is_sure(self, name: str) -> bool:
-        return self._law_of(name) is Law.DETERMINISTIC
 
     def _law_of(self, name: str) -> Law:
         if not name:

@@ -59,13 +59,12 @@ class Shared:
         if depth is not None:
             self.max_depth = min(self.max_depth, integer("depth", depth, least=1))
         widest = size if branching is None else integer("branching", branching, least=1)
-        # Deterministic sources first: the others draw from what these leave.
-        drawing = sorted(
-            (name for name, source in sources.items() if _draws_where_told(source)),
-            key=lambda name: law_of(sources[name]) is not Law.DETERMINISTIC,
-        )
         self.drawing = {
-            name: source for name in drawing if isinstance(source := sources[name], ModelDrafter)
+            name: source
+            for name, source in sources.items()
+            if isinstance(source, ModelDrafter)
+            and source.draws_where_told
+            and source.law is not Law.DETERMINISTIC
         }
         self._whole = {name: source for name, source in sources.items() if _is_kept_whole(source)}
         self._require_room_for_whole_trees(size, depth, branching)
@@ -163,14 +162,6 @@ class Apart:
             else:
                 drawn[name] = tree, self.budgets[name]
         return trie, entries, side_by_side(trie, drawn)
-
-
-def _draws_where_told(source: Drafter) -> bool:
-    return (
-        isinstance(source, ModelDrafter)
-        and source.draws_where_told
-        and source.law is not Law.DETERMINISTIC
-    )
 
 
 def _is_kept_whole(source: Drafter) -> bool:
