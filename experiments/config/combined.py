@@ -138,8 +138,8 @@ class MergeDraft(Combined):
     """For each source, in order: by depth and rank, how often a child is accepted if its parent is,
     measured on other prompts. The last depth stands for all deeper ones; ranks without a rate are not
     drafted. Rates depend on the temperature: `{T=0: [...], T=1: [...]}` gives them by the name of the
-    sampling setting. May be null only with `budgets`, where rates shape the trees of models (chains
-    without rates)."""
+    sampling setting. They also shape the trees of models, except of those that draw where a shared tree
+    asks for it. May be null only with `budgets`; then models draft chains."""
     budgets: dict[Name, Budgeted] | None = None
     """Draft nodes per source, by name, such as `{model: 8, lookup: 4}`; a source that appears twice is
     `model` and `model'`. Each source drafts a tree of its own below the common root, no deeper or wider
@@ -293,8 +293,8 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
         assert rates is not None
         return Merge(
             {
-                name: _built(source, wanted, budget, _own_tree(source, wanted, rate, budget))
-                for (name, source), rate in zip(members.items(), rates, strict=True)
+                name: _built(source, wanted, budget, None if _draws(source, wanted) else of_source)
+                for (name, source), of_source in zip(members.items(), rates, strict=True)
             },
             budget.size,
             rates=dict(zip(members, rates, strict=True)),
@@ -306,9 +306,8 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     for i, (name, source) in enumerate(members.items()):
         nodes = settings.budgets[name]
         source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
-        shape = None if rates is None else _laid_out(rates[i], source_budget)
         try:
-            sources[name] = _built(source, wanted, source_budget, shape)
+            sources[name] = _built(source, wanted, source_budget, rates[i] if rates else None)
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"budgets.{name} = {nodes}, which is a size of {nodes + 1} with the root: {error}"
@@ -321,11 +320,8 @@ def _law(source: Settings, wanted: Wanted) -> Law:
     return wanted.law if wanted.law in laws_of(source) else Law.DETERMINISTIC
 
 
-def _own_tree(
-    source: Settings, wanted: Wanted, rates: RatesOfSource, budget: Budget
-) -> TreeShape | None:
-    """The tree that an inner source offers to a shared one; None if it draws where the merge says."""
-    return _laid_out(rates, budget) if _law(source, wanted) is Law.DETERMINISTIC else None
+def _draws(source: Settings, wanted: Wanted) -> bool:
+    return _law(source, wanted) is not Law.DETERMINISTIC
 
 
 def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
@@ -341,16 +337,14 @@ def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
 
 
 def _built(
-    source: Settings, wanted: Wanted, budget: Budget, shape: TreeShape | None = None
+    source: Settings, wanted: Wanted, budget: Budget, rates: RatesOfSource | None = None
 ) -> Drafter:
-    """The drafter of an inner source. A source that drafts given trees gets a chain if `shape` is None."""
-    part = source_of(source)
-    trees = {
-        "any": shape or TreeShape.chain(budget.depth),
-        "chain": Budget(budget.depth + 1, budget.depth, 1),
-        "budget": budget,
-    }
-    tree = trees[part.trees]
+    """The drafter of an inner source; one that drafts given trees gets the best by `rates`, or a chain."""
+    part, depth = source_of(source), budget.depth
+    if part.trees == "any":
+        tree = _laid_out(rates, budget) if rates else TreeShape.chain(depth)
+    else:
+        tree = Budget(depth + 1, depth, 1) if part.trees == "chain" else budget
     return part.make(Wanted(tree, _law(source, wanted), wanted.sampling, wanted.pair), source)
 
 

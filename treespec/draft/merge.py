@@ -29,15 +29,16 @@ class Merge:
     With `rates` the sources share the tree: each node comes from the source that is accepted most often
     there. The tree is filled best first, by rates that were measured beforehand on other texts: for each
     source, by depth and rank, how often a child is accepted if its parent is. The value of a node is the
-    product of such probabilities along its path. Deterministic drafts are united by prefix: equal children
-    are one node, whose value rises where sure sources agree. Where sources propose different children of a
-    node, each lowers the values of the others, because at most one child is accepted; see
-    `draft.merge_plan.Trie`. A `ModelDrafter` with deterministic children drafts the tree of its growth
-    like any source; one that draws does so where the plan asks for it, below deterministic nodes too, from
-    its distribution without the deterministic children of the node, which are decided after the drawn
-    ones; this order accepts most. Then only the depth of its growth is used. For other sources that draw,
-    the proposed tree is taken, or the part of it that there is room for, chosen by depth and rank alone;
-    each draw is tested separately, even beside an equal one.
+    product of such probabilities along its path. Deterministic drafts are united by prefix: equal
+    children are one node, whose value rises where sure sources agree. Where they propose different
+    children of a node, each lowers the values of the others, because at most one child is accepted; see
+    `draft.merge_plan.Trie`. Drawn children neither lower the values of others nor are lowered by them. A
+    `ModelDrafter` with deterministic children drafts the tree of its growth like any source; one that
+    draws does so where the plan asks for it, below deterministic nodes too, from its distribution without
+    the deterministic children of the node, which are decided after the drawn ones; this order accepts
+    most. Then only the depth of its growth is used. For other sources that draw, the proposed tree is
+    taken, or the part of it that there is room for, chosen by depth and rank alone; each draw is tested
+    separately, even beside an equal one.
 
     With `budgets` each source has its own nodes: it drafts the same tree as alone, and the first nodes of
     each tree, as many as the source's budget, are placed below one root. Equal deterministic children are
@@ -116,8 +117,12 @@ class Merge:
 
     @property
     def max_length(self) -> int:
-        """Number of positions up to which all sources can draft."""
-        return min(source.max_length for source in self.sources.values())
+        """Number of positions up to which all sources can draft, also those deeper than the merge."""
+        return min(
+            source.max_length
+            - max(0, source.max_depth - self.max_depth) * (name not in self._drawing)
+            for name, source in self.sources.items()
+        )
 
     def bind_target(self, target: Target) -> None:
         """Pass the target to the sources that can read it."""

@@ -1,5 +1,6 @@
 """Plan the nodes of a merged tree: best first by rates, or the first nodes of each source's tree."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -75,10 +76,13 @@ class Trie:
     different sources lower each other's values. A source says of each of its children that it is accepted
     with probability r, and none of them with probability q = 1 - (sum of r). If sources err independently,
     then, given what all of them propose, each child is accepted with a probability in proportion to r / q,
-    and none of them in proportion to 1. With one source, r / q / (1 + sum of r / q) is r. A child that
-    several sources propose has the product of their r / q, of which those below 1 are left out: a source
-    that agrees makes nothing less likely. If all are below 1, it has the largest. Sources that agree often
-    err together, for which the product makes no allowance. Indices of entries increase along each path.
+    and none of them in proportion to 1. With one source, r / q / (1 + sum of r / q) is r. Rates of siblings
+    that sum to more than 1 - `LEAST_REST` are lowered by this, in proportion.
+
+    A child that several sources propose has the product of their r / q, of which those below 1 are left
+    out: a source that agrees makes nothing less likely. If all are below 1, it has the largest. Sources
+    that agree often err together, for which the product makes no allowance. A child that one source
+    proposes twice has the larger rate. Indices of entries increase along each path.
     """
 
     def __init__(self) -> None:
@@ -121,13 +125,17 @@ class Trie:
         """
         shape = tree.shape
         entries = self.unite(source, tree, shape.size)
-        for children in filter(None, shape.children):
-            accepted = [rate(rates, shape.depths[node], shape.ranks[node]) for node in children]
-            rest = max(1 - sum(accepted), LEAST_REST)
-            for node, probability in zip(children, accepted, strict=True):
-                entry = entries[node]
-                lower, upper = sorted((self.odds[entry], probability / rest))
-                self.odds[entry] = upper * max(1.0, lower)
+        accepted: dict[int, float] = {}  # by entry, because a source may draft a token twice
+        for node, entry in enumerate(entries[1:], start=1):
+            one = rate(rates, shape.depths[node], shape.ranks[node])
+            accepted[entry] = max(accepted.get(entry, 0.0), one)
+        by_parent = defaultdict[int, float](float)
+        for entry, one in accepted.items():
+            by_parent[self.parents[entry]] += one
+        for entry, one in accepted.items():
+            rest = max(1 - by_parent[self.parents[entry]], LEAST_REST)
+            lower, upper = sorted((self.odds[entry], one / rest))
+            self.odds[entry] = upper * max(1.0, lower)
         if whole:
             self.whole.update(entries[1:])
         return entries
@@ -171,11 +179,12 @@ def planned(
 ) -> list[Node]:
     """Plan the nodes of the tree, each after its parent.
 
-    Among the candidates whose parent is planned, the one with the largest value is taken next; a value is
-    the product of the rates along the path. The next child that a drawing source adds to a node has as its
-    rank the number of children that the node has by then; any other node has its rank in its source's own
-    tree. Drawn nodes are chosen by depth and rank alone, elder siblings of a group before younger ones: no
-    choice depends on a drawn token.
+    Among the candidates whose parent is planned, the one with the largest value is taken next. The value
+    of a deterministic node is that of its entry in the trie; the value of a drawn node is that of its
+    parent times its rate, and does not depend on what other sources propose beside it. The next child
+    that a drawing source adds to a node has as its rank the number of children that the node has by then;
+    any other node has its rank in its source's own tree. Drawn nodes are chosen by depth and rank alone,
+    elder siblings of a group before younger ones: no choice depends on a drawn token.
 
     Args:
         trie: the deterministic nodes to choose from; those that must be kept whole come first.

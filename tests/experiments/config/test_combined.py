@@ -71,6 +71,16 @@ def test_a_merge_is_made_of_its_sources_with_their_rates():
     assert [type(source) for source in texts.sources.values()] == [TokenRecycling, PromptLookup]
 
 
+def test_a_model_with_deterministic_children_offers_its_best_tree():
+    """Of 12 nodes by these rates: the drawn children of the same merge come one by one instead."""
+    drafter = method(MERGE, temperature=0.0).drafter(pair(), "T=0")
+    assert not drafter.layout.drawing
+    tree = drafter.sources["model"].growth
+    assert (tree.shape.size, tree.shape.depth) == (12, 4)
+    assert not tree.shape.is_chain
+    assert set(method(MERGE).drafter(pair(), "T=1").layout.drawing) == {"model"}
+
+
 def test_rates_of_each_setting_by_its_name():
     warm = [[[0.5, 0.3]], [[0.3]]]
     rates = {"T=0": RATES, "T=1": warm, "T=0.5, top_p=0.9": [[[0.6]], [[0.2]]]}

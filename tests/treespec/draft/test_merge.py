@@ -118,7 +118,7 @@ def test_equal_sure_children_are_one_node_and_know_both_sources():
     assert merged.origins == ((), ("one", "two"), ("one", "two"), ("two",))
 
 
-def test_a_child_of_two_sources_counts_with_the_better_value():
+def test_a_child_of_two_sources_is_worth_more_than_that_of_a_third():
     sources = {"one": Answers(1), "two": Answers(1), "three": Answers(0)}
     rates = {"one": HIGH, "two": LOW, "three": ((0.7,),)}
     merged = Merge(sources, 2, rates=rates)
@@ -172,6 +172,23 @@ def test_sources_that_agree_count_where_they_are_sure(rates, value):
             tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 1]), None, SURE)
             trie.add(str(name), tree, ((one,),), whole=False)
         assert trie.values() == pytest.approx([1.0, value])
+
+
+def test_a_token_that_a_source_drafts_twice_counts_once():
+    trie, twice = (
+        Trie(),
+        TokenTree(TreeShape.expansion([3]), torch.tensor([0, 1, 1, 2]), None, SURE),
+    )
+    trie.add("a", twice, ((0.4, 0.3, 0.2),), whole=False)
+    assert trie.values() == pytest.approx([1.0, 0.4, 0.2])
+
+
+def test_the_context_has_room_for_sources_deeper_than_the_merge():
+    deep, short = Answers(1, 1, 1, shape=TreeShape.chain(3)), Answers(1)
+    deep.max_length = 100
+    rates = {"deep": HIGH, "short": HIGH}
+    assert Merge({"deep": deep, "short": short}, 3, rates=rates, depth=1).max_length == 98
+    assert Merge({"deep": deep, "short": short}, 3, rates=rates).max_length == 100
 
 
 def test_nodes_go_where_the_rates_say():
