@@ -8,6 +8,12 @@ from treespec.experiments.studies.skip_sets import summary
 
 __all__ = ["draft_sources", "skip_sets", "sources", "which_source"]
 
+LEAST_OF_BEST = 0.97
+"""Goal: least lower bound of a merge's ratio to the best single source."""
+
+RUN_LAYERS = ("model", "early_exit", "layer_skip")
+"""Sources that draft with passes of a model; all others look up."""
+
 
 def sources(data: Row) -> Parts:
     """Tokens per step and speedups of draft sources by size and kind of text, and of merges of them."""
@@ -58,8 +64,21 @@ def sources(data: Row) -> Parts:
             "**Merges over the best single source**: over the best of the sources that they merge, and "
             "over the best of all. The best source was chosen on the same texts that it is compared on.",
             table(merges, data["figures"]["merges"], words=4),
+            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {_held(data['figures']['merges'])}.",
         ],
     }
+
+
+def _held(rows: list[Row]) -> str:
+    """In how many rows a merge is at least about as good as the best single source, by comparison."""
+    words = {
+        "tokens": "tokens per step, over its sources",
+        "tokens of all": "over all",
+        "speed": "speed, over its sources",
+        "speed of all": "over all",
+    }
+    held = {key: sum(row[key]["ratio"]["low"] >= LEAST_OF_BEST for row in rows) for key in words}
+    return ", ".join(f"{words[key]}, {count} of {len(rows)}" for key, count in held.items())
 
 
 def which_source(data: Row) -> Parts:
@@ -72,9 +91,12 @@ def which_source(data: Row) -> Parts:
         "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
     }
     duel, over_plain = data["figures"]["samplings"][0]["verdict"][:2]
+    rows = data["figures"]["fastest"]
+    free = sum(not any(model in row["fastest"] for model in RUN_LAYERS) for row in rows)
     return {
         "": [
-            table(columns, data["figures"]["fastest"], words=2),
+            table(columns, rows, words=2),
+            f"On {free} of {len(rows)} kinds of text the fastest draft runs no model.",
             f"Over all texts together: {duel} {over_plain}",
         ]
     }
