@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, percent, table
@@ -48,6 +49,13 @@ def interleaving(data: Row) -> Parts:
                 f"Steps in the last quarter of a run took {slowed:.2f} times as long as steps in its first "
                 f"quarter (beside: {beside}; median)."
             )
+    alone = [run["alone"] for run in data["figures"].get("quiet", {}).get("runs", ())]
+    if alone:
+        ratios = {name: median(one[name] for one in alone) for name in alone[0]}
+        notes.append(
+            f"Time of a step of one text decoded alone over that in turns, on the quiet machine, median of "
+            f"{len(alone)} runs: {', '.join(f'{name} {ratio:.3f}' for name, ratio in ratios.items())}."
+        )
     return {"": [table(columns, rows, words=2), *notes]}
 
 
@@ -87,7 +95,7 @@ def honest(data: Row) -> Parts:
         "least": lambda row: f"{row['low']:.4f}",
         "most": lambda row: f"{row['high']:.4f}",
     }
-    size = f"The target was grown to {data['figures']['enlarge']} parameters (`--enlarge`)."
+    size = f"The target was enlarged to {data['figures']['enlarge']} parameters (`--enlarge`)."
     return {"": [size, table(columns, data["figures"]["methods"])]}
 
 

@@ -273,6 +273,22 @@ def test_stages_on_cuda_wait_once():
     assert cuda.waits == 1
 
 
+@pytest.mark.gpu
+def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
+    from treespec.experiments.config.schema import Config
+    from treespec.experiments.report.run import load_run
+    from treespec.experiments.search_then_run.run import run
+
+    models = settings["models"] | {"device": "cuda"}
+    finished = run(Config.model_validate(settings | {"models": models}), folder=tmp_path / "run")
+    steps = load_run(finished.folder).all_steps.sort("at_s")
+    for (at, took), (following, _) in pairwise(steps.select("at_s", "step_s").rows()):
+        assert at + took <= following + 1e-4
+    timed = steps.drop_nulls("verify_s")
+    assert (timed["verify_s"] > 0).all()
+    assert (timed["verify_s"] < timed["step_s"]).all()
+
+
 def test_greenlet_is_asked_for_before_anything_runs(start, monkeypatch):
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run import readiness
