@@ -96,8 +96,8 @@ def which_source(data: Row) -> Parts:
     return {
         "": [
             table(columns, rows, words=2),
-            f"On {free} of {len(rows)} kinds of text the fastest draft runs no model.",
-            f"Over all texts together: {duel} {over_plain}",
+            f"On {free} of {len(rows)} kinds of text the fastest draft runs no model. Over all texts "
+            f"together: {duel} {over_plain}",
         ]
     }
 
