@@ -291,10 +291,11 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     members = dict(zip(settings.names, settings.sources, strict=True))
     if settings.budgets is None:
         assert rates is not None
+        sure = [_law(source, wanted) is Law.DETERMINISTIC for source in settings.sources]
         return Merge(
             {
-                name: _built(source, wanted, budget, None if _draws(source, wanted) else of_source)
-                for (name, source), of_source in zip(members.items(), rates, strict=True)
+                name: _built(source, wanted, budget, rates[i] if sure[i] else None)
+                for i, (name, source) in enumerate(members.items())
             },
             budget.size,
             rates=dict(zip(members, rates, strict=True)),
@@ -318,10 +319,6 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
 def _law(source: Settings, wanted: Wanted) -> Law:
     """The law of an inner source: the wanted one if the source supports it, else deterministic."""
     return wanted.law if wanted.law in laws_of(source) else Law.DETERMINISTIC
-
-
-def _draws(source: Settings, wanted: Wanted) -> bool:
-    return _law(source, wanted) is not Law.DETERMINISTIC
 
 
 def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:

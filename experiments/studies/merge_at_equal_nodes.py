@@ -5,8 +5,8 @@
 `studies.sources_by_size` decodes 32 tokens of each text: 5 to 14 steps, so that one step more or less
 decides. This study reads its FOLDER, with what the sources learned from other texts, and continues with the
 methods that could be best: the merges that keep the most tokens per step on some kind of text, and every
-single source that keeps nearly as many as the best one there. Only tokens per step are reported, which do
-not depend on the machine's load. A stopped run continues.
+single source that keeps nearly as many as the best one there. Merges are compared by tokens per
+step only, which do not depend on the machine's load. A stopped run continues.
 """
 
 from collections.abc import Iterator

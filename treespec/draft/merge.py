@@ -10,7 +10,7 @@ from torch import Tensor
 from treespec.distributions import Sampling
 from treespec.door import able, instance, require_tokens, shown
 from treespec.draft.cascade import parts_of
-from treespec.draft.merge_layout import Apart, Shared, law_of
+from treespec.draft.merge_layout import Apart, Shared
 from treespec.draft.merge_plan import Node, numbered
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target
@@ -112,16 +112,16 @@ class Merge:
     @property
     def law(self) -> Law:
         """DETERMINISTIC if no source draws, otherwise the law of the first source that does."""
-        laws = map(law_of, self.sources.values())
+        laws = map(_stated_law, self.sources.values())
         return next((law for law in laws if law is not Law.DETERMINISTIC), Law.DETERMINISTIC)
 
     @property
     def max_length(self) -> int:
         """Number of positions up to which all sources can draft, also those deeper than the merge."""
+        excess = {name: source.max_depth - self.max_depth for name, source in self.sources.items()}
+        excess |= dict.fromkeys(self._drawing, 0)  # they draw no deeper than the merge asks for
         return min(
-            source.max_length
-            - max(0, source.max_depth - self.max_depth) * (name not in self._drawing)
-            for name, source in self.sources.items()
+            source.max_length - max(0, excess[name]) for name, source in self.sources.items()
         )
 
     def bind_target(self, target: Target) -> None:
@@ -295,6 +295,11 @@ class Merge:
         return node.tree_place if node.drawn_by == name else -1
 
 
+def _stated_law(source: Drafter) -> Law:
+    """The law of a source's children; DETERMINISTIC if the source does not state one."""
+    return getattr(source, "law", Law.DETERMINISTIC)
+
+
 def _sources(given: Any) -> dict[str, Drafter]:
     instance("sources", given, Mapping, "a mapping of names to draft sources")
     if len(given) < 2:
@@ -324,7 +329,7 @@ def _sources(given: Any) -> dict[str, Drafter]:
                 "which can follow a text only once: make two"
             )
         owners |= dict.fromkeys(map(id, parts), name)
-        law = law_of(source)
+        law = _stated_law(source)
         if law not in (*MIXED, Law.DETERMINISTIC):
             raise InvalidTree(
                 f"source {name!r} drafts children of law {law}, all of a node together: in a merge they "

@@ -14,16 +14,11 @@ from treespec.errors import InvalidArgument
 from treespec.protocols import Drafter
 from treespec.tree import Law, TokenTree
 
-__all__ = ["Apart", "Plan", "Shared", "law_of"]
+__all__ = ["Apart", "Plan", "Shared"]
 
 Plan = tuple[Trie, dict[str, Sequence[int]], list[Node]]
 """The trie of deterministic nodes, the trie entries of each deterministic source's nodes, and the planned
 nodes."""
-
-
-def law_of(source: Drafter) -> Law:
-    """The law of a source's children; DETERMINISTIC if the source does not state one."""
-    return getattr(source, "law", Law.DETERMINISTIC)
 
 
 class Shared:

@@ -1,13 +1,10 @@
 """Merges: the law, the steps that sources receive, how nodes are divided, and what is refused."""
 
 from collections import Counter
-from itertools import permutations
 
 import pytest
 import torch
 from following import Follows
-from hypothesis import given
-from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -20,7 +17,6 @@ from treespec.draft import (
     PromptLookup,
     SuffixAutomaton,
 )
-from treespec.draft.merge_plan import Trie
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Drafter
 from treespec.target import ModelTarget
@@ -142,45 +138,6 @@ def test_sources_that_disagree_lower_each_others_values():
     merged.propose(TorchCoins(0))
     # .667, .2, .167: by products of rates alone .8, .5, .45, before .24
     assert Counter(merged.origins[1:]) == {("sure",): 2, ("unsure",): 1}
-
-
-SMALL = st.lists(st.floats(0.01, 0.3), min_size=1, max_size=3)
-
-
-@given(SMALL, SMALL)
-def test_values_follow_from_sources_that_err_independently(first, second):
-    """By Bayes: a child is right if its source means it and the other source means none of its own."""
-    trie, rests = Trie(), [1 - sum(first), 1 - sum(second)]
-    for name, row, start in (("a", first, 1), ("b", second, 11)):
-        tokens = torch.tensor([0, *range(start, start + len(row))])
-        tree = TokenTree(TreeShape.expansion([len(row)]), tokens, None, SURE)
-        trie.add(name, tree, (tuple(row),), whole=False)
-    joint = [r * rests[1] for r in first] + [r * rests[0] for r in second]
-    possible = sum(joint) + rests[0] * rests[1]
-    assert trie.values()[1:] == pytest.approx([weight / possible for weight in joint])
-
-
-@pytest.mark.parametrize(
-    ("rates", "value"),
-    [((0.8, 0.75), 12 / 13), ((0.8, 0.4), 0.8), ((0.4, 0.3), 0.4), ((0.4, 0.8, 0.75), 12 / 13)],
-)
-def test_sources_that_agree_count_where_they_are_sure(rates, value):
-    """Odds of 4 and 3 make 12; odds below 1 beside larger ones change nothing, in any order."""
-    for order in permutations(rates):
-        trie = Trie()
-        for name, one in enumerate(order):
-            tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 1]), None, SURE)
-            trie.add(str(name), tree, ((one,),), whole=False)
-        assert trie.values() == pytest.approx([1.0, value])
-
-
-def test_a_token_that_a_source_drafts_twice_counts_once():
-    trie, twice = (
-        Trie(),
-        TokenTree(TreeShape.expansion([3]), torch.tensor([0, 1, 1, 2]), None, SURE),
-    )
-    trie.add("a", twice, ((0.4, 0.3, 0.2),), whole=False)
-    assert trie.values() == pytest.approx([1.0, 0.4, 0.2])
 
 
 def test_the_context_has_room_for_sources_deeper_than_the_merge():
