@@ -3,15 +3,15 @@
     python -m treespec.experiments.studies.merge_at_equal_nodes [FOLDER] [--tokens 96]
 
 `studies.sources_by_size` decodes 32 tokens of each text: 5 to 14 steps, so that one step more or less
-decides. This study reads its FOLDER, with what the sources learned from other texts, and continues with the
-methods that could be best: the merges that keep the most tokens per step on some kind of text, and every
-single source that keeps nearly as many as the best one there. Merges are compared by tokens per
-step only, which do not depend on the machine's load. A stopped run continues.
+decides. This study reads its FOLDER, with what the sources learned from other texts, and continues with
+every single source that keeps the most tokens per step on some kind of text, or nearly as many, and with
+the merges of such sources. Merges are compared by tokens per step only, which do not depend on the
+machine's load. A stopped run continues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -21,11 +21,13 @@ from treespec.experiments.benchmarks.results_file import write
 from treespec.experiments.config.file import load_config
 from treespec.experiments.report.categories import by_category
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.terminal import say
+from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies import sources_by_size
 from treespec.experiments.studies.sources_by_size import MERGE, SAMPLING, merged
 from treespec.experiments.studies.studies import study_of_run
+from treespec.search.intervals import Interval
 
 NAME = "merge_at_equal_nodes"
 
@@ -35,21 +37,41 @@ NEARLY = 0.9
 FOLDER = Path("runs") / sources_by_size.NAME
 
 
-def contenders(loaded: Run) -> Iterator[str]:
-    """Yield the methods that are best, or nearly, among merges or among single sources of their size."""
-    for part in by_category(loaded, loaded.measurements[SAMPLING]).values():
+def contenders(before: Run, methods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The single sources that were best, or nearly, at their size on some kind of text, and their merges.
+
+    Args:
+        before: the run of all sources.
+        methods: the methods of its config.
+    """
+    best: set[str] = set()
+    for part in by_category(before, before.measurements[SAMPLING]).values():
         kept = {
-            method.name: part.totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")])
+            method.name: part.totals.ratio(
+                [(method.name, "new_tokens")], [(method.name, "steps")]
+            ).estimate
             for method in part.methods
-            if method.group != "plain"
+            if method.group != "plain" and not method.name.startswith(MERGE)
         }
-        for size in dict.fromkeys(name.rpartition(" of ")[2] for name in kept):
-            of_size = [name for name in kept if name.endswith(f" of {size}")]
-            merges = [name for name in of_size if name.startswith(MERGE)]
-            singles = [name for name in of_size if not name.startswith(MERGE)]
-            yield max(merges, key=lambda name: kept[name].estimate)
-            best = max(kept[name].estimate for name in singles)
-            yield from (name for name in singles if kept[name].estimate >= NEARLY * best)
+        for size in {_size(name) for name in kept}:
+            of_size = [name for name in kept if _size(name) == size]
+            least = NEARLY * max(kept[name] for name in of_size)
+            best |= {name for name in of_size if kept[name] >= least}
+    sources = {(name.rpartition(", ")[0], _size(name)) for name in best}
+
+    def merges_one(name: str) -> bool:
+        merge = name.removeprefix(MERGE).rpartition(", ")[0]
+        return any((source, _size(name)) in sources for source in merge.split(", "))
+
+    return [
+        method
+        for method in methods
+        if (name := method.get("name", "")) in best or (name.startswith(MERGE) and merges_one(name))
+    ]
+
+
+def _size(name: str) -> str:
+    return name.rpartition(" of ")[2]
 
 
 def main(
@@ -60,19 +82,31 @@ def main(
     console = Console(width=140, soft_wrap=True)
     file = folder / f"{NAME}.yaml"
     if not file.exists():
-        before = load_run(folder / "run")
-        chosen = set(contenders(before))
-        config = yaml.safe_load((folder / f"{sources_by_size.NAME}.yaml").read_text("utf-8"))
-        methods = [method for method in config["methods"] if method.get("name") in chosen]
-        config |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
-        file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    finished = run(load_config(file), folder=folder / NAME, source=file, console=console)
+        written = yaml.safe_load((folder / f"{sources_by_size.NAME}.yaml").read_text("utf-8"))
+        methods = contenders(load_run(folder / "run"), written["methods"])
+        written |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
+        file.write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
+    config = load_config(file)
+    if config.max_new_tokens != tokens:
+        raise typer.BadParameter(
+            f"{file} is of {config.max_new_tokens} tokens; delete it and {folder / NAME} to begin anew",
+            param_hint="--tokens",
+        )
+    finished = run(config, folder=folder / NAME, source=file, console=console)
     loaded = load_run(finished.folder)
     study = study_of_run(loaded)
     study["figures"]["merges"] = [
         {key: row[key] for key in ("category", "size", "merge", "tokens of all")}
         for row in merged(loaded)
     ]
+    columns = [
+        Column("texts", lambda row: row["category"], left=True),
+        Column("at most", lambda row: f"{row['size']} nodes"),
+        Column("merge of", lambda row: row["merge"], left=True),
+        Column("best single source", lambda row: row["tokens of all"]["best"], left=True),
+        Column("merge over it", lambda row: interval(Interval(**row["tokens of all"]["ratio"]))),
+    ]
+    print_table(Table("new tokens per step", columns, study["figures"]["merges"]), console)
     say(console, f"written: {write(f'study-{NAME}', study)}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from treespec.experiments.studies.result_tables import Parts, Row, table
 from treespec.experiments.studies.skip_sets import summary
 
-__all__ = ["draft_sources", "skip_sets", "sources", "which_source"]
+__all__ = ["draft_sources", "equal_nodes", "skip_sets", "sources", "which_source"]
 
 LEAST_OF_BEST = 0.97
 """Goal: least lower bound of a merge's ratio to the best single source."""
@@ -77,8 +77,40 @@ def _held(rows: list[Row]) -> str:
         "speed": "speed, over its sources",
         "speed of all": "over all",
     }
-    held = {key: sum(row[key]["ratio"]["low"] >= LEAST_OF_BEST for row in rows) for key in words}
+    held = {key: _count_held(rows, key) for key in words}
     return ", ".join(f"{words[key]}, {count} of {len(rows)}" for key, count in held.items())
+
+
+def _count_held(rows: list[Row], key: str) -> int:
+    return sum(row[key]["ratio"]["low"] >= LEAST_OF_BEST for row in rows)
+
+
+def equal_nodes(data: Row) -> Parts:
+    """Merges over the best single source of their size, by kind of text."""
+    figures = data["figures"]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "texts": lambda row: row["category"],
+        "at most": lambda row: f"{row['size']} nodes",
+        "merge of": lambda row: row["merge"],
+        "best single source": lambda row: row["tokens of all"]["best"],
+        "tokens per step, merge over it": lambda row: row["tokens of all"]["ratio"],
+    }
+    by_merge = {
+        merge: [row for row in figures["merges"] if row["merge"] == merge]
+        for merge in dict.fromkeys(row["merge"] for row in figures["merges"])
+    }
+    held = ", ".join(
+        f"{_count_held(rows, 'tokens of all')} of {len(rows)} of the merge of {merge}"
+        for merge, rows in by_merge.items()
+    )
+    counts = ", ".join(f"{group['prompts']} of {group['name']}" for group in figures["categories"])
+    return {
+        "": [
+            f"Texts: {counts}. The best source was chosen on the same texts that it is compared on.",
+            table(columns, figures["merges"], words=4),
+            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {held}.",
+        ]
+    }
 
 
 def which_source(data: Row) -> Parts:

@@ -225,10 +225,11 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
     merges = {
         f"{MERGE}{', '.join(names)}": names
         for names in (
-            ("model", "suffix_tree", "token_recycling"),
-            ("suffix_tree", "retrieval", "token_recycling"),
+            # token recycling as its rates were measured, with what it learned from the texts before
+            ("model", "suffix_tree", "token_recycling warm"),
+            ("suffix_tree", "retrieval", "token_recycling warm"),
             # the source that keeps the most tokens per step, so that this merge can equal any single one
-            ("layer_skip", "suffix_tree", "token_recycling"),
+            ("layer_skip", "suffix_tree", "token_recycling warm"),
         )
     }
     every = layered | texts | ahead
@@ -269,7 +270,7 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             draft = {
                 "source": "merge",
                 "sources": [every[source] for source in merged_names],
-                "rates": [rates[source] for source in merged_names],
+                "rates": [rates[source.removesuffix(" warm")] for source in merged_names],
             }
             yield method(name, draft, tree, "tree")
         if size <= DRAWN_OUT:

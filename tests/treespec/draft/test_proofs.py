@@ -12,8 +12,9 @@ from treespec import Sampling, TorchCoins, TreeShape, plugins
 from treespec.testing import output_law, target_law
 
 TOKENS, GREEDY_TOKENS = 3, 6
-"""New tokens: three over several steps; more for the greedy branch, whose first step may emit three. Cascades
-draw on every level, so that six tokens of theirs would have too many branches to walk: they keep to three."""
+"""New tokens: three over several steps; more for the greedy branch, whose first step may emit three.
+Cascades draw on every level, so that six tokens of theirs have too many branches to walk: they keep to
+three."""
 
 
 def _proofs():
