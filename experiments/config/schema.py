@@ -143,8 +143,7 @@ class EmbeddedPrompts(_Selection):
 class TaskPrompts(_Selection):
     """Short texts by category: `code`, `prose`, `editing` a file given in the prompt, and `logs`.
 
-    They were written for treespec and are under its licence. There are six per category, twelve of
-    `editing`.
+    They were written for treespec and are under its licence. There are twelve per category.
     """
 
     kind: Literal["tasks"]

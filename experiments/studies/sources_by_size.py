@@ -42,6 +42,7 @@ from treespec.draft import (
     acceptance_rates,
     make_drafter,
 )
+from treespec.draft.rates import Rates
 from treespec.draft.state import tokenizer_digest
 from treespec.experiments.benchmarks.results_file import write
 from treespec.experiments.config.file import load_config
@@ -116,27 +117,43 @@ Learner = Callable[[Any], Drafter]
 """Makes the drafter of the next text from the last one; from None for the first text."""
 
 
+def steps(
+    pair: Pair, texts: Sequence[list[int]], learner: Learner, tokens: int
+) -> Iterator[tuple[Step, Any]]:
+    """Decode texts greedily; yield each step with its drafter."""
+    drafter = None
+    for text in track(texts, description="learning"):
+        drafter = learner(drafter)
+        for step in decode(
+            make_target(pair.target),
+            drafter,
+            greedy,
+            torch.tensor(text),
+            sampling=Sampling(0.0),
+            coins=TorchCoins(0),
+            max_new_tokens=tokens,
+        ):
+            yield step, drafter
+
+
 def learned(
     pair: Pair, texts: Sequence[list[int]], learner: Learner
 ) -> tuple[list[list[float]], Any]:
     """Decode texts greedily; return acceptance rates by depth and rank, and the last drafter."""
-    drafters: list[Drafter] = []
+    last: list[Drafter] = []
 
-    def steps() -> Iterator[Step]:
-        for text in track(texts, description="learning"):
-            drafters[:] = [learner(drafters[0] if drafters else None)]
-            yield from decode(
-                make_target(pair.target),
-                drafters[0],
-                greedy,
-                torch.tensor(text),
-                sampling=Sampling(0.0),
-                coins=TorchCoins(0),
-                max_new_tokens=NEW,
-            )
+    def decoded() -> Iterator[Step]:
+        for step, drafter in steps(pair, texts, learner, NEW):
+            last[:] = [drafter]
+            yield step
 
-    rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
-    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
+    rates = acceptance_rates(decoded(), least=FEWEST_TRIES)[:DEPTHS]
+    return rounded(rates), last[0]
+
+
+def rounded(rates: Rates) -> list[list[float]]:
+    """Rates as they are written into configs."""
+    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates]
 
 
 @dataclass(frozen=True)

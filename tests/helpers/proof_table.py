@@ -397,12 +397,12 @@ def _merges() -> list[Case]:
             ),
             Case(
                 *("merge", f"model's best, {name}"),
-                lambda stored, make=make: merge(a=model(SURE), b=make(stored)),
+                lambda stored, make=make: merge(a=model(SURE, TREE), b=make(stored)),
                 *("tree", SURE, 2),
             ),
             Case(
                 *("merge", f"early exit's best, {name}"),
-                lambda stored, make=make: merge(a=early_exit(SURE), b=make(stored)),
+                lambda stored, make=make: merge(a=early_exit(SURE, TREE), b=make(stored)),
                 *("tree", SURE, 2, True),
             ),
         ]

@@ -202,9 +202,9 @@ def test_tasks_are_short_texts_of_each_category():
     from treespec.experiments.run.held_out import HeldOut
 
     prompts = read_prompts(source(kind="tasks"))
-    wanted = {"code": 6, "prose": 6, "editing": 12, "logs": 6}
+    wanted = dict.fromkeys(("code", "prose", "editing", "logs"), 12)
     assert Counter(prompt.category for prompt in prompts) == wanted
-    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == 30
+    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == 48
     assert all(200 <= len(prompt.text) <= 2000 for prompt in prompts)
     held_out = HeldOut()
     assert not any(held_out.has_copy(f"{prompt.id}.py", prompt.text) for prompt in prompts)
