@@ -7,7 +7,7 @@ The initial state of the sources is written into FOLDER (`runs/sources_by_size`)
 documents and as past texts, the tables and n-grams that decoding them leaves behind (`warm`), and each
 source's acceptance rates, which determine the shapes of trees and merges. Then the study runs the config
 `sources_by_size.yaml` that it wrote there: every source as a chain and as a tree of at most 8, 16 and 64
-nodes, on the embedded texts by category. This takes about twenty minutes on two cores with instructions for
+nodes, on the embedded texts by category. This takes about half an hour on two cores with instructions for
 bfloat16; without them, float32 is faster. A stopped run continues.
 
 Each merge is compared with the best of the sources that it merges, and with the best of all sources, of its
