@@ -126,8 +126,14 @@ def now() -> str:
 def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of `sessions`: time, code, versions, hardware, idle power, and the load, not yet known."""
     about = environment()
-    recorded = {key: about[key] for key in ("git_hash", "versions", "hardware")}
-    return {"started": now(), **recorded, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
+    return {
+        "started": now(),
+        "git_hash": about["git_hash"],
+        "versions": about["versions"],
+        "hardware": about["hardware"],
+        "idle_w": meters.get("idle_w", {}),
+        "busy_percent": None,
+    }
 
 
 def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
@@ -221,9 +227,12 @@ def git_hash(root: Path = _ROOT) -> str | None:
         return None
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=20
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
         ).stdout
 
     try:
