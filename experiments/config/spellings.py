@@ -103,7 +103,6 @@ def examples_near(shape: Any) -> str:
     word = brief(kind, 60) if not isinstance(kind, str) else kind.strip()[:60]
     kinds = [_KINDS.get(word, word)]
     if kinds[0] not in EXAMPLES:
-        near = difflib.get_close_matches(word, EXAMPLES, n=3, cutoff=0.5)
-        kinds = near or list(_USUAL)
+        kinds = difflib.get_close_matches(word, EXAMPLES, n=3, cutoff=0.5) or list(_USUAL)
     short = {_KINDS.get(name, name): example for name, (example, _) in SPELLINGS.items()}
     return " or ".join(text for kind in kinds for text in (EXAMPLES[kind], short.get(kind)) if text)

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.rows import SCHEMA_VERSION
@@ -161,8 +162,11 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     growth = config.shape.model_dump(mode="json") if config and shape is None else {}
     files = {key: sha256_of(growth[key]) for key in GROWTH_FILES if growth.get(key) is not None}
     if config:
-        draft = config.draft.model_dump(mode="json")
-        files |= {key: sha256_of(path) for key, path in _named_files(draft, "draft")}
+        files |= {
+            path: sha256_of(file)
+            for path, key, file in texts_in(config.draft.model_dump(mode="json"), "draft")
+            if key in _DRAFT_FILES
+        }
     return {
         "name": method.name,
         "kind": method.kind,
@@ -178,18 +182,6 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
         "settings": getattr(method.config, "settings", None) or None,
         "lossless": method.lossless,
     }
-
-
-def _named_files(draft: Any, path: str, named: bool = False) -> Iterator[tuple[str, str]]:
-    """The config key and the path of each file that a draft source, or a source within it, reads."""
-    if isinstance(draft, dict):
-        for key, value in draft.items():
-            yield from _named_files(value, f"{path}.{key}", key in _DRAFT_FILES)
-    elif isinstance(draft, list):
-        for i, value in enumerate(draft):
-            yield from _named_files(value, f"{path}[{i}]", named)
-    elif named and isinstance(draft, str):
-        yield path, draft
 
 
 def sha256_of(path: str) -> str | None:
