@@ -160,8 +160,16 @@ def _generate(
             synchronize()
             prefill = time.perf_counter() - start
             calls = stack.enter_context(Calls(target, synchronize))
-            sampled = not sampling.greedy
-            turns = _Turns(prompt, max_new_tokens, stop, give, sampled, calls, draft_calls, prefill)
+            turns = _Turns(
+                prompt,
+                max_new_tokens,
+                stop,
+                give,
+                not sampling.greedy,
+                calls,
+                draft_calls,
+                prefill,
+            )
             cast(Any, target).generate(
                 ids,
                 attention_mask=torch.ones_like(ids),

@@ -294,8 +294,9 @@ def _slowdown(model: "TransformersModel") -> float:
     from treespec.models.runner import TreeRunner
 
     eager = model.fresh(runner=TreeRunner)
-    ratios = [_pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)]
-    return statistics.median(ratios)
+    return statistics.median(
+        _pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)
+    )
 
 
 def _pass_seconds(model: "TransformersModel") -> float:

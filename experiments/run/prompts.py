@@ -17,6 +17,7 @@ from treespec.experiments.config.schema import (
     HfDatasetPrompts,
     JsonlPrompts,
     Prompts,
+    SpecBenchPrompts,
     TaskPrompts,
     TextPrompts,
 )
@@ -109,22 +110,24 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
-    if isinstance(config, EmbeddedPrompts):
-        path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
-        prompts = _jsonl(path, field="text", name="file")
-    elif isinstance(config, TaskPrompts):
-        path = Path(str(files("treespec"))) / "embedded" / "tasks.jsonl"
-        prompts = _jsonl(path, field="turns", name="id")
-    elif isinstance(config, TextPrompts):
-        path = Path(config.path)
-        prompts = _text(path, config.separator)
-    elif isinstance(config, HfDatasetPrompts):
-        path = Path(config.path)
-        prompts = _data_set(config, least, enough)
+    if isinstance(config, EmbeddedPrompts | TaskPrompts):
+        name = "held_out.jsonl" if isinstance(config, EmbeddedPrompts) else "tasks.jsonl"
+        path = Path(str(files("treespec"))) / "embedded" / name
     else:
         path = Path(config.path)
-        field = config.field if isinstance(config, JsonlPrompts) else "turns"
-        prompts = _jsonl(path, field, "question_id", least, enough)
+    match config:
+        case EmbeddedPrompts():
+            prompts = _jsonl(path, field="text", name="file")
+        case TaskPrompts():
+            prompts = _jsonl(path, field="turns", name="id")
+        case TextPrompts():
+            prompts = _text(path, config.separator)
+        case HfDatasetPrompts():
+            prompts = _data_set(config, least, enough)
+        case JsonlPrompts():
+            prompts = _jsonl(path, config.field, "question_id", least, enough)
+        case SpecBenchPrompts():
+            prompts = _jsonl(path, "turns", "question_id", least, enough)
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -434,5 +437,5 @@ def search_prompts(config: Config) -> Prompts:
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:
     """The same texts after the part that a run uses: past the last excerpt's prompt and token budget."""
     last_excerpt = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
-    start = prompts.start + last_excerpt + (prompts.tokens or 0) + max_new_tokens
-    return prompts.model_copy(update={"start": start})
+    end = prompts.start + last_excerpt + (prompts.tokens or 0)
+    return prompts.model_copy(update={"start": end + max_new_tokens})

@@ -91,11 +91,11 @@ def _read(config: Config, more: int) -> Sequence[RawPrompt]:
         if limit is None:
             raise
         excerpts = len(getattr(config.prompts, "excerpts", None) or {"": 0})
-        if excerpts == 1:
-            samples = f"{error.present} prompts"
-        else:
-            files = error.present // excerpts
-            samples = f"{files} files, and several excerpts of one file are one sample"
+        samples = (
+            f"{error.present} prompts"
+            if excerpts == 1
+            else f"{error.present // excerpts} files, and several excerpts of one file are one sample"
+        )
         raise PromptError(
             f"until.at_most = {limit}, but {error.source} has {samples}: lower it, or supply more prompts"
         ) from None

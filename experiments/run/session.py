@@ -91,8 +91,7 @@ class Session:
         if self.fresh:
             self.records.clear()
         else:
-            names = _method_names(self.manifest, self.known)
-            self.records.recover(names, drop_errors=self.again)
+            self.records.recover(_method_names(self.manifest, self.known), drop_errors=self.again)
         for file in in_use():
             self.records.keep(self.records.path / FOLDER / file.path.name, file.content)
         for name, content in search.items():

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from treespec.errors import in_words
-from treespec.experiments.run.meters.meter import Unavailable
+from treespec.errors import Unavailable, in_words
 
 __all__ = [
     "IDLE_SECONDS",
@@ -255,9 +254,8 @@ class Zeus:
 
     def end(self, seconds: float) -> float | None:
         """Joules of all GPUs in the window; None if the window was too short for a reading."""
-        window = self._monitor.end_window("prompt", sync_execution=False)
+        values = self._monitor.end_window("prompt", sync_execution=False).gpu_energy.values()
         self._open = False
-        values = list(window.gpu_energy.values())
         return float(sum(values)) if values and min(values) > 0 else None
 
 
