@@ -105,7 +105,7 @@ def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
         return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
 
 
-def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int:
+def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int:
     """Index of the first token that differs; the shorter length if none of the common tokens differs."""
     pairs = enumerate(zip(tokens, reference, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
