@@ -74,9 +74,8 @@ def spelled(text: str) -> dict[str, Any]:
         raise ValueError(f"it takes {count}, not {len(values)}")
     kind = _KINDS.get(word, word)
     implied = {"rates": "measured"} if kind == "optimal" else {}
-    if not names:
-        return {"kind": kind, "branching": values}
-    return {"kind": kind, **implied, **dict(zip(names, values, strict=True))}
+    given = dict(zip(names, values, strict=True)) if names else {"branching": values}
+    return {"kind": kind, **implied, **given}
 
 
 def _numbers(text: str) -> list[int]:
