@@ -49,8 +49,8 @@ class HeldOut:
 
 def installed_code() -> list[Path]:
     """The .py files of all installed packages, sorted, without the standard library."""
-    packages = Path(sysconfig.get_paths()["purelib"])
-    return sorted(path for path in packages.rglob("*.py") if path.is_file())
+    modules = Path(sysconfig.get_paths()["purelib"]).rglob("*.py")
+    return sorted(filter(Path.is_file, modules))
 
 
 def _lines(text: str) -> set[str]:

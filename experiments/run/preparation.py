@@ -240,10 +240,14 @@ def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any])
         note("the code differs from the code that the run was started with")
     for change in changes_of_machine(manifest, latest):
         note(f"versions or hardware differ from those that the run was started with: {change}")
-    changed: dict[str, Any] = {"finished": None, "meters": meters}
-    if session.again:  # units that are decoded again may change what the looks saw
-        changed["looks"] = []
-    return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
+    return {
+        **manifest,
+        "finished": None,
+        "meters": meters,
+        # Units that are decoded again may change what the looks saw.
+        **({"looks": []} if session.again else {}),
+        "sessions": [*manifest["sessions"], latest],
+    }
 
 
 def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[str, Any]:

@@ -184,10 +184,11 @@ def encode(
     for index, prompt in enumerate(prompts, start=first):
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
-        if chat:
-            ids = _chat(prompt.text, window, tokenizer)
-        else:
-            ids = tokenizer.encode(prompt.text, verbose=False)[window]
+        ids = (
+            _chat(prompt.text, window, tokenizer)
+            if chat
+            else tokenizer.encode(prompt.text, verbose=False)[window]
+        )
         if not ids:
             skipped = f" after the first {start}, which are skipped" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
@@ -313,9 +314,9 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
     """Read the prompts of a split: all, or up to the `enough`-th that has at least `least` characters."""
     split, revision = _split_of(config)
     if config.field not in split.column_names:
-        present = ", ".join(split.column_names)[:200]
         raise PromptError(
-            f"prompts.field = {config.field!r}: {config.path} has no such column (it has {present})"
+            f"prompts.field = {config.field!r}: {config.path} has no such column (it has "
+            f"{', '.join(split.column_names)[:200]})"
         )
     if not len(split):
         raise PromptError(
@@ -425,13 +426,12 @@ def search_prompts(config: Config) -> Prompts:
     assert config.search is not None
     if config.search.prompts is not None:
         return config.search.prompts
-    prompts = config.prompts
-    if prompts.tokens is None:
+    if config.prompts.tokens is None:
         raise ConfigError(
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing of "
             "them is left to measure on: name other prompts here, or shorten the run's with prompts.tokens"
         )
-    return following(prompts, config.max_new_tokens)
+    return following(config.prompts, config.max_new_tokens)
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:

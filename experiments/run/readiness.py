@@ -151,7 +151,6 @@ def require_fits(
         ConfigError: if a file of a draft source is missing, damaged, or belongs to another model.
     """
     _require_sources(experiment, pair)
-    new = experiment.config.max_new_tokens
     for method in experiment.methods:
         drafts = None in method.draft_models or method.kind == "assisted"
         lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
@@ -160,7 +159,12 @@ def require_fits(
         ]
         for prompt in prompts:
             try:
-                require_room(len(prompt.ids), new, method.max_depth, min(lengths))
+                require_room(
+                    len(prompt.ids),
+                    experiment.config.max_new_tokens,
+                    method.max_depth,
+                    min(lengths),
+                )
             except TreespecError as error:
                 raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
         laws = {choice.law for choice in method.choices.values()}

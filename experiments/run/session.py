@@ -127,8 +127,9 @@ def open_session(
     if manifest is not None:
         require_same_plugins(records.path, manifest, RunFolderError)
     again = retry and bool(records.failures())
-    names = _method_names(manifest, ready.experiment)
-    finished = records.recover(names, drop_errors=again, write=False)
+    finished = records.recover(
+        _method_names(manifest, ready.experiment), drop_errors=again, write=False
+    )
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
 
 
