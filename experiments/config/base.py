@@ -39,7 +39,7 @@ LONGEST_TEXT = 4096
 """Characters of a text: the length limit of paths."""
 
 LONGEST_FILE_NAME = 200
-"""Bytes of a folder's name; file systems allow 255, suffixes included."""
+"""Bytes of a folder's name; file systems allow 255, and files written next to it have longer names."""
 
 
 def _plain(text: str) -> str:

@@ -185,11 +185,15 @@ def build(config: Config) -> Experiment:
 
 def _require_draft(path: str, method: Method, config: Config) -> None:
     """Reject a source that lacks something it needs, and a draft made of layers that do nothing."""
-    if isinstance(method, TreeMethod) and any(
-        isinstance(source, PartOfTarget) for source in all_of(method.draft)
-    ):
-        enlarge = config.models.enlarge
-        if enlarge is not None and (
+    if isinstance(method, AssistedMethod) and config.models.draft == NO_DRAFT:
+        raise ConfigError(
+            f"{path}: assisted generation needs a draft model, but models.draft is {NO_DRAFT!r}: name one"
+        )
+    if not isinstance(method, TreeMethod):
+        return
+    enlarge = {} if config.models.enlarge is None else config.models.enlarge
+    for source in all_of(method.draft):
+        if isinstance(source, PartOfTarget) and (
             not isinstance(enlarge, dict) or "num_hidden_layers" in enlarge
         ):
             raise ConfigError(
@@ -197,7 +201,6 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
                 "makes no mistakes, at a cost that no trained model achieves. Enlarge only widths, as in "
                 "models.enlarge={hidden_size: 768, intermediate_size: 1920}, or use another source"
             )
-    for source in all_of(method.draft) if isinstance(method, TreeMethod) else ():
         problem = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
         if problem:
             raise ConfigError(f"{path}.draft.{problem}")
@@ -209,17 +212,11 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
                 f"{path}.draft: the cascade contains itself: {repeated} are the same model; a lower level "
                 "must be cheaper than the one that it drafts for"
             )
-    if config.models.draft != NO_DRAFT:
-        return
-    if isinstance(method, TreeMethod) and None in draft_models(method.draft):
+    if config.models.draft == NO_DRAFT and None in draft_models(method.draft):
         raise ConfigError(
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
             f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
             "source"
-        )
-    if isinstance(method, AssistedMethod):
-        raise ConfigError(
-            f"{path}: assisted generation needs a draft model, but models.draft is {NO_DRAFT!r}: name one"
         )
 
 
@@ -322,8 +319,9 @@ def _choice(
             f"order of their draws; use {', '.join(sorted(map(str, possible)))}"
         )
     example = _example_of(tree)
-    mixes = isinstance(config.draft, Combined) and config.draft.mixes
-    mixed = mixes and law is not Law.DETERMINISTIC
+    mixed = (
+        isinstance(config.draft, Combined) and config.draft.mixes and law is not Law.DETERMINISTIC
+    )
     reason = rule.covers(example, _mixed_laws(example, law) if mixed else law)
     if reason:
         raise ConfigError(f"{path}: {reason}")
@@ -342,9 +340,11 @@ def _example_of(tree: TreeShape | Growth | Budget) -> TreeShape:
 
 def _mixed_laws(shape: TreeShape, law: Law) -> list[list[tuple[Law, int]]]:
     """Laws of a mixed tree, by node: the first child is drawn, its siblings are deterministic."""
-    counts = map(len, shape.children)
     # Nodes without siblings of the first child have one group, leaves have none.
-    return [[(law, 1), (Law.DETERMINISTIC, count - 1)][:count] for count in counts]
+    return [
+        [(law, 1), (Law.DETERMINISTIC, len(children) - 1)][: len(children)]
+        for children in shape.children
+    ]
 
 
 def _preferred_laws(tree: TreeShape | Growth | Budget, sampling: Sampling) -> tuple[Law, ...]:

@@ -193,10 +193,9 @@ class MergeDraft(Combined):
         missing = [name for name in samplings if self.rates_at(name) is None]
         if not missing or self.rates is None:
             return None
-        given = ", ".join(map(repr, self.rates))
         return (
-            f"rates has none for {missing[0]!r} (there: {given}): measure them under this setting, or give "
-            "one list for all settings"
+            f"rates has none for {missing[0]!r} (there: {', '.join(map(repr, self.rates))}): measure them "
+            "under this setting, or give one list for all settings"
         )
 
     def rates_at(self, sampling: str | None) -> tuple[RatesOfSource, ...] | None:
@@ -218,38 +217,30 @@ class MergeDraft(Combined):
         )
 
     @model_validator(mode="after")
-    def _budgeted(self) -> "MergeDraft":
-        if self.budgets is None:
-            if self.rates is None:
-                raise ValueError(
-                    "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
-                    f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
-                )
-            return self
-        if self.joint_rates is not None:
+    def _complete(self) -> "MergeDraft":
+        if self.budgets is None and self.rates is None:
+            raise ValueError(
+                "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
+                f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
+            )
+        if self.budgets is not None and self.joint_rates is not None:
             raise ValueError(
                 "joint_rates refine the rates by which sources share a tree: remove them, or budgets"
             )
-        for name in self.budgets:
+        for name in self.budgets or ():
             if name not in self.names:
                 raise ValueError(
                     f"budgets: there is no source {name!r}{nearest(name, list(self.names))} "
                     f"(the sources are {', '.join(self.names)})"
                 )
-        missing = [name for name in self.names if name not in self.budgets]
-        if missing:
+        missing = [name for name in self.names if name not in (self.budgets or {})]
+        if missing and self.budgets is not None:
             raise ValueError(
                 f"budgets: {missing[0]!r} has none: give each source a number of nodes, or remove it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rated(self) -> "MergeDraft":
-        if self.rates is None:
-            return self
         by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates}
         for name, rates in by_name.items():
-            if len(rates) != len(self.sources):
+            if rates is not None and len(rates) != len(self.sources):
                 key = f"rates[{name!r}]" if name else "rates"
                 raise ValueError(
                     f"{key} has {len(rates)} entries for {len(self.sources)} sources: give one for each, "

@@ -2,6 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, create_model
@@ -100,9 +102,7 @@ class OneOf:
             settings = tagged(part, self.key)
             if settings not in members and part.name not in self.without:
                 members.append(settings)
-        union: Any = members[0]
-        for member in members[1:]:
-            union = union | member
+        union: Any = reduce(or_, members)
         if len(members) == 1:
             return handler.generate_schema(union)
         return handler.generate_schema(Annotated[union, Field(discriminator=self.key)])
@@ -173,8 +173,9 @@ def laws_of(draft: Settings) -> frozenset[Law]:
 def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
     """A smaller model drafts any shape or growth, level by level."""
     assert not isinstance(wanted.tree, Budget)
-    model = draft_model(wanted.pair, settings.model)
-    return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
+    return make_drafter(
+        draft_model(wanted.pair, settings.model), wanted.tree, wanted.law, wanted.sampling
+    )
 
 
 def draft_model(pair: Models, name: str | None) -> TreeModel:

@@ -116,11 +116,10 @@ def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        lines = problems(data, error, "the config")
         raise ConfigError(
             "\n".join(
                 f"{_origin(path, overrides, line)}: {line}{_shape_examples(data, line)}"
-                for line in lines
+                for line in problems(data, error, "the config")
             )
         ) from None
 
@@ -163,8 +162,7 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
     Raises:
         ConfigError: if the text is not an override, or its key does not exist in `data`.
     """
-    key, value = parse_override(text)
-    return put(data, key, value, f"override {brief(text)}")
+    return put(data, *parse_override(text), f"override {brief(text)}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -209,7 +207,6 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""
     for i, part in enumerate(parts):
-        last = i == len(parts) - 1
         if isinstance(place, list):
             if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(place):
                 raise ConfigError(
@@ -224,7 +221,7 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
                 f"{what}: {walked} is {brief(place)} and has no key {brief(part, 60)}"
             )
         walked = joined(walked, index)
-        if last:
+        if i == len(parts) - 1:
             place[index] = value
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}

@@ -14,12 +14,13 @@ TEMPLATE = Path(__file__).with_name("first.yaml")
 
 def first_config(file: Path) -> str:
     """The text of the config for this file; the experiment is named after the file."""
-    quoted = json.dumps(file.stem, ensure_ascii=False)
     plain = file.stem.isidentifier() and file.stem.lower() not in (
         "null", "true", "false", "yes", "no", "on", "off", "y", "n",
     )  # fmt: skip
-    template = TEMPLATE.read_text(encoding="utf-8")
-    return template.format(name=file.stem if plain else quoted, file=shlex.quote(str(file)))
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        name=file.stem if plain else json.dumps(file.stem, ensure_ascii=False),
+        file=shlex.quote(str(file)),
+    )
 
 
 def write_first(file: Path) -> None:

@@ -15,20 +15,20 @@ __all__ = ["listed"]
 
 def listed() -> dict[str, list[dict[str, Any]]]:
     """The parts of each kind: name, one line about it, origin, and facts specific to the kind."""
-    laws = [{"name": str(law), "about": about_law(law), "origin": plugins.OURS} for law in Law]
-    shapes = [
-        {
-            "name": get_args(shape.model_fields["kind"].annotation)[0],
-            "about": first_line(shape),
-            "origin": plugins.OURS,
-            "settings": [key for key in shape.model_fields if key != "kind"],
-        }
-        for shape in (*get_args(FixedShape), BudgetShape)
-    ]
     return {
         "rules": [_rule(part) for part in plugins.parts("rule").values()],
-        "laws": laws,
-        "shapes": shapes,
+        "laws": [
+            {"name": str(law), "about": about_law(law), "origin": plugins.OURS} for law in Law
+        ],
+        "shapes": [
+            {
+                "name": get_args(shape.model_fields["kind"].annotation)[0],
+                "about": first_line(shape),
+                "origin": plugins.OURS,
+                "settings": [key for key in shape.model_fields if key != "kind"],
+            }
+            for shape in (*get_args(FixedShape), BudgetShape)
+        ],
         "growths": [_with_settings(part, "kind") for part in plugins.parts("growth").values()],
         "sources": [
             _with_settings(part, "source")

@@ -5,14 +5,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from treespec.experiments.config.base import LONGEST_FILE_NAME
 from treespec.experiments.config.schema import Config
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
 
-__all__ = ["inputs_of", "place_of", "require_apart"]
-
-LONGEST_NAME = 200
-"""Bytes of a folder's name: file systems allow 255, and files written next to it have longer names."""
+__all__ = ["inputs_of", "place_of", "require_apart", "texts_in"]
 
 INPUTS = (
     *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
@@ -39,10 +37,10 @@ def place_of(output: object, name: str, base: str) -> Path:
                 f"name = {name!r} cannot be the name of a folder in {base}/: remove its slashes and dots, "
                 "or name a folder with --out"
             )
-        if len(os.fsencode(name)) > LONGEST_NAME:
+        if len(os.fsencode(name)) > LONGEST_FILE_NAME:
             raise ConfigError(
                 f"name = {name[:40]!r}...: {len(os.fsencode(name))} bytes, but a folder's name may have at "
-                f"most {LONGEST_NAME}; shorten it, or name a folder with --out"
+                f"most {LONGEST_FILE_NAME}; shorten it, or name a folder with --out"
             )
         path, what = Path(base) / name, f"name = {name!r}"
     else:
@@ -61,7 +59,21 @@ def place_of(output: object, name: str, base: str) -> Path:
 
 def inputs_of(config: Config) -> Iterator[tuple[str, Path]]:
     """The existing files and folders that a config reads, each with the key that names it."""
-    yield from _named(config.model_dump(mode="json"), "")
+    for path, key, text in texts_in(config.model_dump(mode="json")):
+        if key in INPUTS and text != MEASURED and _exists(text):
+            yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list
+
+
+def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every text in plain data: the path to it, the key that holds it or its list, and the text."""
+    if isinstance(data, dict):
+        for name, value in data.items():
+            yield from texts_in(value, f"{path}.{name}" if path else name, name)
+    elif isinstance(data, list):
+        for i, value in enumerate(data):
+            yield from texts_in(value, f"{path}[{i}]", key)
+    elif isinstance(data, str):
+        yield path, key, data
 
 
 def require_apart(folder: Path, inputs: Iterable[tuple[str, Path]]) -> None:
@@ -91,20 +103,6 @@ def _same(path: Path, folder: Path) -> bool:
         return os.path.samefile(path, folder)
     except OSError:
         return False
-
-
-def _named(data: Any, where: str) -> Iterator[tuple[str, Path]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            inner = f"{where}.{key}" if where else key
-            if key in INPUTS and value != MEASURED:
-                names = value if isinstance(value, list) else [value]
-                existing = (name for name in names if isinstance(name, str) and _exists(name))
-                yield from ((inner, Path(name)) for name in existing)
-            yield from _named(value, inner)
-    elif isinstance(data, list):
-        for i, value in enumerate(data):
-            yield from _named(value, f"{where}[{i}]")
 
 
 def _exists(text: str) -> bool:

@@ -85,8 +85,10 @@ def copies(manifest: Path) -> list[PluginFile]:
 
 def told() -> dict[str, list[dict[str, Any]]]:
     """What a manifest records about the loaded plug-ins: files, and installed packages."""
-    files = [{"file": file.path.name, "sha256": file.sha256} for file in in_use()]
-    return {"plugins": files, "installed_plugins": [asdict(plugin) for plugin in installed()]}
+    return {
+        "plugins": [{"file": file.path.name, "sha256": file.sha256} for file in in_use()],
+        "installed_plugins": [asdict(plugin) for plugin in installed()],
+    }
 
 
 def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:

@@ -102,9 +102,9 @@ def reference_page() -> str:
     schema = config_schema()
     parts: dict[str, dict[str, Any]] = schema["$defs"]
     sections = [HEAD, _section("##", "The whole config", schema)]
-    for name, title in _TITLES.items():
-        if name in parts:
-            sections.append(_section("##", title, parts[name]))
+    sections += [
+        _section("##", title, parts[name]) for name, title in _TITLES.items() if name in parts
+    ]
     spellings = ", ".join(f"`{example}`" for example, _ in SPELLINGS.values())
     grouped = tuple(ending for *_, endings in _GROUPS for ending in endings)
     for name, part in parts.items():

@@ -3,35 +3,34 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from treespec.errors import TreespecError, Unreadable
 from treespec.experiments.errors import ConfigError
 from treespec.reading import read_text
-
-if TYPE_CHECKING:
-    from treespec.search import AcceptanceEstimate, Calibration
+from treespec.search import (
+    AcceptanceEstimate,
+    Calibration,
+    InvalidTrace,
+    SmallSample,
+    Trace,
+    calibration_data,
+    estimate_acceptance,
+    fit_calibration,
+)
+from treespec.search.rates.replay import require_given_trees
 
 __all__ = ["read_acceptance", "read_calibration"]
 
 _T = TypeVar("_T")
 
 
-def read_acceptance(path: Path) -> "AcceptanceEstimate":
+def read_acceptance(path: Path) -> AcceptanceEstimate:
     """Acceptance rates by depth from a file: an estimate as JSON, or a trace.
 
     Raises:
         ConfigError, InvalidTrace: if it is neither, or of a source that does not draft given trees.
     """
-    from treespec.search import (
-        AcceptanceEstimate,
-        InvalidTrace,
-        SmallSample,
-        Trace,
-        estimate_acceptance,
-    )
-    from treespec.search.rates.replay import require_given_trees
-
     if path.suffix == ".npz":
         trace = Trace.load(path)
         try:
@@ -44,14 +43,12 @@ def read_acceptance(path: Path) -> "AcceptanceEstimate":
     return _named(path, AcceptanceEstimate.from_json)
 
 
-def read_calibration(path: Path) -> "Calibration":
+def read_calibration(path: Path) -> Calibration:
     """A calibration map from a file, or the one fitted to a trace.
 
     Raises:
         ConfigError, InvalidTrace: if the file holds neither.
     """
-    from treespec.search import Calibration, Trace, calibration_data, fit_calibration
-
     if path.suffix == ".npz":
         data = calibration_data(Trace.load(path))
         return fit_calibration(data.predicted, data.exact)

@@ -1,6 +1,7 @@
 """Draft sources without a model: their settings in configs, and how each is built."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -306,8 +307,7 @@ def budget_of(wanted: Wanted) -> Budget:
 
 
 def _limits(wanted: Wanted) -> dict[str, int]:
-    budget = budget_of(wanted)
-    return {"depth": budget.depth, "size": budget.size, "branching": budget.branching}
+    return asdict(budget_of(wanted))
 
 
 def _tokenizer(wanted: Wanted) -> Any:

@@ -74,9 +74,8 @@ def spelled(text: str) -> dict[str, Any]:
         raise ValueError(f"it takes {count}, not {len(values)}")
     kind = _KINDS.get(word, word)
     implied = {"rates": "measured"} if kind == "optimal" else {}
-    if not names:
-        return {"kind": kind, "branching": values}
-    return {"kind": kind, **implied, **dict(zip(names, values, strict=True))}
+    given = dict(zip(names, values, strict=True)) if names else {"branching": values}
+    return {"kind": kind, **implied, **given}
 
 
 def _numbers(text: str) -> list[int]:
@@ -103,7 +102,6 @@ def examples_near(shape: Any) -> str:
     word = brief(kind, 60) if not isinstance(kind, str) else kind.strip()[:60]
     kinds = [_KINDS.get(word, word)]
     if kinds[0] not in EXAMPLES:
-        near = difflib.get_close_matches(word, EXAMPLES, n=3, cutoff=0.5)
-        kinds = near or list(_USUAL)
+        kinds = difflib.get_close_matches(word, EXAMPLES, n=3, cutoff=0.5) or list(_USUAL)
     short = {_KINDS.get(name, name): example for name, (example, _) in SPELLINGS.items()}
     return " or ".join(text for kind in kinds for text in (EXAMPLES[kind], short.get(kind)) if text)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, TreespecError, in_words
@@ -37,12 +37,11 @@ from treespec.experiments.config.shapes import (
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Settings
 from treespec.protocols import Growth
-from treespec.search import DDTree, optimal_tree
+from treespec.search import DDTree, LatencyModel, Ranking, Trace, best_tree, optimal_tree
+from treespec.search.choice.ranking import CHOSEN
 from treespec.search.growth import POLICIES
+from treespec.search.rates.replay import require_given_trees
 from treespec.tree import TreeShape
-
-if TYPE_CHECKING:
-    from treespec.search import LatencyModel, Ranking
 
 __all__ = [
     "LABELS",
@@ -106,13 +105,13 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
         ConfigError: if it asks for a measurement that does not apply to it.
     """
     shape, name = method.shape, method.name or label_of(method)
-    calibrated = getattr(shape, "calibration", None) == MEASURED
     replacement: Any
     if isinstance(shape, OptimalShape | BestShape):
         replacement = ExpansionShape(kind="expansion", branching=(2,))
     elif isinstance(shape, CostAwareGrowth):
-        limits = shape.model_dump(include={"size", "branching", "depth"})
-        replacement = SpecExecGrowth(kind="specexec", **limits)
+        replacement = SpecExecGrowth(
+            kind="specexec", size=shape.size, branching=shape.branching, depth=shape.depth
+        )
     elif isinstance(shape, DySpecGrowth):
         raise ConfigError(
             f"{path}.shape.calibration: {MEASURED!r} calibrates children that are chosen, but DySpec draws "
@@ -122,20 +121,19 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
     else:
         waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
         replacement = shape.model_copy(update=dict.fromkeys(waiting))
-    if calibrated:  # the config may hold the same growth without a calibration too
+    if (
+        getattr(shape, "calibration", None) == MEASURED
+    ):  # the config may hold the same growth without a calibration too
         name += ", calibrated"
     return method.model_copy(update={"shape": replacement, "name": name})
 
 
-def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
+def search_best(config: BestShape, latency: LatencyModel) -> Ranking:
     """Run `search.best_tree` within the limits of a config, on the trace or the rates it names.
 
     Raises:
         SearchError: if there is no best tree, for example because the source does not draft given trees.
     """
-    from treespec.search import Trace, best_tree
-    from treespec.search.rates.replay import require_given_trees
-
     path = Path(config.acceptance)
     acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
     if isinstance(acceptance, Trace):
@@ -158,9 +156,6 @@ def _optimal(config: OptimalShape) -> TreeShape:
 
 
 def _best(config: BestShape) -> TreeShape:
-    from treespec.search import LatencyModel
-    from treespec.search.choice.ranking import CHOSEN
-
     ranking = search_best(config, LatencyModel.load(config.latency))
     lines = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
     files = f"{config.acceptance} with the times of {config.latency}"
@@ -169,8 +164,6 @@ def _best(config: BestShape) -> TreeShape:
 
 
 def _growth(config: Any) -> Growth:
-    from treespec.search import LatencyModel
-
     arguments = {key: value for key, value in config if key != "kind"}
     if arguments.get("calibration") is not None:
         arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
@@ -184,13 +177,13 @@ def _growth(config: Any) -> Growth:
     except Exception as error:
         if isinstance(error, TreespecError) or not part.plugged:
             raise
-        problem = in_words(error, "its constructor")
-        raise InvalidPlugin(f"growth {part.name!r} of {part.origin}: {problem}") from error
+        raise InvalidPlugin(
+            f"growth {part.name!r} of {part.origin}: {in_words(error, 'its constructor')}"
+        ) from error
 
 
 def _label_of_plugged(shape: Any) -> str:
-    values = [f"{key}={value}" for key, value in shape if key != "kind"]
-    return " ".join([shape.kind, *values])
+    return " ".join([shape.kind, *(f"{key}={value}" for key, value in shape if key != "kind")])
 
 
 GROWTHS: dict[str, Any] = {

@@ -95,8 +95,8 @@ def energy() -> list[Fact]:
     """The energy meters that a run would read: of the processor, and of the GPUs."""
     import torch
 
+    from treespec.errors import Unavailable
     from treespec.experiments.run.meters.energy import Rapl, find_gpu_energy
-    from treespec.experiments.run.meters.meter import Unavailable
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     facts = []

@@ -137,11 +137,10 @@ def check_lossless(
     sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
     sampled_prompts = encoded[:prompts]
     per_prompt = -(-samples // len(sampled_prompts))
-    kept = None
-    if out is not None:
-        kept = KeptSamples(
-            out, _about(config, experiment.methods, pair, (samples, tokens, prompts))
-        )
+    sizes = (samples, tokens, prompts)
+    kept = (
+        None if out is None else KeptSamples(out, _about(config, experiment.methods, pair, sizes))
+    )
     resumed = 0 if kept is None else len(kept)
     batches = len(sampled_prompts) * len(sampled) * (len(methods) + (not exact)) - resumed
     signs = batches * -(-per_prompt // SAMPLES_PER_SIGN)
@@ -257,13 +256,15 @@ def _greedy(
                 divergence = split(pair, (prompt.id, prompt.ids), text, reference)
                 if divergence is not None:
                     splits.append(divergence)
-    checks = []
-    for method in methods:
-        rule, (from_generate, from_plain) = method.choices[name].rule, divergences[method.name]
-        checks.append(
-            GreedyCheck(
-                name, method.name, str(rule), rule.lossless, len(prompts),
-                tuple(from_generate), tuple(from_plain),
-            )
-        )  # fmt: skip
-    return checks
+    return [
+        GreedyCheck(
+            sampling=name,
+            method=method.name,
+            rule=str(method.choices[name].rule),
+            lossless=method.choices[name].rule.lossless,
+            compared=len(prompts),
+            generate=tuple(divergences[method.name][0]),
+            plain=tuple(divergences[method.name][1]),
+        )
+        for method in methods
+    ]

@@ -99,9 +99,11 @@ def split(
     best, second = logits.double().topk(2).values.tolist()
     # The distance between neighbouring floating-point numbers at this magnitude.
     unit = torch.finfo(logits.dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
-    margin = None
-    if token is not None and reference_token is not None:
-        margin = float(logits[reference_token].double() - logits[token].double())
+    margin = (
+        None
+        if token is None or reference_token is None
+        else float(logits[reference_token].double() - logits[token].double())
+    )
     limit = near_tie_limit(str(logits.dtype).removeprefix("torch."))
     return Split(
         prompt=prompt_id,

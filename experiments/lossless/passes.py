@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.experiments.run.baselines import first_difference
 from treespec.protocols import TreeModel
 
 __all__ = ["PassMemory", "RememberingModel"]
@@ -142,9 +143,8 @@ class RememberingModel:
         """
         if self._done is None or self._done[0] != self._prompt:
             return None
-        done, shared = self._done[1], 0
-        while shared < min(len(done), len(self._calls)) and done[shared] == self._calls[shared]:
-            shared += 1
+        done = self._done[1]
+        shared = first_difference(done, self._calls)
         extra = done[shared:]
         if not extra:
             return shared

@@ -265,8 +265,11 @@ COLUMNS = (
 
 def _shown(table: dict[tuple[str, str, str], Proof]) -> Table:
     order = list(RULES)
-    rows = sorted(table.items(), key=lambda row: (row[0][0], order.index(row[0][1]), row[0][2]))
-    return Table("by exact enumeration", COLUMNS, rows)
+    return Table(
+        "by exact enumeration",
+        COLUMNS,
+        sorted(table.items(), key=lambda row: (row[0][0], order.index(row[0][1]), row[0][2])),
+    )
 
 
 def _record(

@@ -33,7 +33,6 @@ Decode = Callable[[list[int]], str]
 
 def print_check(check: Check, console: Console) -> None:
     """Print the tables, the divergences and the verdict."""
-    text_of = check.text_of
     width = min(WIDTH, console.width)
 
     def tell(text: str, style: str | None = None) -> None:
@@ -45,7 +44,7 @@ def print_check(check: Check, console: Console) -> None:
         print_table(Table(sampling, GREEDY_COLUMNS, rows, title=title, tone=_tone), console, width)
         splits = [(row, s) for row in rows for s in row.splits]
         for row, split in splits[:MOST_SPLITS]:
-            tell(f"{row.method}: {_split_text(split, text_of)}")
+            tell(f"{row.method}: {_split_text(split, check.text_of)}")
         if len(splits) > MOST_SPLITS:
             tell(f"... and {len(splits) - MOST_SPLITS} more")
         tell(_near_tie_note(check, [split for _, split in splits]), "dim")
@@ -54,7 +53,7 @@ def print_check(check: Check, console: Console) -> None:
         print_table(_law_table(check, sampling, laws), console, width)
         for row in laws:
             if not row.comparison.passed and row.comparison.largest is not None:
-                tell(f"{row.method}: largest deviation: {_cell_text(row, text_of)}")
+                tell(f"{row.method}: largest deviation: {_cell_text(row, check.text_of)}")
     console.print()
     for note in _notes(check):
         tell(note, "dim")
@@ -77,12 +76,10 @@ def check_data(check: Check) -> dict[str, Any]:
     """Everything that is printed, with config, seed, code, versions and hardware, as plain data."""
 
     def row(entry: LawCheck | GreedyCheck) -> dict[str, Any]:
-        more: dict[str, Any] = {"failed": entry.failed}
+        data = asdict(entry) | {"failed": entry.failed}
         if isinstance(entry, LawCheck):
-            more |= {"p_value": entry.comparison.p_value, "passed": entry.comparison.passed}
-        else:
-            more |= {"near_ties": sum(split.near_tie for split in entry.splits)}
-        return asdict(entry) | more
+            return data | {"p_value": entry.comparison.p_value, "passed": entry.comparison.passed}
+        return data | {"near_ties": sum(split.near_tie for split in entry.splits)}
 
     return {
         "checked": now(),
@@ -218,11 +215,10 @@ def _truncated(sampling: SamplingConfig) -> bool:
 
 
 def _near_tie_note(check: Check, splits: list[Split]) -> str:
-    ties = sum(s.near_tie for s in splits)
-    share = f"{ties} of {len(splits)} divergences are near-ties. " if splits else ""
+    ties = f"{sum(split.near_tie for split in splits)} of {len(splits)} divergences are near-ties. "
     return (
-        f"{share}Near-tie: an ordinary pass of the target prefers the reference's token by at most "
-        f"{near_tie_limit(check.dtype):g} logits, which rounding in {check.dtype} explains."
+        f"{ties if splits else ''}Near-tie: an ordinary pass of the target prefers the reference's token "
+        f"by at most {near_tie_limit(check.dtype):g} logits, which rounding in {check.dtype} explains."
     )
 
 

@@ -15,15 +15,20 @@ __all__ = ["changes_of_machine", "differences", "drafted", "require_same_methods
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
     """List where two configs differ, as `path: before -> after`, ignoring keys that say where rows go."""
     if isinstance(before, dict) and isinstance(after, dict):
-        keys = [key for key in dict.fromkeys([*before, *after]) if path or key not in NO_PART]
-        parts = [(before.get(k), after.get(k), f"{path}.{k}" if path else k) for k in keys]
+        parts = [
+            (before.get(key), after.get(key), f"{path}.{key}" if path else key)
+            for key in dict.fromkeys([*before, *after])
+            if path or key not in NO_PART
+        ]
     elif not isinstance(before, list) or not isinstance(after, list):
         return [] if before == after else [f"{path}: {json.dumps(before)} -> {json.dumps(after)}"]
     elif len(before) != len(after):
         return [f"{path}: {len(before)} entries -> {len(after)} entries"]
     else:
-        pairs = enumerate(zip(before, after, strict=True))
-        parts = [(a, b, f"{path}[{i}]") for i, (a, b) in pairs]
+        parts = [
+            (old, new, f"{path}[{i}]")
+            for i, (old, new) in enumerate(zip(before, after, strict=True))
+        ]
     return [line for part in parts for line in differences(*part)]
 
 

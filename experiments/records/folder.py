@@ -218,8 +218,9 @@ class RunFolder(HeldFolder):
             with self._writing():
                 self.files.claim(*_FILES)
                 for name, table in rows.items():
-                    kept = [row for row in table if row.unit in finished]
-                    write_lines(self._log(name), kept, self.keep)
+                    write_lines(
+                        self._log(name), [row for row in table if row.unit in finished], self.keep
+                    )
         return finished
 
     def failures(self) -> list[PromptRow]:

@@ -66,24 +66,26 @@ def by_name(form: Form) -> Kind:
 
 def or_null(form: Form) -> Kind:
     """Data of this form, or null."""
-    if isinstance(form, Mapping):
-        return Kind(
-            "an object or null", lambda value: value is None or isinstance(value, dict), form, True
-        )
-    words = f"{form.words} or null"
-    return Kind(words, lambda value: value is None or form.holds(value), form.inner, form.whole)
+    kind = Kind(DATA.words, DATA.holds, form, True) if isinstance(form, Mapping) else form
+    return Kind(
+        f"{kind.words} or null",
+        lambda value: value is None or kind.holds(value),
+        kind.inner,
+        kind.whole,
+    )
 
 
-def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
+def parsed(path: Path, error: type[TreespecError], way_out: str = "", form: Form = ANY) -> Any:
     """Read a JSON file.
 
     Args:
         path: the file.
         error: the class of the error to raise.
         way_out: what the user can do, for the message; empty if the caller adds it or handles the error.
+        form: what the file must hold; by default anything.
 
     Raises:
-        TreespecError: `error`, if the file cannot be read or is not JSON.
+        TreespecError: `error`, if the file cannot be read, is not JSON, or does not have this form.
     """
     advice = f"; {way_out}" if way_out else ""
     try:
@@ -91,9 +93,12 @@ def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
     except Unreadable as problem:
         raise error(f"{problem}{advice}") from problem
     try:
-        return parse_json(content, constants=True)
+        data = parse_json(content, constants=True)
     except Unreadable as problem:
         raise error(f"{path} is damaged: not JSON: {problem}{advice}") from problem
+    if misfit := fits(data, form):
+        raise error(f"{path} is damaged: {misfit}{advice}")
+    return data
 
 
 def fits(data: Any, form: Form, path: str = "") -> str | None:

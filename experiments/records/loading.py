@@ -100,8 +100,8 @@ class RunRecords:
 
     def group_of(self, name: str) -> int:
         """Index of the group that this method or twin took turns in; 0 if unknown."""
-        groups = self.manifest.get("groups") or ()
-        return next((number for number, names in enumerate(groups) if name in names), 0)
+        groups = enumerate(self.manifest.get("groups") or ())
+        return next((number for number, names in groups if name in names), 0)
 
     @cached_property
     def prompts(self) -> "pl.DataFrame":
@@ -128,10 +128,8 @@ class RunRecords:
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        finished = manifest.get("finished") is not None
-        prompts = _rows(folder, finished, "prompts", PromptRow)
-        steps = _rows(folder, finished, "steps", StepRow)
-        require_rows(folder, manifest, {"prompts": (prompts, PromptRow), "steps": (steps, StepRow)})
+        prompts = _rows(folder, manifest, "prompts", PromptRow)
+        steps = _rows(folder, manifest, "steps", StepRow)
         if not len(prompts):
             raise NoFinishedPrompt(
                 f"{folder} has no finished prompt yet, so there is nothing to report; "
@@ -212,9 +210,7 @@ class RunRecords:
         Raises:
             RunFolderError: if the file is damaged.
         """
-        trees = _rows(self.folder, self.finished, "trees", TreeRow)
-        require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
-        return self._without_twins(trees)
+        return self._without_twins(_rows(self.folder, self.manifest, "trees", TreeRow))
 
     @property
     def target_dtype(self) -> str:
@@ -274,15 +270,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     )
 
 
-def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
-    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
+def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> "pl.DataFrame":
+    """Read and check the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
-    if finished and parquet.is_file():
+    if manifest.get("finished") is not None and parquet.is_file():
         try:
-            return read_table(parquet, kind)
+            rows = read_table(parquet, kind)
         except DamagedTable as error:
-            advice = ""
-            if log.is_file():
-                advice = f"; remove it to read the same rows from {log.name} instead"
-            raise RunFolderError(f"{error}{advice}") from None
-    return to_frame(read_lines(log, kind), kind)
+            instead = f"; remove it to read the same rows from {log.name} instead"
+            raise RunFolderError(f"{error}{instead if log.is_file() else ''}") from None
+    else:
+        rows = to_frame(read_lines(log, kind), kind)
+    require_rows(folder, manifest, name, rows, kind)
+    return rows

@@ -7,10 +7,9 @@ counters that the kernel keeps anyway; reading them takes a few milliseconds and
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import psutil
+import psutil
 
 __all__ = [
     "BUSY_PERCENT",
@@ -60,8 +59,6 @@ class Counters(NamedTuple):
 
 def busy_percent() -> float:
     """Use of all cores by other processes, in percent, over `WATCH_S` seconds."""
-    import psutil
-
     process = psutil.Process()
     process.cpu_percent()
     total = psutil.cpu_percent(interval=WATCH_S)
@@ -73,8 +70,6 @@ def read_counters() -> Counters | None:
 
     All processes under the same torchrun count as ours, because they decode the same run.
     """
-    import psutil
-
     if not psutil.LINUX:
         return None
     try:
@@ -150,10 +145,8 @@ def busy_sentence(
     return f"Caution: other processes used {percent:.0f} % of the CPU during {during}: {means}"
 
 
-def _used(process: "psutil.Process") -> float:
+def _used(process: psutil.Process) -> float:
     """CPU seconds of a process and of its children that have ended; 0 if the process has just ended."""
-    import psutil
-
     try:
         times = process.cpu_times()
     except psutil.Error:

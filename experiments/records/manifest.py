@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.rows import SCHEMA_VERSION
@@ -126,8 +127,14 @@ def now() -> str:
 def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of `sessions`: time, code, versions, hardware, idle power, and the load, not yet known."""
     about = environment()
-    recorded = {key: about[key] for key in ("git_hash", "versions", "hardware")}
-    return {"started": now(), **recorded, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
+    return {
+        "started": now(),
+        "git_hash": about["git_hash"],
+        "versions": about["versions"],
+        "hardware": about["hardware"],
+        "idle_w": meters.get("idle_w", {}),
+        "busy_percent": None,
+    }
 
 
 def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
@@ -155,8 +162,11 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     growth = config.shape.model_dump(mode="json") if config and shape is None else {}
     files = {key: sha256_of(growth[key]) for key in GROWTH_FILES if growth.get(key) is not None}
     if config:
-        draft = config.draft.model_dump(mode="json")
-        files |= {key: sha256_of(path) for key, path in _named_files(draft, "draft")}
+        files |= {
+            path: sha256_of(file)
+            for path, key, file in texts_in(config.draft.model_dump(mode="json"), "draft")
+            if key in _DRAFT_FILES
+        }
     return {
         "name": method.name,
         "kind": method.kind,
@@ -172,18 +182,6 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
         "settings": getattr(method.config, "settings", None) or None,
         "lossless": method.lossless,
     }
-
-
-def _named_files(draft: Any, path: str, named: bool = False) -> Iterator[tuple[str, str]]:
-    """The config key and the path of each file that a draft source, or a source within it, reads."""
-    if isinstance(draft, dict):
-        for key, value in draft.items():
-            yield from _named_files(value, f"{path}.{key}", key in _DRAFT_FILES)
-    elif isinstance(draft, list):
-        for i, value in enumerate(draft):
-            yield from _named_files(value, f"{path}[{i}]", named)
-    elif named and isinstance(draft, str):
-        yield path, draft
 
 
 def sha256_of(path: str) -> str | None:
@@ -221,9 +219,12 @@ def git_hash(root: Path = _ROOT) -> str | None:
         return None
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=20
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
         ).stdout
 
     try:

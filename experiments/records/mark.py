@@ -168,5 +168,5 @@ def new_id() -> str:
 
 def _inside(name: str) -> bool:
     """Whether a name lies within the folder, and is not the mark itself."""
-    parts = name.removesuffix("/").split("/")
-    return name != MARK and "\0" not in name and not {"", ".", ".."} & set(parts)
+    outside = {"", ".", ".."}.intersection(name.removesuffix("/").split("/"))
+    return name != MARK and "\0" not in name and not outside

@@ -8,7 +8,7 @@ from typing import Any
 
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, TEXT, by_name, fits, parsed
+from treespec.experiments.records.forms import COUNT, TEXT, by_name, parsed
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -31,6 +31,9 @@ __all__ = [
 
 STAMP = "config.json"
 """File that records which config and which prefix the other files of the folder belong to."""
+
+WAY_OUT = "start over with --fresh"
+"""What the user can do about a file that is missing or damaged."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""
@@ -128,12 +131,11 @@ def load_measured(config: Config, folder: Path) -> Measured:
             if path.exists():
                 traces[setting.name, str(law)] = Trace.load(path)
             elif law is default:
-                raise RunFolderError(f"{path} is missing: start over with --fresh")
+                raise RunFolderError(f"{path} is missing: {WAY_OUT}")
     for path in (stamp, times):
         if not path.exists():
-            raise RunFolderError(f"{path} is missing: start over with --fresh")
-    latency = LatencyModel.load(times)
-    return Measured(config.search, traces, latency, stamped(stamp)["prefix"])
+            raise RunFolderError(f"{path} is missing: {WAY_OUT}")
+    return Measured(config.search, traces, LatencyModel.load(times), stamped(stamp)["prefix"])
 
 
 def advice_kept(folder: Path, place: int) -> dict[str, str]:
@@ -146,12 +148,10 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    path, way_out = folder / f"best-{place}.json", "start over with --fresh"
+    path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
-    data = parsed(path, RunFolderError, way_out)
-    if problem := fits(data, by_name({"verdict": TEXT})):
-        raise RunFolderError(f"{path} is damaged: {problem}; {way_out}")
+    data = parsed(path, RunFolderError, WAY_OUT, by_name({"verdict": TEXT}))
     return {method: advice["verdict"] for method, advice in data.items()}
 
 
@@ -161,11 +161,7 @@ def stamped(stamp: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    way_out = "start over with --fresh"
-    data = parsed(stamp, RunFolderError, way_out)
-    if problem := fits(data, {"config_hash": TEXT, "prefix": COUNT}):
-        raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")
-    return data
+    return parsed(stamp, RunFolderError, WAY_OUT, {"config_hash": TEXT, "prefix": COUNT})
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:

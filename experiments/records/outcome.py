@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from treespec.step import Verdict
-    from treespec.tree import TreeShape
+from treespec.step import Verdict
+from treespec.tree import TreeShape
 
 __all__ = ["STAGES", "Outcome", "StepOutcome"]
 
@@ -31,9 +30,9 @@ class StepOutcome:
             drafts a given shape or growth.
     """
 
-    shape: "TreeShape"
+    shape: TreeShape
     tokens: tuple[int, ...]
-    verdict: "Verdict"
+    verdict: Verdict
     kept: int
     seconds: dict[str, float]
     at: float

@@ -150,8 +150,12 @@ class OwnFiles:
         self._require_own_manifest()
         folders = [f"{folder}/" for folder in self.kind.folders]
         self.require_free([*self.mark.names, *folders])
-        present = [folder for folder in ("", *folders) if (self.path / folder).is_dir()]
-        names = [folder + name for folder in present for name in os.listdir(self.path / folder)]
+        names = (
+            folder + name
+            for folder in ("", *folders)
+            if (self.path / folder).is_dir()
+            for name in os.listdir(self.path / folder)
+        )
         self.require_free(name for name in names if self.kind.places.fullmatch(name))
 
     def _require_own_manifest(self) -> None:
@@ -237,8 +241,7 @@ class OwnFiles:
         self._list(dict.fromkeys(n for n in _with_folders(names) if n not in self.mark.names))
 
     def _list(self, names: Mapping[str, str | None]) -> None:
-        listed = self.mark.names
-        self.mark.say_made({name: own_id for name, own_id in names.items() if name not in listed})
+        self.mark.say_made({n: own_id for n, own_id in names.items() if n not in self.mark.names})
         self._began.update(names)
 
     def write(self, name: str, content: str | bytes) -> Path:

@@ -258,5 +258,6 @@ def schema_of(kind: type[Row]) -> "polars.Schema":
         members = [member for member in get_args(annotation) if member is not type(None)]
         return types[annotation if annotation in types else members[0]]
 
-    columns = {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
-    return polars.Schema(columns)
+    return polars.Schema(
+        {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
+    )

@@ -81,53 +81,52 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
 
 
 def require_rows(
-    folder: Path,
-    manifest: Mapping[str, Any],
-    tables: "Mapping[str, tuple[polars.DataFrame, type[Row]]]",
+    folder: Path, manifest: Mapping[str, Any], name: str, frame: "polars.DataFrame", kind: type[Row]
 ) -> None:
     """Refuse impossible rows: with unknown methods, missing values, or impossible numbers.
 
     Args:
         folder: the run's folder.
         manifest: of the run.
-        tables: each table and the type of its rows, by the table's name.
+        name: the table's name.
+        frame: the table.
+        kind: the type of its rows.
 
     Raises:
         RunFolderError: if there is one; names the table, the column and the value.
     """
     import polars as pl
 
-    for name, (frame, kind) in tables.items():
-        refuse = partial(_refuse, folder, name, frame)
-        for key, known in (("method", "methods"), ("sampling", "samplings")):
-            names = [entry["name"] for entry in manifest[known]]
-            names += manifest.get("twins", ()) if key == "method" else ()
-            refuse(~pl.col(key).is_in(names), key, f"none of the {known}")
-        for column, annotated in kind.model_fields.items():
-            types = (annotated.annotation, *get_args(annotated.annotation))
-            value, least = pl.col(column), _LEAST.get(column, 0)
-            if type(None) not in types:
-                refuse(value.is_null(), column, "missing")
-            if float in types:
-                odd = ~value.is_finite() | (value.abs() > _LARGEST)
-                refuse(odd, column, "not a number that can be measured")
-            if list[int] in types:
-                refuse(value.list.min() < least, column, f"below {least}")
-            elif (int in types or float in types) and column not in _SIGNED:
-                refuse(value < least, column, f"below {least}")
-        columns = ["prompt", "sampling", "method", "repeat", "step"]
-        duplicated = pl.struct([c for c in columns if c in frame.columns]).is_duplicated()
-        refuse(duplicated, "method", "twice for a prompt")
-        # Steps of methods that took turns are compared with their neighbours in time.
-        if name == "steps" and manifest.get("together", 1) > 1:
-            for column in ("at_s", "step_s"):
-                refuse(pl.col(column).is_null(), column, "missing")
-        if name == "prompts":
-            succeeded = pl.col("error").is_null()
-            for column in ("decode_s", "total_s"):
-                refuse(succeeded & pl.col(column).is_null(), column, "missing")
-            for column in ("new_tokens", "steps", "decode_s", "total_s"):
-                refuse(succeeded & (pl.col(column) <= 0), column, "not above 0")
+    refuse = partial(_refuse, folder, name, frame)
+    for key, known in (("method", "methods"), ("sampling", "samplings")):
+        names = [entry["name"] for entry in manifest[known]]
+        names += manifest.get("twins", ()) if key == "method" else ()
+        refuse(~pl.col(key).is_in(names), key, f"none of the {known}")
+    for column, annotated in kind.model_fields.items():
+        types = (annotated.annotation, *get_args(annotated.annotation))
+        value, least = pl.col(column), _LEAST.get(column, 0)
+        if type(None) not in types:
+            refuse(value.is_null(), column, "missing")
+        if float in types:
+            odd = ~value.is_finite() | (value.abs() > _LARGEST)
+            refuse(odd, column, "not a number that can be measured")
+        if list[int] in types:
+            refuse(value.list.min() < least, column, f"below {least}")
+        elif (int in types or float in types) and column not in _SIGNED:
+            refuse(value < least, column, f"below {least}")
+    columns = ["prompt", "sampling", "method", "repeat", "step"]
+    duplicated = pl.struct([c for c in columns if c in frame.columns]).is_duplicated()
+    refuse(duplicated, "method", "twice for a prompt")
+    # Steps of methods that took turns are compared with their neighbours in time.
+    if name == "steps" and manifest.get("together", 1) > 1:
+        for column in ("at_s", "step_s"):
+            refuse(pl.col(column).is_null(), column, "missing")
+    if name == "prompts":
+        succeeded = pl.col("error").is_null()
+        for column in ("decode_s", "total_s"):
+            refuse(succeeded & pl.col(column).is_null(), column, "missing")
+        for column in ("new_tokens", "steps", "decode_s", "total_s"):
+            refuse(succeeded & (pl.col(column) <= 0), column, "not above 0")
 
 
 def _refuse(

@@ -105,7 +105,7 @@ def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
         return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
 
 
-def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int:
+def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> int:
     """Index of the first token that differs; the shorter length if none of the common tokens differs."""
     pairs = enumerate(zip(tokens, reference, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
@@ -160,8 +160,16 @@ def _generate(
             synchronize()
             prefill = time.perf_counter() - start
             calls = stack.enter_context(Calls(target, synchronize))
-            sampled = not sampling.greedy
-            turns = _Turns(prompt, max_new_tokens, stop, give, sampled, calls, draft_calls, prefill)
+            turns = _Turns(
+                prompt,
+                max_new_tokens,
+                stop,
+                give,
+                not sampling.greedy,
+                calls,
+                draft_calls,
+                prefill,
+            )
             cast(Any, target).generate(
                 ids,
                 attention_mask=torch.ones_like(ids),

@@ -45,10 +45,9 @@ def units_of(
     order = product(repeats, prompts)
     if experiment.config.until is not None:
         order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
-    numbered = enumerate(product(order, experiment.samplings))
     return [
         Unit(number, prompt, sampling, repeat)
-        for number, ((repeat, prompt), sampling) in numbered
+        for number, ((repeat, prompt), sampling) in enumerate(product(order, experiment.samplings))
         if (prompt.index, sampling, repeat) not in finished
     ]
 
@@ -76,8 +75,7 @@ def decode_units(
     config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
-    together = sum(map(len, bench.groups))
-    texts = len(units) * together + alone * len(bench.experiment.methods)
+    texts = len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods)
     with reporter.units(
         texts,
         done=wanted - len(units),

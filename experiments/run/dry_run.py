@@ -117,9 +117,8 @@ def _timed(
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid
                     seconds += text * len(grid) * method.config.tune_prompts * (len(grid) > 1)
-    parts = parts_of(session.known.methods, pair.target).values()
-    compiling = sum(model.passes.seconds for model in (*pair.models, *parts))
-    return text_s, seconds, compiling
+    models = (*pair.models, *parts_of(session.known.methods, pair.target).values())
+    return text_s, seconds, sum(model.passes.seconds for model in models)
 
 
 def _time_method(
@@ -195,9 +194,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     if plan.seconds is not None:
         compiling = (
             f" and up to {_duration(plan.compiling_s)} of compiling, the time it took just now"
+            if plan.compiling_s
+            else ""
         )
-        said = compiling if plan.compiling_s else ""
-        say(console, f"about {_duration(plan.seconds)}{said}; {_basis(plan)}")
+        say(console, f"about {_duration(plan.seconds)}{compiling}; {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:

@@ -55,8 +55,7 @@ def groups_of(methods: Sequence[BuiltMethod], together: int) -> list[Group]:
     reference = reference_of(methods)
     if together == 1 or reference is None or len(methods) == 1:
         size = max(1, together)
-        starts = range(0, len(methods), size)
-        return [{m.name: m for m in methods[i : i + size]} for i in starts]
+        return [{m.name: m for m in methods[i : i + size]} for i in range(0, len(methods), size)]
     waiting = [method for method in methods if method is not reference]
     groups: list[Group] = []
     names = {method.name for method in methods}
@@ -76,8 +75,12 @@ def groups_of(methods: Sequence[BuiltMethod], together: int) -> list[Group]:
 
 def twins_of(groups: Sequence[Group]) -> dict[str, str]:
     """The names that twins have in rows, each with the name of the method that it copies."""
-    members = (item for group in groups for item in group.items())
-    return {name: method.name for name, method in members if name != method.name}
+    return {
+        name: method.name
+        for group in groups
+        for name, method in group.items()
+        if name != method.name
+    }
 
 
 def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
@@ -92,13 +95,15 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
         tokens: length of the longest prompt.
     """
     nodes, rows = largest_tree(experiment), rows_of(experiment, tokens)
-    parts = parts_of(experiment.methods, pair.target).values()
-    own_caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
+    own_caches = [
+        _row_bytes(part)
+        for part in parts_of(experiment.methods, pair.target).values()
+        if part.in_cache_of(pair.target) is None
+    ]
     method_bytes = rows * (sum(map(_row_bytes, pair.models)) + max(own_caches, default=0))
     if pair.target.device.type == "cuda":
-        drafts = [model for model in pair.models if model is not pair.target]
-        captured = [model for model in drafts if model.passes.kind == "captured"]
-        method_bytes += sum(_captured_bytes(model, nodes) for model in (pair.target, *captured))
+        captured = [m for m in pair.models if m is pair.target or m.passes.kind == "captured"]
+        method_bytes += sum(_captured_bytes(model, nodes) for model in captured)
     return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, method_bytes)))
 
 

@@ -23,13 +23,13 @@ class HeldOut:
     """
 
     def __init__(self) -> None:
-        prompts = read_prompts(EmbeddedPrompts(kind="embedded"))
-        texts = {prompt.id: _lines(prompt.text) for prompt in prompts}
-        self._line_counts = {name: len(lines) for name, lines in texts.items()}
+        self._line_counts: dict[str, int] = {}
         self._files_with: dict[str, list[str]] = {}
-        for name, lines in texts.items():
+        for prompt in read_prompts(EmbeddedPrompts(kind="embedded")):
+            lines = _lines(prompt.text)
+            self._line_counts[prompt.id] = len(lines)
             for line in lines:
-                self._files_with.setdefault(line, []).append(name)
+                self._files_with.setdefault(line, []).append(prompt.id)
 
     def has_copy(self, name: str, text: str) -> bool:
         """Whether a file is a copy of an embedded prompt's file.
@@ -49,8 +49,8 @@ class HeldOut:
 
 def installed_code() -> list[Path]:
     """The .py files of all installed packages, sorted, without the standard library."""
-    packages = Path(sysconfig.get_paths()["purelib"])
-    return sorted(path for path in packages.rglob("*.py") if path.is_file())
+    modules = Path(sysconfig.get_paths()["purelib"]).rglob("*.py")
+    return sorted(filter(Path.is_file, modules))
 
 
 def _lines(text: str) -> set[str]:

@@ -122,8 +122,7 @@ class Looks:
             try:
                 looks += look_at(load_run(records.path), until, end)
             except NoFinishedPrompt:
-                names = self.session.known.samplings
-                looks += [_entry(name, until, end, None) for name in names]
+                looks += [_entry(name, until, end, None) for name in self.session.known.samplings]
             records.write_manifest(self.manifest)
         return all(look["decided"] for look in looks if look["prompts"] == end)
 

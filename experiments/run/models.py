@@ -93,10 +93,9 @@ def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -
     from treespec.models.load import outline_with_drafts
 
     for name in _own_drafts(methods):
-        if name in outline.others:
-            continue
-        with _naming_draft():
-            outline = outline_with_drafts(outline, [name])
+        if name not in outline.others:
+            with _naming_draft():
+                outline = outline_with_drafts(outline, [name])
     return outline
 
 
@@ -162,8 +161,10 @@ def passes_data(model: "TransformersModel") -> dict[str, Any]:
 def weights_data(model: "TransformersModel") -> dict[str, Any]:
     """Number of parameters of a model, shared ones counted once, and their dtype."""
     parameters = {id(p): p for p in model.model.parameters()}.values()
-    dtype = str(next(iter(parameters)).dtype).removeprefix("torch.")
-    return {"parameters": sum(p.numel() for p in parameters), "dtype": dtype}
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "dtype": str(next(iter(parameters)).dtype).removeprefix("torch."),
+    }
 
 
 def calm_transformers() -> None:

@@ -186,8 +186,9 @@ def decode_one(
     (method,), (sampling,) = experiment.methods, experiment.samplings
     pair = load_own_drafts(config.models, load(config.models), [method])
     assert isinstance(config.prompts, TextPrompts)
-    raw = RawPrompt("prompt", prompt, None, "the prompt")
-    encoded = encode([raw], config.prompts, pair.tokenizer)
+    encoded = encode(
+        [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer
+    )
     with _naming_options():
         require_fits(experiment, pair, encoded)
     choice, steps, accepted = method.choices[sampling], [], 0

@@ -94,6 +94,5 @@ def _origins(drafter: Drafter, method: BuiltMethod, size: int) -> tuple[tuple[st
     if len(origins) == size:
         return origins
     if isinstance(method.tree, Budget) and isinstance(method.config, TreeMethod):
-        name = source_of(method.config.draft).name
-        return ((), *[(name,)] * (size - 1))
+        return ((), *[(source_of(method.config.draft).name,)] * (size - 1))
     return ()

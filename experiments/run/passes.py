@@ -91,10 +91,9 @@ def load_with_passes(
         plain = config.model_copy(update={"passes": None, "draft_passes": None})
         pair = load_own_drafts(plain, load(plain), methods)
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):
-        if asked[role] in (None, model.passes.asked):
-            continue
         try:
-            _choose(role, name, model, asked[role], reporter)
+            if asked[role] not in (None, model.passes.asked):
+                _choose(role, name, model, asked[role], reporter)
         except (Unavailable, UnsupportedModel) as error:
             drafting = "" if name is None else f" (of {name}, which drafts)"
             raise type(error)(f"models.{error}{drafting}") from error
@@ -294,8 +293,9 @@ def _slowdown(model: "TransformersModel") -> float:
     from treespec.models.runner import TreeRunner
 
     eager = model.fresh(runner=TreeRunner)
-    ratios = [_pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)]
-    return statistics.median(ratios)
+    return statistics.median(
+        _pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)
+    )
 
 
 def _pass_seconds(model: "TransformersModel") -> float:

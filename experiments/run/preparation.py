@@ -121,8 +121,12 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         manifest["methods"] = [method_data(method) for method in experiment.methods]
         groups = groups_of(experiment.methods, together)
     records.write_manifest(manifest)
-    tuned = tuned_choices(manifest["tuning"]["assisted"])
-    bench = replace(bench, experiment=experiment, groups=groups, tuned=tuned)
+    bench = replace(
+        bench,
+        experiment=experiment,
+        groups=groups,
+        tuned=tuned_choices(manifest["tuning"]["assisted"]),
+    )
     return Prepared(bench, units_of(experiment, prompts, session.finished), manifest)
 
 
@@ -151,8 +155,12 @@ def load_inputs(
     texts = len(session.ready.measured) * config.repeats
     choose_by_length(pair, config.models, experiment, texts, session.reporter, session.manifest)
     if session.manifest is not None:
-        parts = parts_of(experiment.methods, pair.target)
-        require_same_passes(session.records.path, pair, session.manifest, parts)
+        require_same_passes(
+            session.records.path,
+            pair,
+            session.manifest,
+            parts_of(experiment.methods, pair.target),
+        )
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
@@ -232,10 +240,14 @@ def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any])
         note("the code differs from the code that the run was started with")
     for change in changes_of_machine(manifest, latest):
         note(f"versions or hardware differ from those that the run was started with: {change}")
-    changed: dict[str, Any] = {"finished": None, "meters": meters}
-    if session.again:  # units that are decoded again may change what the looks saw
-        changed["looks"] = []
-    return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
+    return {
+        **manifest,
+        "finished": None,
+        "meters": meters,
+        # Units that are decoded again may change what the looks saw.
+        **({"looks": []} if session.again else {}),
+        "sessions": [*manifest["sessions"], latest],
+    }
 
 
 def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[str, Any]:
@@ -257,8 +269,8 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
         for prompt in prompts:
             for sampling in bench.experiment.samplings:
                 _warm_up_methods(bench, prompt, sampling, say)
-    seconds = time.perf_counter() - begin
-    return {"prompts": len(prompts), "seconds": round(seconds, 3), "busy_percent": busy}
+    seconds = round(time.perf_counter() - begin, 3)
+    return {"prompts": len(prompts), "seconds": seconds, "busy_percent": busy}
 
 
 def _warm_up_methods(

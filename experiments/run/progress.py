@@ -33,7 +33,6 @@ class Begin(Protocol):
             text: describes the part.
             work: its share of the total work.
         """
-        ...
 
 
 class Reporter:
@@ -100,16 +99,15 @@ class Reporter:
             TimeElapsedColumn(),
             _TimeLeft(at_most),
         ]
-        progress = Progress(*columns, console=self.console, disable=self._lines)
-        with progress:
+        with Progress(*columns, console=self.console, disable=self._lines) as progress:
             task = progress.add_task(doing, total=total, ends=None)
             start, completed, current = time.monotonic(), 0, 0
 
             def show(text: str) -> None:
                 took, left = time.monotonic() - start, ""
                 if completed:
-                    seconds_left = _seconds_left(took, completed, total)
-                    left = f", {at_most}{clock(round(seconds_left))} left"
+                    left = round(_seconds_left(took, completed, total))
+                    left = f", {at_most}{clock(left)} left"
                 self.note(f"{text}: {completed} of {total}{unit} in {clock(round(took))}{left}")
 
             line = _throttled(show) if self._lines else lambda text: None

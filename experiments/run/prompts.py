@@ -17,6 +17,7 @@ from treespec.experiments.config.schema import (
     HfDatasetPrompts,
     JsonlPrompts,
     Prompts,
+    SpecBenchPrompts,
     TaskPrompts,
     TextPrompts,
 )
@@ -109,22 +110,24 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
-    if isinstance(config, EmbeddedPrompts):
-        path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
-        prompts = _jsonl(path, field="text", name="file")
-    elif isinstance(config, TaskPrompts):
-        path = Path(str(files("treespec"))) / "embedded" / "tasks.jsonl"
-        prompts = _jsonl(path, field="turns", name="id")
-    elif isinstance(config, TextPrompts):
-        path = Path(config.path)
-        prompts = _text(path, config.separator)
-    elif isinstance(config, HfDatasetPrompts):
-        path = Path(config.path)
-        prompts = _data_set(config, least, enough)
+    if isinstance(config, EmbeddedPrompts | TaskPrompts):
+        name = "held_out.jsonl" if isinstance(config, EmbeddedPrompts) else "tasks.jsonl"
+        path = Path(str(files("treespec"))) / "embedded" / name
     else:
         path = Path(config.path)
-        field = config.field if isinstance(config, JsonlPrompts) else "turns"
-        prompts = _jsonl(path, field, "question_id", least, enough)
+    match config:
+        case EmbeddedPrompts():
+            prompts = _jsonl(path, field="text", name="file")
+        case TaskPrompts():
+            prompts = _jsonl(path, field="turns", name="id")
+        case TextPrompts():
+            prompts = _text(path, config.separator)
+        case HfDatasetPrompts():
+            prompts = _data_set(config, least, enough)
+        case JsonlPrompts():
+            prompts = _jsonl(path, config.field, "question_id", least, enough)
+        case SpecBenchPrompts():
+            prompts = _jsonl(path, "turns", "question_id", least, enough)
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -181,10 +184,11 @@ def encode(
     for index, prompt in enumerate(prompts, start=first):
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
-        if chat:
-            ids = _chat(prompt.text, window, tokenizer)
-        else:
-            ids = tokenizer.encode(prompt.text, verbose=False)[window]
+        ids = (
+            _chat(prompt.text, window, tokenizer)
+            if chat
+            else tokenizer.encode(prompt.text, verbose=False)[window]
+        )
         if not ids:
             skipped = f" after the first {start}, which are skipped" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
@@ -310,9 +314,9 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
     """Read the prompts of a split: all, or up to the `enough`-th that has at least `least` characters."""
     split, revision = _split_of(config)
     if config.field not in split.column_names:
-        present = ", ".join(split.column_names)[:200]
         raise PromptError(
-            f"prompts.field = {config.field!r}: {config.path} has no such column (it has {present})"
+            f"prompts.field = {config.field!r}: {config.path} has no such column (it has "
+            f"{', '.join(split.column_names)[:200]})"
         )
     if not len(split):
         raise PromptError(
@@ -422,17 +426,16 @@ def search_prompts(config: Config) -> Prompts:
     assert config.search is not None
     if config.search.prompts is not None:
         return config.search.prompts
-    prompts = config.prompts
-    if prompts.tokens is None:
+    if config.prompts.tokens is None:
         raise ConfigError(
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing of "
             "them is left to measure on: name other prompts here, or shorten the run's with prompts.tokens"
         )
-    return following(prompts, config.max_new_tokens)
+    return following(config.prompts, config.max_new_tokens)
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:
     """The same texts after the part that a run uses: past the last excerpt's prompt and token budget."""
     last_excerpt = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
-    start = prompts.start + last_excerpt + (prompts.tokens or 0) + max_new_tokens
-    return prompts.model_copy(update={"start": start})
+    end = prompts.start + last_excerpt + (prompts.tokens or 0)
+    return prompts.model_copy(update={"start": end + max_new_tokens})

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec import plugins
+from treespec import plugins, testing
 from treespec.distributions import Sampling
 from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError, in_words
@@ -90,8 +91,7 @@ class _SmallMarginal(_Small):
         missing = self._growth.max_depth - len(marginals)
         padded = torch.cat([marginals, marginals[-1:].expand(missing, -1)])
         tree = self._growth.tree_over(padded, root)
-        shallow = [n for n in range(tree.shape.size) if tree.shape.depths[n] <= self.max_depth]
-        nodes = shallow[:SIZE]
+        nodes = [n for n in range(tree.shape.size) if tree.shape.depths[n] <= self.max_depth][:SIZE]
         index = {node: i for i, node in enumerate(nodes)}
         shape = TreeShape(tuple(index.get(tree.shape.parents[node], -1) for node in nodes))
         return TokenTree(shape, tree.tokens[nodes], None, Law.DETERMINISTIC)
@@ -117,21 +117,20 @@ def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
     for i, method in enumerate(experiment.methods):
         if not isinstance(method.config, TreeMethod):
             continue
-        rules = {str(c.rule): c.rule for c in method.choices.values()}
-        for name, rule in rules.items():
-            part = plugins.parts("rule").get(name)
+        shape, draft = method.config.shape, method.config.draft
+        for rule in {str(c.rule): c.rule for c in method.choices.values()}.values():
+            part = plugins.parts("rule").get(str(rule))
             if part is not None and part.plugged and rule.lossless:
-                settings = dict(rule.settings)
-                _prove(f"methods[{i}].rule", part, settings, lambda r=rule: _prove_rule(r), say)
-        kind = getattr(method.config.shape, "kind", "")
-        part = plugins.parts("growth").get(kind)
+                proof = partial(_prove_rule, rule)
+                _prove(f"methods[{i}].rule", part, dict(rule.settings), proof, say)
+        part = plugins.parts("growth").get(getattr(shape, "kind", ""))
         if part is not None and part.plugged:
-            settings = method.config.shape.model_dump(mode="json")
-            _prove(f"methods[{i}].shape", part, settings, lambda m=method: _prove_growth(m), say)
-        part = source_of(method.config.draft)
+            proof = partial(_prove_growth, method)
+            _prove(f"methods[{i}].shape", part, shape.model_dump(mode="json"), proof, say)
+        part = source_of(draft)
         if part.plugged:
-            settings = method.config.draft.model_dump(mode="json")
-            _prove(f"methods[{i}].draft", part, settings, lambda m=method: _prove_source(m), say)
+            proof = partial(_prove_source, method)
+            _prove(f"methods[{i}].draft", part, draft.model_dump(mode="json"), proof, say)
 
 
 def _prove(
@@ -166,10 +165,9 @@ def _prove(
             f"{path}: the {part.kind} {part.name!r} of {part.origin}: {error}"
         ) from None
     except Exception as error:
-        problem = in_words(error, f"the {part.kind}")
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin} fails on small trees with {VOCAB} "
-            f"tokens: {problem}"
+            f"tokens: {in_words(error, f'the {part.kind}')}"
         ) from error
     if key is not None:
         _PROVED.add(key)
@@ -179,25 +177,20 @@ def _prove(
 
 
 def _prove_rule(rule: Rule) -> None:
-    from treespec.testing import assert_lossless
-    from treespec.testing.trees import plane_trees
-
-    shapes = [shape for size in range(1, SIZE + 1) for shape in plane_trees(size)]
-    assert_lossless(rule, shapes=shapes, vocab=VOCAB, tables=1)
+    shapes = [shape for size in range(1, SIZE + 1) for shape in testing.plane_trees(size)]
+    testing.assert_lossless(rule, shapes=shapes, vocab=VOCAB, tables=1)
 
 
 def _prove_growth(method: BuiltMethod) -> None:
-    from treespec.testing import assert_lossless
-
     assert not isinstance(method.tree, TreeShape | Budget | None)
     growth = _small(method.tree)
     for law in {choice.law for choice in method.choices.values()}:
-        assert_lossless(RULE_OF_LAW[law], laws=[law], growths=[growth], vocab=VOCAB, tables=1)
+        testing.assert_lossless(
+            RULE_OF_LAW[law], laws=[law], growths=[growth], vocab=VOCAB, tables=1
+        )
 
 
 def _prove_source(method: BuiltMethod) -> None:
-    from treespec.testing import assert_lossless
-
     assert isinstance(method.config, TreeMethod)
     settings, part, tree = method.config.draft, source_of(method.config.draft), method.tree
 
@@ -217,7 +210,7 @@ def _prove_source(method: BuiltMethod) -> None:
     all_greedy = all(choice.sampling.greedy for choice in method.choices.values())
     for law in {choice.law for choice in method.choices.values()}:
         rule = greedy if all_greedy else RULE_OF_LAW[law]
-        assert_lossless(
+        testing.assert_lossless(
             rule, laws=[law], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
         )
 

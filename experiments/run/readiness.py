@@ -91,11 +91,11 @@ def _read(config: Config, more: int) -> Sequence[RawPrompt]:
         if limit is None:
             raise
         excerpts = len(getattr(config.prompts, "excerpts", None) or {"": 0})
-        if excerpts == 1:
-            samples = f"{error.present} prompts"
-        else:
-            files = error.present // excerpts
-            samples = f"{files} files, and several excerpts of one file are one sample"
+        samples = (
+            f"{error.present} prompts"
+            if excerpts == 1
+            else f"{error.present // excerpts} files, and several excerpts of one file are one sample"
+        )
         raise PromptError(
             f"until.at_most = {limit}, but {error.source} has {samples}: lower it, or supply more prompts"
         ) from None
@@ -151,7 +151,6 @@ def require_fits(
         ConfigError: if a file of a draft source is missing, damaged, or belongs to another model.
     """
     _require_sources(experiment, pair)
-    new = experiment.config.max_new_tokens
     for method in experiment.methods:
         drafts = None in method.draft_models or method.kind == "assisted"
         lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
@@ -160,7 +159,12 @@ def require_fits(
         ]
         for prompt in prompts:
             try:
-                require_room(len(prompt.ids), new, method.max_depth, min(lengths))
+                require_room(
+                    len(prompt.ids),
+                    experiment.config.max_new_tokens,
+                    method.max_depth,
+                    min(lengths),
+                )
             except TreespecError as error:
                 raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
         laws = {choice.law for choice in method.choices.values()}

@@ -91,8 +91,7 @@ class Session:
         if self.fresh:
             self.records.clear()
         else:
-            names = _method_names(self.manifest, self.known)
-            self.records.recover(names, drop_errors=self.again)
+            self.records.recover(_method_names(self.manifest, self.known), drop_errors=self.again)
         for file in in_use():
             self.records.keep(self.records.path / FOLDER / file.path.name, file.content)
         for name, content in search.items():
@@ -128,8 +127,9 @@ def open_session(
     if manifest is not None:
         require_same_plugins(records.path, manifest, RunFolderError)
     again = retry and bool(records.failures())
-    names = _method_names(manifest, ready.experiment)
-    finished = records.recover(names, drop_errors=again, write=False)
+    finished = records.recover(
+        _method_names(manifest, ready.experiment), drop_errors=again, write=False
+    )
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
 
 

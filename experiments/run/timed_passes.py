@@ -26,10 +26,9 @@ def cautions_of_times(config: Config, pair: "Pair", measured: Measured | None) -
     """
     from treespec.models.load import NoDraftModel
 
-    if pair.target.device.type == "cuda" and pair.target.passes.asked is None:
-        used = {}  # passes are captured if possible, which is decided later
-    else:
-        used = {"target": pair.target.passes.kind}
+    # On CUDA passes are captured if possible, which is decided later.
+    undecided = pair.target.device.type == "cuda" and pair.target.passes.asked is None
+    used = {} if undecided else {"target": pair.target.passes.kind}
     draft = {} if isinstance(pair.draft, NoDraftModel) else {"draft": pair.draft.passes.kind}
     cautions: list[str | None] = []
     if measured is not None:

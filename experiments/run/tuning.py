@@ -107,8 +107,8 @@ def _tune_one(
             return {"table": [], "errors": errors, "chosen": chosen}
         decoded = {setting: outcomes for setting, outcomes in texts.items() if outcomes}
         rates = _rates(decoded, seconds_of)
-        fastest = max(rates[setting] for setting in racing)
-        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * fastest
+        kept_share = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)]
+        least = kept_share * max(rates[setting] for setting in racing)
         racing = [setting for setting in racing if rates[setting] >= least]
     best = max(racing, key=rates.__getitem__)
     table = [

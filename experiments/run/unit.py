@@ -167,7 +167,6 @@ def run_unit(
                 started(f"{name} by itself", 1)
                 alone[name] = _by_itself(bench, begins[name])
     reference = _reference(bench, outcomes, sampling)
-    keep_trees = repeat == 0 and prompt.index < config.trees
     prompts, steps, trees = [], [], []
     # A part of a character becomes U+FFFD.
     piece_of = cache(lambda token: str(bench.pair.tokenizer.decode([token])))
@@ -200,7 +199,7 @@ def run_unit(
             continue
         prompts.append(prompt_row(columns | alone.get(name, {}), outcome, text, compared, metrics))
         steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps)]
-        if keep_trees:
+        if repeat == 0 and prompt.index < config.trees:
             trees += tree_rows(key, outcome, piece_of)
     return prompts, steps, trees
 

@@ -75,9 +75,7 @@ def require_decidable(experiment: Experiment) -> None:
     until = experiment.config.until
     if until is None:
         return
-    sides: set[str] = set()
-    for written, built in zip(experiment.config.methods, experiment.methods, strict=True):
-        sides |= _sides(written, built)
+    sides = set[str]().union(*map(_sides, experiment.config.methods, experiment.methods))
     if {"tree", "chain"} <= sides:
         return
     wanted = {"tree": "no tree", "chain": "no chain or assisted generation"}

@@ -116,9 +116,8 @@ def best_budget(
     chains = [pair for pair in tried if pair[1].branching == 1]
     replayed, best = max(tried, key=lambda pair: pair[0].tokens_per_step)
     chain_replayed, chain = max(chains, key=lambda pair: pair[0].tokens_per_step)
-    limits = {"depth": best.depth, "size": best.size, "branching": best.branching}
     return FoundBudget(
-        {"kind": "budget", **limits},
+        {"kind": "budget", "depth": best.depth, "size": best.size, "branching": best.branching},
         size,
         replayed.tokens_per_step,
         replayed.nodes_per_step,

@@ -61,15 +61,13 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
     Raises:
         ConfigError: if a rate is not a number.
     """
-    levels = []
-    for level in text.split(";"):
-        try:
-            levels.append([float(rate) for rate in level.split(",")])
-        except ValueError:
-            raise ConfigError(
-                f"rates = {brief(text)}, but expected numbers separated by commas, such as 0.6,0.2,0.1 "
-                "(first, second and third child), with semicolons between levels"
-            ) from None
+    try:
+        levels = [[float(rate) for rate in level.split(",")] for level in text.split(";")]
+    except ValueError:
+        raise ConfigError(
+            f"rates = {brief(text)}, but expected numbers separated by commas, such as 0.6,0.2,0.1 "
+            "(first, second and third child), with semicolons between levels"
+        ) from None
     return levels[0] if len(levels) == 1 else levels
 
 
@@ -164,9 +162,8 @@ def search(
     chain, table = TreeShape.chain(min(size - 1, depth or size - 1)), np.asarray(acceptance)
     deep_enough = table.ndim == 1 or len(table) >= chain.depth
     chain_tokens = expected_tokens(chain, acceptance) if deep_enough else None
-    tokens = expected_tokens(shape, acceptance)
     notes = [f"note: {text}" for text in (RATES_ALONE, *getattr(source, "warnings", ()))]
-    return FoundTree(shape, tokens, chain, chain_tokens, form, notes)
+    return FoundTree(shape, expected_tokens(shape, acceptance), chain, chain_tokens, form, notes)
 
 
 def _on_trace(

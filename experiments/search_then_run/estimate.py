@@ -70,8 +70,9 @@ def estimate(
     rates_for, steps_of = _shape("--for", tree), _shape("--starts", starts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallSample)  # the estimate holds them, and prints them
-        records = _read(source, method, sampling)
-        return estimate_acceptance(records, tree=rates_for, starts=steps_of, **options)
+        return estimate_acceptance(
+            _read(source, method, sampling), tree=rates_for, starts=steps_of, **options
+        )
 
 
 def calibration_error(source: Path) -> float | None:
@@ -169,8 +170,7 @@ def _level_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
 
 
 def _interval(estimate: AcceptanceEstimate, at: int | tuple[int, int]) -> Interval:
-    low, high = float(estimate.low[at]), float(estimate.high[at])
-    return Interval(float(estimate.rates[at]), low, high)
+    return Interval(float(estimate.rates[at]), float(estimate.low[at]), float(estimate.high[at]))
 
 
 def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Records:
@@ -243,8 +243,8 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
 def _method(run: RunRecords, name: str) -> Method:
     trees = {m.name: m for m in run.methods if m.kind == "tree" and m.parents is not None}
     if name not in trees:
-        names = ", ".join(map(repr, trees)) or "none"
         raise ConfigError(
-            f"method = {name!r}, but the methods of {run.folder} with a fixed tree are: {names}"
+            f"method = {name!r}, but the methods of {run.folder} with a fixed tree are: "
+            f"{', '.join(map(repr, trees)) or 'none'}"
         )
     return trees[name]

@@ -51,11 +51,9 @@ class Advised:
         """
         growth = self.rankings[0].best.growth
         if growth is not None:
-            name = growth.name
-            if growth.config.get("kind") != "budget":
-                name += ", a tree that grows"
+            kind = "" if growth.config.get("kind") == "budget" else ", a tree that grows"
             raise ConfigError(
-                f"the first row is {name}, and no tree file can hold it: write "
+                f"the first row is {growth.name}{kind}, and no tree file can hold it: write "
                 f"`shape: {flow(growth.config)}` in a config"
             )
         return self.rankings[0].best.shape
@@ -199,8 +197,12 @@ class Regrets:
             Column[str]("depth", lambda name: str(self.shapes[name].depth)),
             *(Column[str](f"lost at {place}", partial(cell, place)) for place in self.places),
         ]
-        title = "speed lost compared with the best shape of each place"
-        return Table("", columns, list(self.rows), title=title)
+        return Table(
+            "",
+            columns,
+            list(self.rows),
+            title="speed lost compared with the best shape of each place",
+        )
 
     def data(self) -> dict[str, Any]:
         """The regrets as plain data, as shares of the speed."""

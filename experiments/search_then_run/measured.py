@@ -82,7 +82,6 @@ def measure(
     traces = {}
     for sampling, law, path in _recordings(known, records.search):
         if not path.exists():
-            rule = usual_rule(law, known.samplings[sampling])
             growing = _growing(known, sampling, law)
             more = ", and what growths decide by" * bool(growing)
             reporter.note(f"recording acceptance on other texts{more}: {sampling}, law {law}")
@@ -91,7 +90,7 @@ def measure(
                 measuring,
                 sampling=sampling,
                 law=str(law),
-                rule=str(rule),
+                rule=str(usual_rule(law, known.samplings[sampling])),
                 width=config.search.width,
                 beyond=deepest,
                 console=reporter.console,
@@ -200,10 +199,11 @@ def _with_room(
         note: called with a message for each growth that is left out.
     """
     while growing:
-        beam = max(growth.beam for growth in growing)
-        depth = max(growth.depth for growth in growing)
         try:
-            return record(beam=min(beam, most), beam_depth=depth)
+            return record(
+                beam=min(most, max(growth.beam for growth in growing)),
+                beam_depth=max(growth.depth for growth in growing),
+            )
         except (InvalidTrace, ContextOverflow, ConfigError) as error:  # a beam too wide
             note(f"{growing.pop().name} will have no prediction: {error}")
     return record()

@@ -156,7 +156,9 @@ class PositionRecorder(ABC):
 
     def _decided(self, tree: TokenTree, row: Float[Tensor, "V"], coins: Coins) -> tuple[int, int]:
         """The rank of the accepted child of the root (`width` if none), and the token that came out."""
-        verdict = self.rule(tree, _RootRow(row), coins)
+        unused = torch.zeros_like(row)  # a law below the root, where the result does not matter
+        unused[0] = 1
+        verdict = self.rule(tree, [row, *[unused] * self.width], coins)
         if not verdict.accepted:
             return self.width, verdict.bonus
         return verdict.path[1] - 1, tree.token_ids[verdict.path[1]]
@@ -197,19 +199,19 @@ class Recorder(PositionRecorder):
         self._draft.prefill(self._row(prompt[:-1]))
 
     def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
-        target_logits = self._run(self._target, "target", roots)
+        rows = self.sampling(self._run(self._target, "target", roots))
         draft_logits = self._run(self._draft, "draft", roots)
         deterministic = self.law is Law.DETERMINISTIC
         # The drafter scores children that it does not draw in the same way: under greedy settings all but
         # the first would have probability 0.
         unsampled = deterministic and self.sampling.greedy
         draft = (Sampling() if unsampled else self.sampling)(draft_logits)
-        if deterministic:
-            drawn = top_k(draft_logits, self.width)
-        else:
-            drawn = coins.draw_many(draft, self.width, self.law)
+        drawn = (
+            top_k(draft_logits, self.width)
+            if deterministic
+            else coins.draw_many(draft, self.width, self.law)
+        )
         probs = draft.gather(1, drawn).tolist()
-        rows = self.sampling(target_logits)
         for i, children in enumerate(drawn.tolist()):
             tree = TokenTree(
                 self._shape,
@@ -218,23 +220,12 @@ class Recorder(PositionRecorder):
                 self.law,
             )
             rank, token = self._decided(tree, rows[i], coins)
-            if self._acceptance is None:
-                exact = [float(rank == child) for child in range(self.width)]
-            else:
-                exact = self._acceptance(rows[i], draft[i], children)
+            exact = (
+                [float(rank == child) for child in range(self.width)]
+                if self._acceptance is None
+                else self._acceptance(rows[i], draft[i], children)
+            )
             yield Position(rank, token, tuple(probs[i]), tuple(exact))
-
-
-class _RootRow:
-    """The target's row at the root, and an arbitrary row below it, where the result is not used."""
-
-    def __init__(self, row: Float[Tensor, "V"]) -> None:
-        self._row = row
-        self._below = torch.zeros_like(row)
-        self._below[0] = 1
-
-    def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        return self._below if node else self._row
 
 
 def _acceptance(
@@ -256,9 +247,10 @@ def _acceptance(
     if not rule.lossless or (exact is None and rule.scope is not Scope.SIBLINGS):
         tree_rule = rule.on_trees.get(law)
         hint = f" (with one child it equals '{tree_rule}': use that)" if tree_rule else ""
-        rules = RULES.items()
-        traced = [name for name, rule in rules if rule.child_acceptance]
-        siblings = [name for name, rule in rules if rule.lossless and rule.scope is Scope.SIBLINGS]
+        traced = [name for name, rule in RULES.items() if rule.child_acceptance]
+        siblings = [
+            name for name, rule in RULES.items() if rule.lossless and rule.scope is Scope.SIBLINGS
+        ]
         raise InvalidTrace(
             f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves many trees, so it needs a rule "
             "whose acceptance of a child does not depend on the rest of the tree. Rules for any tree: "
@@ -266,10 +258,9 @@ def _acceptance(
             f"{', '.join(siblings)}"
         )
     if law.together and exact is not None:
-        allowed = ", ".join(str(law) for law in Law if not law.together)
         raise InvalidTrace(
             f"law = '{law}' cannot be traced: how a child is drawn depends on how many there are; "
-            f"use one of {allowed}"
+            f"use one of {', '.join(str(law) for law in Law if not law.together)}"
         )
     if rule.one_hot and not sampling.greedy:
         raise InvalidTrace(
@@ -406,10 +397,6 @@ def trace_of(
                 texts.append(
                     recorder.follow(prompt, follow[i], coins, stop, max_new_tokens, beyond)
                 )
-    settings = {
-        "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
-        "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
-    }  # fmt: skip
     positions = [position for text in texts for position in text.positions]
     tokens = [token for text in texts for token in text.tokens]
     # The texts are the target's own if they continue with the token that came out at every position.
@@ -425,7 +412,13 @@ def trace_of(
         sampling=asdict(recorder.sampling),
         width=recorder.width,
         forced=follow is not None and not targets_own,
-        about=settings,
+        about={
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+            "beyond": beyond,
+            "followed": follow is not None,
+            "prompt_tokens": [len(prompt) for prompt in prompts_ids],
+        },
         kept=np.array([text.kept for text in texts]),
         files=None if files is None else np.array(files),
     )

@@ -67,9 +67,8 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
             else:
                 raise ValueError("neither a known kind of tree nor a file")
         except (TreespecError, ValueError) as error:
-            known = ", ".join(_TYPED)
             raise ConfigError(
-                f"--shapes: {brief(word)} is not a tree ({error}); write {known}, or a file"
+                f"--shapes: {brief(word)} is not a tree ({error}); write {', '.join(_TYPED)}, or a file"
             ) from None
         nodes += shapes[word].size
         if nodes > MOST_NODES_TOGETHER:
@@ -115,14 +114,13 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
             growth = tree_of(shape)
             if isinstance(growth, Budget):
                 growths[f"budget {growth.branching}x{growth.depth}, {growth.size}"] = growth
-                continue
-            if not isinstance(shape, GrowthShape) or not isinstance(growth, Growth):
+            elif isinstance(shape, GrowthShape) and isinstance(growth, Growth):
+                growths[LABELS[type(shape)](shape)] = growth
+            else:
                 raise ValueError("it is not a growth: name trees with --shapes")
-            growths[LABELS[type(shape)](shape)] = growth
         except (TreespecError, ValueError) as error:
-            problem = error
-            if isinstance(error, ValidationError):
-                problem = problems(data, error, "it")[0]
+            invalid = isinstance(error, ValidationError)
+            problem = problems(data, error, "it")[0] if invalid else error
             raise ConfigError(f"--growth {brief(text)}: {problem}; {_growths_near(data)}") from None
     return growths
 
@@ -160,8 +158,10 @@ def replay_traces(
             }
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
-        named = [*zip(trees, replays, strict=True), *grown.items()]
-        rows += [_row(str(path), trace, name, replay) for name, replay in named]
+        rows += [
+            _row(str(path), trace, name, replay)
+            for name, replay in (*zip(trees, replays, strict=True), *grown.items())
+        ]
     return rows
 
 

@@ -63,11 +63,8 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
     resolver = _Resolver(config, measured, folder, keep or write_whole)
     methods: list[Method] = []
     for i, method in enumerate(config.methods):
-        if not wants_measured(method):
-            methods.append(method)
-            continue
         try:
-            methods += resolver.resolved(method)
+            methods += resolver.resolved(method) if wants_measured(method) else [method]
         except TreespecError as error:
             raise ConfigError(f"methods[{i}].shape: {error}") from None
     resolver.keep()
@@ -89,15 +86,13 @@ class _Resolver:
         for setting in self.config.samplings:
             label = f"{name} for {setting.name}"
             if isinstance(shape, OptimalShape):
-                tree = self._optimal(shape, setting.name, method.law)
-                yield _fixed(method, label, tree)
+                yield _fixed(method, label, self._optimal(shape, setting.name, method.law))
             elif isinstance(shape, BestShape):
                 ranking = self._best(shape, setting.name, method.law)
                 cautions = self._cautions(method, setting.name, ranking.best.shape)
                 ranking = replace(ranking, notes=(*ranking.notes, *cautions))
                 fixed = _fixed(method, label, ranking.best.shape)
-                of_setting = self.summaries.setdefault(setting.name, {})
-                of_setting[str(fixed.name)] = _summary(ranking)
+                self.summaries.setdefault(setting.name, {})[str(fixed.name)] = _summary(ranking)
                 yield fixed
             else:
                 growth = self._growth(shape, setting.name)
@@ -125,8 +120,7 @@ class _Resolver:
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
         prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
         if shape.acceptance != MEASURED:
-            timed = shape.model_copy(update={"prefix": prefix})
-            return search_best(timed, latency)
+            return search_best(shape.model_copy(update={"prefix": prefix}), latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
         static = replace(recorded, draft_rows=None)  # a growing tree is not a shape

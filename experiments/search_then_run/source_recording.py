@@ -43,8 +43,13 @@ class SourceRecorder(PositionRecorder):
     def __init__(
         self, target: TreeModel, source: MatchingSource, *, sampling: Sampling, rule: Rule
     ) -> None:
-        width = source.limits.branching
-        super().__init__(target, sampling=sampling, law=Law.DETERMINISTIC, rule=rule, width=width)
+        super().__init__(
+            target,
+            sampling=sampling,
+            law=Law.DETERMINISTIC,
+            rule=rule,
+            width=source.limits.branching,
+        )
         self._source, self._unread = source, False
         self._drafts: list[list[Draft]] = []
 

@@ -110,8 +110,15 @@ def trace(
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
         else:
-            more = {"law": choice.law, "width": width, "beam": beam, "beam_depth": beam_depth}
-            recorded = record(source, ids, **settings, **more)
+            recorded = record(
+                source,
+                ids,
+                law=choice.law,
+                width=width,
+                beam=beam,
+                beam_depth=beam_depth,
+                **settings,
+            )
     return _described(recorded, config, setting, hash_of(prompts), traced_draft)
 
 
@@ -147,8 +154,10 @@ def _named_method(config: Config, name: str) -> BuiltMethod:
     """The tree method with this name."""
     built = {method.name: method for method in build(config).methods if method.kind == "tree"}
     if name not in built:
-        names = ", ".join(map(repr, built)) or "none"
-        raise ConfigError(f"the config has no tree method {name!r} (tree methods: {names})")
+        raise ConfigError(
+            f"the config has no tree method {name!r} (tree methods: "
+            f"{', '.join(map(repr, built)) or 'none'})"
+        )
     return built[name]
 
 

@@ -7,12 +7,12 @@ if it is installed (optional), else NVML itself.
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from treespec.errors import in_words
-from treespec.experiments.run.meters.meter import Unavailable
+from treespec.errors import Unavailable, in_words
 
 __all__ = [
     "IDLE_SECONDS",
@@ -255,9 +255,8 @@ class Zeus:
 
     def end(self, seconds: float) -> float | None:
         """Joules of all GPUs in the window; None if the window was too short for a reading."""
-        window = self._monitor.end_window("prompt", sync_execution=False)
+        values = self._monitor.end_window("prompt", sync_execution=False).gpu_energy.values()
         self._open = False
-        values = list(window.gpu_energy.values())
         return float(sum(values)) if values and min(values) > 0 else None
 
 
@@ -272,20 +271,18 @@ def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
     """
     if not indices:
         raise Unavailable("no model is on a CUDA device")
+    finders: tuple[Callable[[], EnergySource], ...] = (
+        lambda: Zeus(importlib.import_module("zeus.monitor"), indices),
+        lambda: Nvml(importlib.import_module("pynvml"), [_uuid(index) for index in indices]),
+    )
     reasons = []
-    try:
-        return Zeus(importlib.import_module("zeus.monitor"), indices)
-    except ImportError:
-        pass
-    except Unavailable as error:
-        reasons.append(str(error))
-    try:
-        return Nvml(importlib.import_module("pynvml"), [_uuid(index) for index in indices])
-    except ImportError:
-        reasons = reasons or [NEITHER]
-    except Unavailable as error:
-        reasons.append(str(error))
-    raise Unavailable("; ".join(reasons))
+    for find in finders:
+        try:
+            with suppress(ImportError):
+                return find()
+        except Unavailable as error:
+            reasons.append(str(error))
+    raise Unavailable("; ".join(reasons) or NEITHER)
 
 
 def _uuid(index: int) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from treespec.errors import TreespecError, in_words
+from treespec.errors import in_words
 
-__all__ = ["COLUMNS", "Meter", "Meters", "Unavailable"]
+__all__ = ["COLUMNS", "Meter", "Meters"]
 
 COLUMNS = (
     "rss_bytes",
@@ -17,10 +17,6 @@ COLUMNS = (
     "gpu_energy_net_j",
 )
 """The columns of `records.PromptRow` that meters fill."""
-
-
-class Unavailable(TreespecError):
-    """A quantity that cannot be read on this machine; the message says why."""
 
 
 class Meter(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -157,14 +158,13 @@ def print_profile(model: LatencyModel, console: Console) -> None:
         verify = model.times().verify.curves[prefix]
         columns = [
             Column[int]("nodes", str),
-            Column[int]("verify", lambda size, curve=verify: _middle(curve, size)),
-            Column[int]("q1–q3", lambda size, curve=verify: _quartiles(curve, size)),
+            Column[int]("verify", partial(_middle, verify)),
+            Column[int]("q1–q3", partial(_quartiles, verify)),
+            *(
+                Column[int](f"accept, {name}", partial(_middle, law.accept.curves.get(None)))
+                for name, law in laws.items()
+            ),
         ]
-        for name, law in laws.items():
-            accept = law.accept.curves.get(None)
-            columns.append(
-                Column(f"accept, {name}", lambda size, curve=accept: _middle(curve, size))
-            )
         print_table(Table("", columns, verify.sizes, title=title), console)
         drafts: list[_Draft] = []
         for name, law in laws.items():

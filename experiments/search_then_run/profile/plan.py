@@ -198,11 +198,12 @@ def plan_profile(
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)
     steps = max(len(setting.shapes) for setting in settings)
     fits = {p: p + drift_of(p, steps) + 2 * deepest + 2 <= context for p in prefixes or PREFIXES}
-    for prefix in (p for p, fine in fits.items() if not fine):
-        notes.append(
-            f"prefix {prefix} is left out: with trees of depth {deepest} and the text that grows while "
-            f"they are measured it passes the models' context of {context}"
-        )
+    notes += [
+        f"prefix {prefix} is left out: with trees of depth {deepest} and the text that grows while "
+        f"they are measured it passes the models' context of {context}"
+        for prefix, fine in fits.items()
+        if not fine
+    ]
     chosen = sorted(p for p, fine in fits.items() if fine)
     if not chosen:
         raise ConfigError("; ".join(notes) + "; give shorter --prefixes")
@@ -221,8 +222,11 @@ def plan_profile(
 
 def measured_without(config: Config) -> list[str]:
     """A sentence about methods that bring their own draft, of which nothing is recorded or timed."""
-    trees = [method for method in config.methods if isinstance(method, TreeMethod)]
-    names = [tree.name or label_of(tree) for tree in trees if not by_pair(tree.draft)]
+    names = [
+        method.name or label_of(method)
+        for method in config.methods
+        if isinstance(method, TreeMethod) and not by_pair(method.draft)
+    ]
     if not names:
         return []
     bring = "brings its own draft" if len(names) == 1 else "bring their own drafts"
@@ -248,8 +252,11 @@ def settings_of(
     """Laws and rules to measure, each with its trees."""
     by_law: dict[Law, Setting] = {}
     for name, sampling in experiment.samplings.items():
-        wanted = [m.choices[name] for m in experiment.methods if m.by_pair]
-        pairs = [(choice.law, choice.rule) for choice in wanted]
+        pairs = [
+            (method.choices[name].law, method.choices[name].rule)
+            for method in experiment.methods
+            if method.by_pair
+        ]
         usual = usual_law(sampling)
         pairs.append((usual, usual_rule(usual, sampling)))
         if not sampling.greedy:

@@ -106,11 +106,9 @@ def profile_pair(
         _measure_round(pair, places, text, order, Samples(), "warming up", progress)
         while len(rounds) < repeats or (len(rounds) < most and judged(rounds).calm < repeats):
             number = len(rounds) + 1
-            name = f"round {number} of {repeats}"
-            if number > repeats:
-                name = f"round {number}, instead of a disturbed one"
+            role = f" of {repeats}" if number <= repeats else ", instead of a disturbed one"
             part, load = Samples(), watch()
-            _measure_round(pair, places, text, order, part, name, progress)
+            _measure_round(pair, places, text, order, part, f"round {number}{role}", progress)
             rounds.append(Round(part, load.busy_percent()))
             part = Samples()
     except KeyboardInterrupt:
@@ -204,14 +202,12 @@ def _measure_tree(
     seconds = loop.step(shape)
     if seconds is None:
         return
-    for name in ("verify", "commit", "rest"):
-        at = prefix if name == "verify" else None
-        size = None if name == "rest" else shape.size
+    places = (("verify", prefix, shape.size), ("commit", None, shape.size), ("rest", None, None))
+    for name, at, size in places:
         into.shared[name][at][size].append(max(0.0, seconds[name]))
     of_law["accept"][None][shape.size].append(seconds["accept"])
     levels = seconds["levels"]
-    rest = max(0.0, seconds["draft"] - sum(levels))
-    of_law["assemble"][None][shape.size].append(rest)
+    of_law["assemble"][None][shape.size].append(max(0.0, seconds["draft"] - sum(levels)))
     if len(shape.children[0]) == 1:
         of_law["first"][prefix][None].append(levels[0])
     for level, expanded in enumerate(_expanded(shape)):

@@ -122,8 +122,7 @@ def judged(rounds: Sequence[Round]) -> Judged:
 
 def _large_parts(samples: Samples) -> Iterator[tuple[Any, float]]:
     """The median seconds of each long part, by its place in the tables."""
-    owners = {"": samples.shared, **samples.of_law}
-    for owner, tables in owners.items():
+    for owner, tables in {"": samples.shared, **samples.of_law}.items():
         for name in LARGE_PARTS:
             for prefix, by_size in tables.get(name, {}).items():
                 for size, seconds in by_size.items():

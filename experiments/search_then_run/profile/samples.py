@@ -69,9 +69,14 @@ def json_of_samples(
         tables = _tables(samples.of_law.get(str(setting.law), {}))
         if "level_ms" in tables:
             laws[str(setting.law)] = {"sampling": setting.name, "rule": str(setting.rule)} | tables
-    batches = {"1": {**_tables(samples.shared), "laws": laws}}
-    mark = {} if disturbed is None else {"disturbed": disturbed}
-    return json.dumps({"version": VERSION, "about": about, **mark, "batches": batches})
+    return json.dumps(
+        {
+            "version": VERSION,
+            "about": about,
+            **({} if disturbed is None else {"disturbed": disturbed}),
+            "batches": {"1": {**_tables(samples.shared), "laws": laws}},
+        }
+    )
 
 
 def _tables(samples: Mapping[str, Mapping[int | None, Any]]) -> dict[str, Any]:

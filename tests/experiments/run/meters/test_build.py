@@ -1,8 +1,9 @@
 import torch
 
+from treespec.errors import Unavailable
 from treespec.experiments.run.meters import build
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
-from treespec.experiments.run.meters.meter import COLUMNS, Unavailable
+from treespec.experiments.run.meters.meter import COLUMNS
 
 
 class Source:

@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from treespec.errors import Unavailable
 from treespec.experiments.run.meters import energy
 from treespec.experiments.run.meters.energy import Nvml, Zeus, find_gpu_energy
-from treespec.experiments.run.meters.meter import Unavailable
 
 
 class NVMLError(Exception):

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
+from treespec.errors import Unavailable
 from treespec.experiments.run.meters.energy import Rapl
-from treespec.experiments.run.meters.meter import Unavailable
 
 RANGE = 262_143_328_850
 
