@@ -1,4 +1,4 @@
-"""Timers: of calls, of alternatives that take turns, of a module's forward passes, of a decoded text."""
+"""Timers: of calls, of alternatives that take turns, of a model's passes, of a decoded text."""
 
 import statistics
 import time
@@ -15,12 +15,23 @@ from treespec import Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import make_drafter
 from treespec.experiments.run.observers import StageTimer, synchronizer
 from treespec.models.load import Pair
+from treespec.models.runner import TreeRunner
+from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
-__all__ = ["ForwardTimer", "TimedText", "in_turns", "median_ratio", "seconds_of", "timed_text"]
+__all__ = [
+    "ForwardTimer",
+    "TimedText",
+    "in_turns",
+    "median_ratio",
+    "seconds_of",
+    "timed_passes",
+    "timed_text",
+]
 
 Name = TypeVar("Name", bound=Hashable)
+Sample = TypeVar("Sample")
 
 
 def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
@@ -38,31 +49,31 @@ def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: No
 
 
 def in_turns(
-    ways: Mapping[Name, Callable[[], float]],
+    ways: Mapping[Name, Callable[[], Sample]],
     rounds: int,
     *,
     warm_up: int = 1,
     title: str = "",
     seed: int = 0,
-) -> dict[Name, list[float]]:
+) -> dict[Name, list[Sample]]:
     """Measure alternatives in turns, with one sample of each per round.
 
     The order changes at random from round to round, since machines drift.
 
     Args:
-        ways: functions that return their own time in seconds.
+        ways: functions that return one sample, such as their own time in seconds.
         rounds: number of rounds that count.
         warm_up: number of rounds before them that do not count.
         title: title of a progress bar; no bar by default.
         seed: seed of the orders.
     """
     shuffle, order = Random(seed), list(ways)
-    seconds: dict[Name, list[float]] = {name: [] for name in ways}
+    samples: dict[Name, list[Sample]] = {name: [] for name in ways}
     for _ in track(range(warm_up + rounds), description=title, transient=True, disable=not title):
         shuffle.shuffle(order)
         for name in order:
-            seconds[name].append(ways[name]())
-    return {name: spent[warm_up:] for name, spent in seconds.items()}
+            samples[name].append(ways[name]())
+    return {name: counted[warm_up:] for name, counted in samples.items()}
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
@@ -100,17 +111,56 @@ class ForwardTimer:
         self.calls += 1
 
 
+class _TimedRunner:
+    """A runner that records when each of its passes began and ended; see `timed_passes`."""
+
+    def __init__(
+        self, runner: TreeRunner, spans: list[tuple[float, float]], now: Callable[[], float]
+    ) -> None:
+        self._runner, self._spans, self._now = runner, spans, now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def run(self, tokens: torch.Tensor, parents: tuple[int, ...], first: int = 0) -> torch.Tensor:
+        """Run and time a pass."""
+        start = self._now()
+        logits = self._runner.run(tokens, parents, first)
+        self._spans.append((start, self._now()))
+        return logits
+
+
+def timed_passes(
+    model: TransformersModel,
+    spans: list[tuple[float, float]],
+    now: Callable[[], float] = time.perf_counter,
+) -> TransformersModel:
+    """The model, recording when each of its passes over a tree began and ended.
+
+    Args:
+        model: the model.
+        spans: the beginning and the end of each pass are appended to it.
+        now: the clock.
+    """
+    make: Any = model.make_runner
+    return model.fresh(
+        runner=lambda *given: _TimedRunner(make(*given), spans, now)  # pyrefly: ignore[bad-argument-type]
+    )
+
+
 class TimedText(NamedTuple):
     """A decoded text. Its time excludes the prefill and the first step, which grows the cache.
 
     Args:
         first: tokens of the first step.
         later: tokens of each later step.
+        start: beginning of the later steps, in seconds of `time.perf_counter`.
         seconds: seconds of the later steps.
     """
 
     first: tuple[int, ...]
     later: list[tuple[int, ...]]
+    start: float
     seconds: float
 
     @property
@@ -165,5 +215,6 @@ def timed_text(
     with ExitStack() as timers:
         for timer in passes:
             timers.enter_context(timer)
+        start = time.perf_counter()
         seconds = seconds_of(lambda: later.extend(step.tokens for step in decoding), wait)
-    return TimedText(first, later, seconds)
+    return TimedText(first, later, start, seconds)
