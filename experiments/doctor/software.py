@@ -85,8 +85,9 @@ def triton() -> Fact:
     try:
         version = metadata.version("triton")
     except PackageNotFoundError:
-        advice = "only GPUs need it: pip install triton"
-        return Fact("Triton", Status.MISSING, "not installed", advice)
+        return Fact(
+            "Triton", Status.MISSING, "not installed", "only GPUs need it: pip install triton"
+        )
     if torch.cuda.is_available():
         return Fact("Triton", Status.OK, f"{version}, kernels run on the GPU")
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -122,8 +123,10 @@ def compiler() -> Fact:
     try:
         tool = knobs.nvidia.ptxas
     except RuntimeError as error:
-        advice = "set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit"
-        return Fact("kernel compiler", Status.MISSING, str(error), advice)
+        return Fact(
+            "kernel compiler", Status.MISSING, str(error),
+            "set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit",
+        )  # fmt: skip
     from attention_masks.tree_attention.ahead_of_time import TARGETS
 
     targets = ", ".join(f"sm_{target}" for target in TARGETS)
