@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from treespec.experiments.report.table import NONE, Column, Table, interval
+from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
 from treespec.search.intervals import Interval
@@ -57,22 +57,20 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
             left=True,
         )
 
-    def metric(key: str) -> Column[_Row]:
-        def write(row: _Row) -> str:
-            return NONE if row[key] is None else f"{row[key]:.3g}"
-
-        return Column(key.removeprefix(METRIC_PREFIX), write)
-
     return Table(
         sampling,
         [
             *(value(name) for name in rows[0] if name.startswith(PREFIX)),
             Column("method", _label, left=True),
-            Column("prompts", lambda row: str(row["prompts"])),
+            keyed("prompts", "prompts"),
             Column("tok/step", lambda row: interval(_interval(row, "tokens_per_step"))),
-            Column("tok/s", lambda row: f"{row['tokens_per_second']:.1f}"),
+            keyed("tok/s", "tokens_per_second", ".1f"),
             Column("speedup", lambda row: interval(_interval(row, "speedup"))),
-            *(metric(name) for name in rows[0] if name.startswith(METRIC_PREFIX)),
+            *(
+                keyed(name.removeprefix(METRIC_PREFIX), name, ".3g")
+                for name in rows[0]
+                if name.startswith(METRIC_PREFIX)
+            ),
         ],
         rows,
         group=lambda row: row["job"],
