@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from rich.console import Console
 
 from treespec.experiments.report.table import Column, Table, interval, keyed
@@ -23,9 +24,8 @@ _Row = dict[str, Any]
 
 def print_collected(collected: Collected, console: Console) -> None:
     """Print a table for each sampling setting, the failed jobs, and the notes."""
-    rows = collected.summary.to_dicts()
-    if len(rows) > MOST_ROWS:
-        rows = _fastest_of_kind(rows)
+    whole = len(collected.summary) <= MOST_ROWS
+    rows = (collected.summary if whole else _fastest_of_kind(collected.summary)).to_dicts()
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         print_table(_table(sampling, [r for r in rows if r["sampling"] == sampling]), console)
     console.print()
@@ -88,10 +88,17 @@ def _interval(row: _Row, name: str) -> Interval | None:
     return None if value is None else Interval.of(value, low, high)
 
 
-def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:
-    best: dict[tuple[str, str, str], _Row] = {}
-    lossless = [row for row in rows if row["lossless"]]
-    for row in sorted(lossless, key=lambda row: -row["tokens_per_second"]):
-        best.setdefault((row["job"], row["sampling"], row["group"]), row)
-    chosen = {id(row) for row in best.values()}
-    return [row for row in rows if id(row) in chosen]
+def _fastest_of_kind(summary: pl.DataFrame) -> pl.DataFrame:
+    return (
+        summary.with_row_index("place")
+        .filter("lossless")
+        .sort(
+            pl.col("tokens_per_second").fill_nan(None),
+            descending=True,
+            nulls_last=True,
+            maintain_order=True,
+        )
+        .unique(["job", "sampling", "group"], keep="first", maintain_order=True)
+        .sort("place")
+        .drop("place")
+    )
