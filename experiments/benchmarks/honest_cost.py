@@ -14,11 +14,11 @@ run.
 """
 
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich.console import Console
 
@@ -136,20 +136,21 @@ def one(seed: int, enlarge: str, pair: Pair) -> Charged:
 
 def counted(runs: Sequence[Charged]) -> list[dict[str, Any]]:
     """For each method, the median and range of its ratios over runs whose times were adjusted."""
-    adjusted = [charged.over_totals for charged in runs if charged.reason is None]
-    if not adjusted:
-        return []
-    of_methods = {name: [ratios[name] for ratios in adjusted] for name in adjusted[0]}
-    return [
-        {
-            "method": name,
-            "runs": len(ratios),
-            "median": statistics.median(ratios),
-            "low": min(ratios),
-            "high": max(ratios),
-        }
-        for name, ratios in of_methods.items()
-    ]
+    ratios = pl.DataFrame(
+        [
+            {"method": method, "ratio": ratio}
+            for charged in runs
+            if charged.reason is None
+            for method, ratio in charged.over_totals.items()
+        ],
+        schema={"method": pl.String, "ratio": pl.Float64},
+    )
+    ratio = pl.col("ratio")
+    return (
+        ratios.group_by("method", maintain_order=True)
+        .agg(runs=pl.len(), median=ratio.median(), low=ratio.min(), high=ratio.max())
+        .to_dicts()
+    )
 
 
 COLUMNS = (

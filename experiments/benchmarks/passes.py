@@ -32,7 +32,13 @@ from rich.console import Console
 from treespec import Sampling, TorchCoins, TreeShape, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of, timed_passes, timed_text
+from treespec.experiments.benchmarks.timing import (
+    Spans,
+    in_turns,
+    seconds_of,
+    timed_passes,
+    timed_text,
+)
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import passes_data
@@ -139,7 +145,7 @@ def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> f
 
 def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> float:
     """Milliseconds of a step spent outside the passes of both models; the median over prompts."""
-    spans: list[tuple[float, float]] = []
+    spans = Spans()
     timed = replace(
         pair, target=timed_passes(pair.target, spans), draft=timed_passes(pair.draft, spans)
     )
@@ -210,7 +216,11 @@ def main(
         with console.status(f"loading and compiling {name} ..."):
             if name == "draft":
                 ordinary, model = eager.draft, pair.draft
+                judged, most, goal, unit = "compiled_ms", DRAFT_NODES, DRAFT_GOAL, " ms"
             else:
+                judged, most, goal, unit = (
+                    "compiled_over_floor", FEW_NODES, TARGET_GOAL, " of the floor"
+                )  # fmt: skip
                 enlarged = load_pair("embedded", "none", dtype=DTYPE, enlarge=name)
                 ordinary, model = enlarged.target.fresh(), enlarged.target
                 choose_passes(model, "compiled")
@@ -233,14 +243,8 @@ def main(
             console,
             f"compiled in {model.passes.seconds:.0f} s; copies of weights: {copies:.0f} MiB",
         )
-        if name == "draft":
-            worst = max(row["compiled_ms"] for row in rows if row["nodes"] <= DRAFT_NODES)
-            verdicts.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
-        else:
-            worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW_NODES)
-            verdicts.append(
-                verdict(f"{name}, up to {FEW_NODES} nodes", worst, TARGET_GOAL, " of the floor")
-            )
+        worst = max(row[judged] for row in rows if row["nodes"] <= most)
+        verdicts.append(verdict(f"{name}, up to {most} nodes", worst, goal, unit))
     with console.status("measuring the loop ..."):
         figures["loop"] = rows = loop(pair, eager, rounds, tokens)
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"

@@ -95,12 +95,10 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: Pair) -> list
 
 def agreed(verdicts: Sequence[Named]) -> dict[tuple[str, str], bool]:
     """For each pair of families, whether no two runs name different winners."""
-    winners: dict[tuple[str, str], set[str]] = {}
+    winners: dict[tuple[str, str], set[str | None]] = {}
     for named in verdicts:
-        names = winners.setdefault(named.sides, set())
-        if named.winner is not None:
-            names.add(named.winner)
-    return {sides: len(names) < 2 for sides, names in winners.items()}
+        winners.setdefault(named.sides, set()).add(named.winner)
+    return {sides: len(names - {None}) < 2 for sides, names in winners.items()}
 
 
 COLUMNS = (

@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,14 +21,18 @@ from treespec.protocols import Target
 from treespec.target import ModelTarget
 
 __all__ = [
-    "ForwardTimer",
+    "Spans",
     "TimedText",
     "in_turns",
     "median_ratio",
     "seconds_of",
+    "timed_forward",
     "timed_passes",
     "timed_text",
 ]
+
+Spans = list[tuple[float, float]]
+"""Beginning and end of each of several pieces of work, in seconds."""
 
 Name = TypeVar("Name", bound=Hashable)
 Sample = TypeVar("Sample")
@@ -81,42 +85,30 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-class ForwardTimer:
-    """Sums the wall time of a module's outermost forward calls while it is entered.
+@contextmanager
+def timed_forward(module: nn.Module, spans: Spans) -> Iterator[None]:
+    """While the context is open, record when each forward call of a module began and ended.
 
     Args:
         module: the module, which must be called as a whole.
+        spans: the beginning and the end of each call are appended to it (`time.perf_counter`).
     """
+    starts: list[float] = []
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.seconds, self.calls = 0.0, 0
+    def before(*given: object) -> None:
+        starts.append(time.perf_counter())
 
-    def __enter__(self) -> "ForwardTimer":
-        self._handles = [
-            self._module.register_forward_pre_hook(self._before),
-            self._module.register_forward_hook(self._after),
-        ]
-        return self
+    def after(*given: object) -> None:
+        spans.append((starts.pop(), time.perf_counter()))
 
-    def __exit__(self, *raised: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _before(self, module: nn.Module, arguments: Any) -> None:
-        self._start = time.perf_counter()
-
-    def _after(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.seconds += time.perf_counter() - self._start
-        self.calls += 1
+    with module.register_forward_pre_hook(before), module.register_forward_hook(after):
+        yield
 
 
 class _TimedRunner:
     """A runner that records when each of its passes began and ended; see `timed_passes`."""
 
-    def __init__(
-        self, runner: TreeRunner, spans: list[tuple[float, float]], now: Callable[[], float]
-    ) -> None:
+    def __init__(self, runner: TreeRunner, spans: Spans, now: Callable[[], float]) -> None:
         self._runner, self._spans, self._now = runner, spans, now
 
     def __getattr__(self, name: str) -> Any:
@@ -131,9 +123,7 @@ class _TimedRunner:
 
 
 def timed_passes(
-    model: TransformersModel,
-    spans: list[tuple[float, float]],
-    now: Callable[[], float] = time.perf_counter,
+    model: TransformersModel, spans: Spans, now: Callable[[], float] = time.perf_counter
 ) -> TransformersModel:
     """The model, recording when each of its passes over a tree began and ended.
 
@@ -184,7 +174,7 @@ def timed_text(
     seed: int = 0,
     target: Callable[[Any], Target] = ModelTarget,
     stages: StageTimer | None = None,
-    passes: Sequence[ForwardTimer] = (),
+    passes: Sequence[AbstractContextManager[None]] = (),
 ) -> TimedText:
     """Decode a text with the usual law and rule, and time it.
 
@@ -197,7 +187,7 @@ def timed_text(
         seed: seed of the coins.
         target: makes the target from the pair's model.
         stages: times the stages of all steps, including the first.
-        passes: timers that are entered after the first step.
+        passes: timers, such as `timed_forward`, that are entered after the first step.
     """
     law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
     decoding = decode(

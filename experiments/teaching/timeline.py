@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
@@ -15,17 +16,15 @@ from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
-from treespec.experiments.benchmarks.timing import in_turns, timed_passes
+from treespec.experiments.benchmarks.timing import Spans, in_turns, timed_passes
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import synchronizer
+from treespec.models.load import Pair
 from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
 
 __all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "recorded", "watch"]
 
@@ -105,7 +104,7 @@ class Lane:
 
 
 def watch(
-    pair: "Pair",
+    pair: Pair,
     prompt: Int[Tensor, "T"],
     methods: Mapping[str, TreeShape],
     *,
@@ -176,18 +175,16 @@ def recorded(
             f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
             "steps are recorded only for plain decoding and trees of our own loop"
         )
-    ids = run.prompts.filter(**key)["tokens"].to_list()[0]
+    ids = iter(run.prompts.filter(**key)["tokens"].to_list()[0])
     spans: list[Span] = []
     steps: list[Brought] = []
-    now, token_count = 0.0, 0
+    now = 0.0
     for row in rows:
         start = now
         for stage in STAGES:
             spans.append(Span(stage, now, row[f"{stage}_s"]))
             now += row[f"{stage}_s"]
-        kept = ids[token_count : token_count + row["kept"]]
-        token_count += row["kept"]
-        texts = tuple(text_of([token]) for token in kept)
+        texts = tuple(text_of([token]) for token in islice(ids, row["kept"]))
         steps.append(Brought(start, now, texts, min(row["accepted"], len(texts))))
     return Lane(method, tuple(spans), tuple(steps))
 
@@ -215,7 +212,7 @@ class _Clock:
 
 
 def _decoded(
-    pair: "Pair",
+    pair: Pair,
     prompt: Int[Tensor, "T"],
     name: str,
     shape: TreeShape,
@@ -225,7 +222,7 @@ def _decoded(
 ) -> Lane:
     """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
-    drafted: list[tuple[float, float]] = []
+    drafted = Spans()
     outcomes: list[tuple[float, tuple[int, ...], int]] = []
     draft = timed_passes(pair.draft, drafted, clock.now)
     for step in decode(
