@@ -32,7 +32,6 @@ from treespec.kernels.masked_attention import kernel_call
 HEADS, KV_HEADS, HEAD_DIM = 12, 4, 64
 PREFIXES, NODES, DTYPES = (256, 2048, 8192), (1, 4, 8, 22), ("bfloat16", "float32")
 CACHED_MIB, MOST_LAYERS = 64, 40
-WAYS = ("one_pass", "two_passes", "kernel")
 
 COLUMNS = (
     keyed("dtype", "dtype", left=True),

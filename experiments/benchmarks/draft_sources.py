@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
+import polars as pl
 import psutil
 import torch
 import typer
@@ -249,7 +250,7 @@ class Steps:
 
 def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
     """Measure times and operations of a source along a text."""
-    steps, seconds, emitted = Steps(source, ids), [], 0
+    steps, seconds = Steps(source, ids), []
 
     def timed(call: Callable[[], Any]) -> Any:
         start = time.perf_counter()
@@ -257,11 +258,10 @@ def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
         seconds.append(time.perf_counter() - start)
         return result
 
-    for _ in range(STEPS):
-        emitted += steps.step(timed)
+    emitted = sum(steps.step(timed) for _ in range(STEPS))
     drafted = steps.drafted / STEPS
     median, p99 = np.percentile(seconds[::2], [50, 99]) * 1e6
-    operations, counts, read = Operations(), [], 0
+    operations, counts = Operations(), []
 
     def traced(call: Callable[[], Any]) -> Any:
         before = operations.count
@@ -270,8 +270,7 @@ def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
         counts.append(operations.count - before)
         return result
 
-    for _ in range(COUNTED):
-        read += steps.step(traced)
+    read = sum(steps.step(traced) for _ in range(COUNTED))
     return {
         "read_us": sum(seconds[1::2]) / emitted * 1e6,
         "read_operations": sum(counts[1::2]) / read,
@@ -328,18 +327,12 @@ def stored(tokens: int, query: Sequence[int]) -> dict[str, Any]:
 def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each source, its costs at the largest size over its costs at the smallest size."""
     keys = ("read_us", "read_operations", "propose_p50_us", "propose_operations")
-    growths = []
-    for name in dict.fromkeys(row["source"] for row in rows):
-        first, *_, last = [row for row in rows if row["source"] == name]
-        growths.append(
-            {
-                "source": name,
-                "from": first["tokens"],
-                "to": last["tokens"],
-                **{key: last[key] / first[key] for key in keys},
-            }
-        )
-    return growths
+    sources = pl.DataFrame(rows, infer_schema_length=None).group_by("source", maintain_order=True)
+    return sources.agg(
+        pl.first("tokens").alias("from"),
+        pl.last("tokens").alias("to"),
+        *(pl.last(key) / pl.first(key) for key in keys),
+    ).to_dicts()
 
 
 def main(

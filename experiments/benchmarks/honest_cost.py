@@ -14,12 +14,11 @@ run.
 """
 
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich.console import Console
 
@@ -28,15 +27,12 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.spinning import add_source
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK
-from treespec.experiments.report.run import load_run
 from treespec.experiments.report.summary import speed_ratio
-from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
+from treespec.models.load import Pair
 
 __all__ = ["FARTHEST_MEDIAN", "Charged", "config_of", "counted", "one"]
 
@@ -116,8 +112,8 @@ class Charged:
     remark: str | None
 
 
-def one(seed: int, enlarge: str, pair: "Pair") -> Charged:
-    """Run the methods once.
+def one(seed: int, enlarge: str, pair: Pair) -> Charged:
+    """Run the methods once, and read their ratios.
 
     Args:
         seed: seed of the order of turns.
@@ -125,12 +121,7 @@ def one(seed: int, enlarge: str, pair: "Pair") -> Charged:
         pair: the loaded models.
     """
     with brief_run(config_of(seed, enlarge), load=lambda models: pair) as loaded:
-        return charged_in(loaded.folder)
-
-
-def charged_in(folder: Path) -> Charged:
-    """Read the ratios of a run's methods."""
-    data = load_run(folder).measurements["T=0"]
+        data = loaded.measurements["T=0"]
 
     def speed(method: str, column: str) -> float:
         return speed_ratio(data.totals, method, BASE, column).estimate
@@ -145,30 +136,29 @@ def charged_in(folder: Path) -> Charged:
 
 def counted(runs: Sequence[Charged]) -> list[dict[str, Any]]:
     """For each method, the median and range of its ratios over runs whose times were adjusted."""
-    adjusted = [charged.over_totals for charged in runs if charged.reason is None]
-    if not adjusted:
-        return []
-    rows = []
-    for name in adjusted[0]:
-        ratios = [over_totals[name] for over_totals in adjusted]
-        rows.append(
-            {
-                "method": name,
-                "runs": len(ratios),
-                "median": statistics.median(ratios),
-                "low": min(ratios),
-                "high": max(ratios),
-            }
-        )
-    return rows
+    ratios = pl.DataFrame(
+        [
+            {"method": method, "ratio": ratio}
+            for charged in runs
+            if charged.reason is None
+            for method, ratio in charged.over_totals.items()
+        ],
+        schema={"method": pl.String, "ratio": pl.Float64},
+    )
+    ratio = pl.col("ratio")
+    return (
+        ratios.group_by("method", maintain_order=True)
+        .agg(runs=pl.len(), median=ratio.median(), low=ratio.min(), high=ratio.max())
+        .to_dicts()
+    )
 
 
 COLUMNS = (
-    Column[Mapping[str, Any]]("method", lambda row: row["method"], left=True),
-    Column[Mapping[str, Any]]("runs adjusted", lambda row: str(row["runs"])),
-    Column[Mapping[str, Any]]("adjusted / totals", lambda row: f"{row['median']:.4f}"),
-    Column[Mapping[str, Any]]("least", lambda row: f"{row['low']:.4f}"),
-    Column[Mapping[str, Any]]("most", lambda row: f"{row['high']:.4f}"),
+    keyed("method", "method", left=True),
+    keyed("runs adjusted", "runs"),
+    keyed("adjusted / totals", "median", ".4f"),
+    keyed("least", "low", ".4f"),
+    keyed("most", "high", ".4f"),
 )
 
 

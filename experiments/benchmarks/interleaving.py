@@ -22,7 +22,6 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -32,14 +31,14 @@ import typer
 from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
-from treespec.experiments.benchmarks.neighbours import Neighbour, beside
+from treespec.experiments.benchmarks.neighbours import LONGEST_STAY_S, Neighbour, beside
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.spinning import add_source
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK, Measurements
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import speed_ratio
-from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.times import times
 from treespec.experiments.run.models import load_models
@@ -52,9 +51,6 @@ SPUN_SHARE = 0.05
 
 RISING_RUNS = 2.0
 """`drift` reaches a whole core after this many durations of a run, so half a core at the end of a run."""
-
-LONGEST_STAY_S = 3600.0
-"""Maximum stay of the other neighbours, longer than any run."""
 
 
 def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
@@ -140,67 +136,46 @@ def found_in(loaded: Run) -> Measurement:
     )
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The findings of several runs beside one neighbour, for one way of measuring.
-
-    Args:
-        neighbour: name of the neighbour.
-        way: name of the way of measuring.
-        same: ratios of the identical chains.
-        dearer: ratios of the dearer chain.
-        adjusted: number of runs whose times were adjusted.
-    """
-
-    neighbour: str
-    way: str
-    same: Sequence[Interval]
-    dearer: Sequence[Interval]
-    adjusted: int
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """The figures for the result file."""
-        return {
-            "runs": len(self.same),
-            "adjusted": self.adjusted,
-            "holds_one": sum(ratio.contains(1.0) for ratio in self.same),
-            "half_width": statistics.median(ratio.half_width for ratio in self.same),
-            "mean_same": statistics.fmean(ratio.estimate for ratio in self.same),
-            "found_slower": sum(ratio.high < 1 for ratio in self.dearer),
-            "mean_dearer": statistics.fmean(ratio.estimate for ratio in self.dearer),
-        }
-
-
 COLUMNS = (
-    Column[Counted]("beside", lambda row: row.neighbour, left=True),
-    Column[Counted]("measured", lambda row: row.way, left=True),
-    Column[Counted]("runs", lambda row: str(len(row.same))),
-    Column[Counted]("A/A holds 1", lambda row: f"{row.figures['holds_one']}"),
-    Column[Counted]("half-width", lambda row: f"{100 * row.figures['half_width']:.2f} %"),
-    Column[Counted]("mean", lambda row: f"{row.figures['mean_same']:.4f}"),
-    Column[Counted]("5 % found", lambda row: f"{row.figures['found_slower']}"),
-    Column[Counted](
-        "over the truth", lambda row: f"{row.figures['mean_dearer'] * (1 + SPUN_SHARE):.4f}"
+    keyed("beside", "beside", left=True),
+    keyed("measured", "measured", left=True),
+    keyed("runs", "runs"),
+    keyed("A/A holds 1", "holds_one"),
+    Column[Mapping[str, Any]]("half-width", lambda row: f"{100 * row['half_width']:.2f} %"),
+    keyed("mean", "mean_same", ".4f"),
+    keyed("5 % found", "found_slower"),
+    Column[Mapping[str, Any]](
+        "over the truth", lambda row: f"{row['mean_dearer'] * (1 + SPUN_SHARE):.4f}"
     ),
 )
 
 
 def counted(
-    neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
-) -> list[Counted]:
-    """The findings of all ways of measuring, beside one neighbour."""
-    adjusted = sum(run.adjusted for run in runs)
+    runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
+) -> dict[str, dict[str, float]]:
+    """The figures of several runs beside one neighbour, by way of measuring.
+
+    `adjusted` is the number of runs whose times were adjusted; `same` are ratios of the identical chains,
+    `dearer` those of the dearer chain.
+    """
     ways = {
-        "in turns": ([(run.same, run.dearer) for run in runs], adjusted),
+        "in turns": ([(run.same, run.dearer) for run in runs], sum(run.adjusted for run in runs)),
         "totals": ([(run.same_totals, run.dearer_totals) for run in runs], 0),
         "by prompts": ([(run.same, run.dearer) for run in by_prompts], 0),
     }
-    return [
-        Counted(neighbour, way, [same for same, _ in ratios], [slow for _, slow in ratios], count)
-        for way, (ratios, count) in ways.items()
+    return {
+        way: {
+            "runs": len(ratios),
+            "adjusted": adjusted,
+            "holds_one": sum(same.contains(1.0) for same, _ in ratios),
+            "half_width": statistics.median(same.half_width for same, _ in ratios),
+            "mean_same": statistics.fmean(same.estimate for same, _ in ratios),
+            "found_slower": sum(dearer.high < 1 for _, dearer in ratios),
+            "mean_dearer": statistics.fmean(dearer.estimate for _, dearer in ratios),
+        }
+        for way, (ratios, adjusted) in ways.items()
         if ratios
-    ]
+    }
 
 
 def main(
@@ -222,7 +197,7 @@ def main(
     suffix = f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
     pair = load_models(config_of(0, None, enlarge).models)
     figures: dict[str, Any] = {}
-    rows: list[Counted] = []
+    rows: list[Mapping[str, Any]] = []
 
     def measured_run(seed: int, together: int | None) -> Measurement:
         with brief_run(config_of(seed, together, enlarge), load=lambda models: pair) as loaded:
@@ -240,10 +215,9 @@ def main(
             for measurements, count, together in ((turns, runs, None), (prompts, by_prompts, 1)):
                 for seed in range(count):
                     begin(f"beside {kind or 'nobody'}: run {seed + 1}/{count}")
-                    with nullcontext() if kind is None else beside(kind, stays):
+                    with beside(kind, stays):
                         measurements.append(measured_run(seed, together))
-                    rows_of_kind = counted(name, turns, prompts)
-                    ways = {row.way: row.figures for row in rows_of_kind}
+                    ways = counted(turns, prompts)
                     figures[name] = ways | {
                         "slowed": statistics.median(turn.slowed for turn in turns),
                         "runs": turns,
@@ -251,7 +225,7 @@ def main(
                         "waiting": os.environ.get(WAITING),
                     }
                     save(f"interleaving_{name}{suffix}", {name: figures[name]})
-            rows += rows_of_kind
+            rows += [{"beside": name, "measured": way, **row} for way, row in ways.items()]
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:
         say(

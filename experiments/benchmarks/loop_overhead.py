@@ -18,7 +18,7 @@ from rich.console import Console
 
 from treespec import Sampling, TreeShape, load_pair
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import ForwardTimer, timed_text
+from treespec.experiments.benchmarks.timing import Spans, timed_forward, timed_text
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.observers import StageTimer
@@ -58,18 +58,19 @@ def measure(
     rows = []
     for i, ids in enumerate(prompts):
         stages = StageTimer()
-        target, draft = ForwardTimer(pair.target.model), ForwardTimer(pair.draft.model)
+        target, draft = Spans(), Spans()
         text = timed_text(
             pair, shape, Sampling(temperature), torch.tensor(ids), NEW_TOKENS, seed=i, stages=stages,
-            passes=(target, draft),
+            passes=(timed_forward(pair.target.model, target), timed_forward(pair.draft.model, draft)),
         )  # fmt: skip
+        target_s, draft_s = (sum(end - start for start, end in spans) for spans in (target, draft))
         if text.later:
             row = {
                 "step": text.seconds,
-                "target forward": target.seconds,
-                "draft forward": draft.seconds,
+                "target forward": target_s,
+                "draft forward": draft_s,
                 **{name: sum(stages.seconds[name][1:]) for name in STAGES},
-                "outside": text.seconds - target.seconds - draft.seconds,
+                "outside": text.seconds - target_s - draft_s,
             }
             rows.append({name: 1e3 * seconds / len(text.later) for name, seconds in row.items()})
     ms = {name: statistics.median(row[name] for row in rows) for name in rows[0]}

@@ -21,11 +21,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
-__all__ = ["Neighbour", "beside", "busy_at"]
+__all__ = ["LONGEST_STAY_S", "Neighbour", "beside", "busy_at"]
 
 BURST, PERIOD = 0.7, 2.0
 LONGEST_START_S = 30.0
 """Maximum time until a process of a neighbour starts to work."""
+
+LONGEST_STAY_S = 3600.0
+"""Maximum stay of a neighbour that is stopped at the end of a run; longer than any run."""
 
 SLICE = 0.02
 
@@ -69,18 +72,18 @@ def _spin(kind: Neighbour, seconds: float, parent: int, working: Semaphore) -> N
 
 
 @contextmanager
-def beside(kind: Neighbour, seconds: float) -> Iterator[None]:
+def beside(kind: Neighbour | None, seconds: float = LONGEST_STAY_S) -> Iterator[None]:
     """Let a neighbour work while the block runs, from its first line to its last.
 
     Args:
-        kind: kind of neighbour.
+        kind: kind of neighbour; None for a quiet machine.
         seconds: maximum time that it stays; `drift` reaches its peak then.
 
     Raises:
         RuntimeError: if a process did not start in time, or if the block took longer than `seconds`, so
             that its end ran without the neighbour.
     """
-    count = (os.cpu_count() or 1) if kind is Neighbour.STEADY else 1
+    count = {None: 0, Neighbour.STEADY: os.cpu_count() or 1}.get(kind, 1)
     spawn = get_context("spawn")
     working = spawn.Semaphore(
         0

@@ -19,19 +19,26 @@ spends outside the passes of both models, at most 0.2 ms plus 0.1 ms per level.
 """
 
 import statistics
-import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor
 
-from treespec import Sampling, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.draft import ModelDrafter, make_drafter
+from treespec import Sampling, TorchCoins, TreeShape, load_pair, verify
+from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import (
+    Spans,
+    in_turns,
+    seconds_of,
+    timed_passes,
+    timed_text,
+)
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import passes_data
@@ -40,9 +47,7 @@ from treespec.kernels.packed_linear import BLOCK, kernel_call
 from treespec.models.load import Pair
 from treespec.models.packed_layers import large_pages
 from treespec.models.passes import choose_passes
-from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
-from treespec.target import ModelTarget
 
 NODES = (1, 2, 4, 8, 16, 22, 32, 64)
 PREFIX = 192
@@ -92,21 +97,17 @@ def measure(
     for model in models.values():
         model.prefill(torch.arange(PREFIX) + 5)
 
-    def passing(model: TransformersModel, nodes: int, before: int = 0) -> Callable[[], float]:
+    def timed(model: TransformersModel, nodes: int, before: int = 0) -> float:
         tokens, parents = torch.arange(nodes) + 5, ternary(nodes)
-
-        def run() -> float:
-            for _ in range(before):
-                model.run(tokens, parents)
-                model.keep(())
-            spent = seconds_of(lambda: model.run(tokens, parents))
+        for _ in range(before):
+            model.run(tokens, parents)
             model.keep(())
-            return spent
+        spent = seconds_of(lambda: model.run(tokens, parents))
+        model.keep(())
+        return spent
 
-        return run
-
-    ways = {(way, n): passing(model, n) for way, model in models.items() for n in NODES}
-    ways |= {("again", n): passing(compiled, n, before=1) for n in NODES}
+    ways = {(way, n): partial(timed, model, n) for way, model in models.items() for n in NODES}
+    ways |= {("again", n): partial(timed, compiled, n, before=1) for n in NODES}
     ways["floor", 0] = reading(size)
     ms = {
         key: 1e3 * statistics.median(spent)
@@ -128,34 +129,6 @@ def measure(
     ]
 
 
-class TimedRunner:
-    """A runner that sums the time of its passes."""
-
-    def __init__(self, runner: TreeRunner) -> None:
-        self._runner, self.seconds = runner, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
-
-    def run(self, tokens: Tensor, parents: tuple[int, ...], first: int = 0) -> Tensor:
-        """Run and time a pass."""
-        start = time.perf_counter()
-        logits = self._runner.run(tokens, parents, first)
-        self.seconds += time.perf_counter() - start
-        return logits
-
-
-def timed(model: TransformersModel, runners: list[TimedRunner]) -> TransformersModel:
-    """The model with timed runners, which are appended to the list."""
-    make: Any = model.make_runner
-
-    def runner(*arguments: Any) -> Any:
-        runners.append(TimedRunner(make(*arguments)))
-        return runners[-1]
-
-    return model.fresh(runner=runner)
-
-
 def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> float:
     """Median milliseconds of a whole level of drafting."""
     sampling = Sampling(temperature)
@@ -172,43 +145,32 @@ def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> f
 
 def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> float:
     """Milliseconds of a step spent outside the passes of both models; the median over prompts."""
-    sampling = Sampling(temperature)
-    law = verify.usual_law(sampling)
+    spans = Spans()
+    timed = replace(
+        pair, target=timed_passes(pair.target, spans), draft=timed_passes(pair.draft, spans)
+    )
     times = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
-        runners: list[TimedRunner] = []
-        drafter = make_drafter(timed(pair.draft, runners), shape, law, sampling)
-        steps = decode(
-            ModelTarget(timed(pair.target, runners)), drafter,
-            verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
-            torch.tensor(prompt.ids), sampling=sampling, coins=TorchCoins(0), max_new_tokens=tokens,
-        )  # fmt: skip
-        next(steps)
-        before = sum(runner.seconds for runner in runners)
-        start = time.perf_counter()
-        count = sum(1 for _ in steps)
-        elapsed = time.perf_counter() - start
-        in_passes = sum(runner.seconds for runner in runners) - before
-        times.append((elapsed - in_passes) / max(count, 1))
+        text = timed_text(timed, shape, Sampling(temperature), torch.tensor(prompt.ids), tokens)
+        in_passes = sum(end - start for start, end in spans if start >= text.start)
+        times.append((text.seconds - in_passes) / max(len(text.later), 1))
     return 1e3 * statistics.median(times)
 
 
 def loop(pair: Pair, eager: Pair, rounds: int, tokens: int) -> list[dict[str, Any]]:
     """Time a level of drafting and the loop outside the passes, for a few trees and two temperatures."""
-    rows = []
-    for temperature in (0.0, 1.0):
-        for name, shape in SHAPES.items():
-            levels = shape.depth
-            rows.append({
-                "tree": name,
-                "temperature": temperature,
-                "levels": levels,
-                "eager_level_ms": round(drafting(eager, shape, temperature, rounds), 3),
-                "level_ms": round(drafting(pair, shape, temperature, rounds), 3),
-                "outside_ms": round(outside(pair, shape, temperature, tokens), 3),
-                "outside_goal_ms": round(STEP_GOAL + OUTSIDE_LEVEL_GOAL * levels, 3),
-            })  # fmt: skip
-    return rows
+    return [
+        {
+            "tree": name,
+            "temperature": temperature,
+            "levels": shape.depth,
+            "eager_level_ms": round(drafting(eager, shape, temperature, rounds), 3),
+            "level_ms": round(drafting(pair, shape, temperature, rounds), 3),
+            "outside_ms": round(outside(pair, shape, temperature, tokens), 3),
+            "outside_goal_ms": round(STEP_GOAL + OUTSIDE_LEVEL_GOAL * shape.depth, 3),
+        }
+        for temperature, (name, shape) in product((0.0, 1.0), SHAPES.items())
+    ]
 
 
 PASS_COLUMNS = (
@@ -254,7 +216,11 @@ def main(
         with console.status(f"loading and compiling {name} ..."):
             if name == "draft":
                 ordinary, model = eager.draft, pair.draft
+                judged, most, goal, unit = "compiled_ms", DRAFT_NODES, DRAFT_GOAL, " ms"
             else:
+                judged, most, goal, unit = (
+                    "compiled_over_floor", FEW_NODES, TARGET_GOAL, " of the floor"
+                )  # fmt: skip
                 enlarged = load_pair("embedded", "none", dtype=DTYPE, enlarge=name)
                 ordinary, model = enlarged.target.fresh(), enlarged.target
                 choose_passes(model, "compiled")
@@ -277,14 +243,8 @@ def main(
             console,
             f"compiled in {model.passes.seconds:.0f} s; copies of weights: {copies:.0f} MiB",
         )
-        if name == "draft":
-            worst = max(row["compiled_ms"] for row in rows if row["nodes"] <= DRAFT_NODES)
-            verdicts.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
-        else:
-            worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW_NODES)
-            verdicts.append(
-                verdict(f"{name}, up to {FEW_NODES} nodes", worst, TARGET_GOAL, " of the floor")
-            )
+        worst = max(row[judged] for row in rows if row["nodes"] <= most)
+        verdicts.append(verdict(f"{name}, up to {most} nodes", worst, goal, unit))
     with console.status("measuring the loop ..."):
         figures["loop"] = rows = loop(pair, eager, rounds, tokens)
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"

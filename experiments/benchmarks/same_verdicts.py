@@ -10,7 +10,6 @@ Figures are saved after every run.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -48,9 +47,6 @@ SETTING = (
 )
 """One temperature, for one verdict per run; compiling does not pay for runs this short."""
 
-LONGEST_STAY_S = 3600.0
-"""A neighbour is stopped at the end of a run, and ends by itself after this time."""
-
 
 @dataclass(frozen=True)
 class Named:
@@ -81,7 +77,7 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: Pair) -> list
         pair: the loaded models.
     """
     with (
-        nullcontext() if kind is None else beside(kind, LONGEST_STAY_S),
+        beside(kind),
         brief_run(config.model_copy(update={"seed": number}), load=lambda models: pair) as loaded,
     ):
         return [
@@ -99,12 +95,10 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: Pair) -> list
 
 def agreed(verdicts: Sequence[Named]) -> dict[tuple[str, str], bool]:
     """For each pair of families, whether no two runs name different winners."""
-    winners: dict[tuple[str, str], set[str]] = {}
+    winners: dict[tuple[str, str], set[str | None]] = {}
     for named in verdicts:
-        names = winners.setdefault(named.sides, set())
-        if named.winner is not None:
-            names.add(named.winner)
-    return {sides: len(names) < 2 for sides, names in winners.items()}
+        winners.setdefault(named.sides, set()).add(named.winner)
+    return {sides: len(names - {None}) < 2 for sides, names in winners.items()}
 
 
 COLUMNS = (

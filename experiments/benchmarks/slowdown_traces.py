@@ -12,7 +12,6 @@ pause at will.
 
 import os
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -84,9 +83,9 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     work = piece_of_work()
     traces: dict[str, tuple[Times, Times]] = {}
-    for name in ("quiet", *Neighbour):
-        with nullcontext() if name == "quiet" else beside(Neighbour(name), seconds + 5):
-            traces[str(name)] = record(*work, seconds=seconds)
+    for kind in (None, *Neighbour):
+        with beside(kind, seconds + 5):
+            traces[str(kind or "quiet")] = record(*work, seconds=seconds)
     traces["stalls"] = with_stalls(*traces["quiet"])
     for name, (at, spent) in traces.items():
         np.savez_compressed(

@@ -1,9 +1,9 @@
-"""Timers: of calls, of alternatives that take turns, of a module's forward passes, of a decoded text."""
+"""Timers: of calls, of alternatives that take turns, of a model's passes, of a decoded text."""
 
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,12 +15,27 @@ from treespec import Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import make_drafter
 from treespec.experiments.run.observers import StageTimer, synchronizer
 from treespec.models.load import Pair
+from treespec.models.runner import TreeRunner
+from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
-__all__ = ["ForwardTimer", "TimedText", "in_turns", "median_ratio", "seconds_of", "timed_text"]
+__all__ = [
+    "Spans",
+    "TimedText",
+    "in_turns",
+    "median_ratio",
+    "seconds_of",
+    "timed_forward",
+    "timed_passes",
+    "timed_text",
+]
+
+Spans = list[tuple[float, float]]
+"""Beginning and end of each of several pieces of work, in seconds."""
 
 Name = TypeVar("Name", bound=Hashable)
+Sample = TypeVar("Sample")
 
 
 def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
@@ -38,31 +53,31 @@ def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: No
 
 
 def in_turns(
-    ways: Mapping[Name, Callable[[], float]],
+    ways: Mapping[Name, Callable[[], Sample]],
     rounds: int,
     *,
     warm_up: int = 1,
     title: str = "",
     seed: int = 0,
-) -> dict[Name, list[float]]:
+) -> dict[Name, list[Sample]]:
     """Measure alternatives in turns, with one sample of each per round.
 
     The order changes at random from round to round, since machines drift.
 
     Args:
-        ways: functions that return their own time in seconds.
+        ways: functions that return one sample, such as their own time in seconds.
         rounds: number of rounds that count.
         warm_up: number of rounds before them that do not count.
         title: title of a progress bar; no bar by default.
         seed: seed of the orders.
     """
     shuffle, order = Random(seed), list(ways)
-    seconds: dict[Name, list[float]] = {name: [] for name in ways}
+    samples: dict[Name, list[Sample]] = {name: [] for name in ways}
     for _ in track(range(warm_up + rounds), description=title, transient=True, disable=not title):
         shuffle.shuffle(order)
         for name in order:
-            seconds[name].append(ways[name]())
-    return {name: spent[warm_up:] for name, spent in seconds.items()}
+            samples[name].append(ways[name]())
+    return {name: counted[warm_up:] for name, counted in samples.items()}
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
@@ -70,34 +85,57 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-class ForwardTimer:
-    """Sums the wall time of a module's outermost forward calls while it is entered.
+@contextmanager
+def timed_forward(module: nn.Module, spans: Spans) -> Iterator[None]:
+    """While the context is open, record when each forward call of a module began and ended.
 
     Args:
         module: the module, which must be called as a whole.
+        spans: the beginning and the end of each call are appended to it (`time.perf_counter`).
     """
+    starts: list[float] = []
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.seconds, self.calls = 0.0, 0
+    def before(*given: object) -> None:
+        starts.append(time.perf_counter())
 
-    def __enter__(self) -> "ForwardTimer":
-        self._handles = [
-            self._module.register_forward_pre_hook(self._before),
-            self._module.register_forward_hook(self._after),
-        ]
-        return self
+    def after(*given: object) -> None:
+        spans.append((starts.pop(), time.perf_counter()))
 
-    def __exit__(self, *raised: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+    with module.register_forward_pre_hook(before), module.register_forward_hook(after):
+        yield
 
-    def _before(self, module: nn.Module, arguments: Any) -> None:
-        self._start = time.perf_counter()
 
-    def _after(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.seconds += time.perf_counter() - self._start
-        self.calls += 1
+class _TimedRunner:
+    """A runner that records when each of its passes began and ended; see `timed_passes`."""
+
+    def __init__(self, runner: TreeRunner, spans: Spans, now: Callable[[], float]) -> None:
+        self._runner, self._spans, self._now = runner, spans, now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def run(self, tokens: torch.Tensor, parents: tuple[int, ...], first: int = 0) -> torch.Tensor:
+        """Run and time a pass."""
+        start = self._now()
+        logits = self._runner.run(tokens, parents, first)
+        self._spans.append((start, self._now()))
+        return logits
+
+
+def timed_passes(
+    model: TransformersModel, spans: Spans, now: Callable[[], float] = time.perf_counter
+) -> TransformersModel:
+    """The model, recording when each of its passes over a tree began and ended.
+
+    Args:
+        model: the model.
+        spans: the beginning and the end of each pass are appended to it.
+        now: the clock.
+    """
+    make: Any = model.make_runner
+    return model.fresh(
+        runner=lambda *given: _TimedRunner(make(*given), spans, now)  # pyrefly: ignore[bad-argument-type]
+    )
 
 
 class TimedText(NamedTuple):
@@ -106,11 +144,13 @@ class TimedText(NamedTuple):
     Args:
         first: tokens of the first step.
         later: tokens of each later step.
+        start: beginning of the later steps, in seconds of `time.perf_counter`.
         seconds: seconds of the later steps.
     """
 
     first: tuple[int, ...]
     later: list[tuple[int, ...]]
+    start: float
     seconds: float
 
     @property
@@ -134,7 +174,7 @@ def timed_text(
     seed: int = 0,
     target: Callable[[Any], Target] = ModelTarget,
     stages: StageTimer | None = None,
-    passes: Sequence[ForwardTimer] = (),
+    passes: Sequence[AbstractContextManager[None]] = (),
 ) -> TimedText:
     """Decode a text with the usual law and rule, and time it.
 
@@ -147,7 +187,7 @@ def timed_text(
         seed: seed of the coins.
         target: makes the target from the pair's model.
         stages: times the stages of all steps, including the first.
-        passes: timers that are entered after the first step.
+        passes: timers, such as `timed_forward`, that are entered after the first step.
     """
     law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
     decoding = decode(
@@ -165,5 +205,6 @@ def timed_text(
     with ExitStack() as timers:
         for timer in passes:
             timers.enter_context(timer)
+        start = time.perf_counter()
         seconds = seconds_of(lambda: later.extend(step.tokens for step in decoding), wait)
-    return TimedText(first, later, seconds)
+    return TimedText(first, later, start, seconds)

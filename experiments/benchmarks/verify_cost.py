@@ -11,7 +11,7 @@ programme for small vocabularies. Also timed: `optimal_acceptance` of 16 i.i.d. 
 """
 
 import statistics
-from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -94,17 +94,13 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
     }
     visited: dict[str, list[int]] = {name: [] for name in rules}
 
-    def deciding(name: str) -> Callable[[], float]:
+    def decide(name: str) -> float:
         rule, (shape, law) = rules[name], settings[name]
         settled = Sampling(temperature=0.0) if rule.one_hot else sampling
-
-        def decide() -> float:
-            rows, coins = CountedRows(logits[shape], settled), TorchCoins(len(visited[name]))
-            spent = seconds_of(lambda: rule(trees[shape, law], rows, coins))
-            visited[name].append(rows.computed)
-            return spent
-
-        return decide
+        rows, coins = CountedRows(logits[shape], settled), TorchCoins(len(visited[name]))
+        spent = seconds_of(lambda: rule(trees[shape, law], rows, coins))
+        visited[name].append(rows.computed)
+        return spent
 
     def softmax() -> float:
         return seconds_of(lambda: logits["tree"].softmax(-1))
@@ -112,7 +108,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
     ways = {
         "softmax": softmax,
         "softmax again": softmax,
-        **{name: deciding(name) for name in rules},
+        **{name: partial(decide, name) for name in rules},
     }
     ms = {
         name: [1e3 * spent for spent in seconds]

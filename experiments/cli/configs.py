@@ -123,10 +123,12 @@ def _print_config(name: str, as_json: bool) -> None:
         from rich.console import Console
         from rich.syntax import Syntax
 
-        theme = "ansi_dark"  # the terminal's own colours
         Console().print(
-            Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True)
-        )
+            Syntax(
+                text, "yaml", word_wrap=True,
+                theme="ansi_dark", background_color="default",  # the terminal's own colours
+            )
+        )  # fmt: skip
     else:
         typer.echo(text, nl=not text.endswith("\n"))
 

@@ -114,10 +114,12 @@ def generate_command(
         if target is None and draft is not None:
             raise ConfigError("--draft needs --target: give both, or --pair")
         models = {"target": target or pair, "draft": draft, "dtype": dtype, "device": device}
+        drafting = _part("--source", source)
+        drafting = {"source": drafting} if isinstance(drafting, str) else drafting
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         config = one_text_config(
             models,
-            {"shape": _shape(shape), "draft": _source(source), "law": law, "rule": rule},
+            {"shape": _part("--shape", shape), "draft": drafting, "law": law, "rule": rule},
             sampling,
             tokens=tokens,
             seed=seed,
@@ -143,21 +145,10 @@ def generate_command(
         complain(_numbers(decoded, config.samplings[0].name))
 
 
-def _shape(text: str | None) -> Any:
-    """Parse the value of --shape: a spelling, or a mapping in YAML."""
+def _part(option: str, text: str | None) -> Any:
+    """Parse the value of --shape or --source: a mapping in YAML; all other text stays as it is."""
     if text is None or not text.lstrip().startswith("{"):
         return text and text.strip()
-    return _yaml("--shape", text)
-
-
-def _source(text: str | None) -> Any:
-    """Parse the value of --source: a name, or a mapping in YAML."""
-    if text is None:
-        return None
-    return _yaml("--source", text) if text.lstrip().startswith("{") else {"source": text.strip()}
-
-
-def _yaml(option: str, text: str) -> Any:
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError
     from treespec.reading_yaml import NotYaml, parse_yaml

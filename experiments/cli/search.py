@@ -106,12 +106,11 @@ def search_command(
                     )
         result: Any
         if not latency:
-            of_times = {"--prefix": prefix, "--law": law, "--batch": batch}
-            useless = [name for name, value in of_times.items() if value is not None]
-            if useless:
-                raise ConfigError(
-                    f"{useless[0]} selects among times: give --latency too, or omit {useless[0]}"
-                )
+            for name, value in {"--prefix": prefix, "--law": law, "--batch": batch}.items():
+                if value is not None:
+                    raise ConfigError(
+                        f"{name} selects among times: give --latency too, or omit {name}"
+                    )
             if len(sources) > 1:
                 raise ConfigError(
                     f"{len(sources)} sources can only be ranked by speed: give --latency, or one source"

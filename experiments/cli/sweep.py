@@ -1,7 +1,7 @@
 """The command `treespec sweep`: a grid of experiments, on this machine or on a cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,9 +19,6 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import examples
-
-if TYPE_CHECKING:
-    from treespec.experiments.sweep.executors import Executor
 
 __all__ = ["app"]
 
@@ -102,23 +99,25 @@ def sweep_command(
         from treespec.experiments.cli.json import json_text
         from treespec.experiments.config.places import place_of
         from treespec.experiments.config.plugged import folder_asked_for, plug_in
+        from treespec.experiments.errors import SweepError
         from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.sweep.executors import Executor, InProcess, LocalWorkers
         from treespec.experiments.sweep.grid import load_grid
+        from treespec.experiments.sweep.slurm import Slurm, parse_settings
         from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
         from treespec.experiments.sweep.table import print_collected
 
         require_workers(executor, workers)
-        parameters = _parameters(executor, slurm or [], cancel)
+        if executor != "slurm" and (slurm or cancel):
+            raise SweepError("--slurm and --cancel need --executor slurm")
+        parameters = parse_settings(slurm or [])
         planned = folder_asked_for(config, overrides or (), out, "sweeps")
         plug_in(plugin or (), planned and planned / "sweep.json")
         grid = load_grid(config, overrides or ())
         folder = out or place_of(grid.base.get("output"), grid.name, "sweeps")
         calm_transformers()
 
-        def make(logs: Path) -> "Executor":
-            from treespec.experiments.sweep.executors import InProcess, LocalWorkers
-            from treespec.experiments.sweep.slurm import Slurm
-
+        def make(logs: Path) -> Executor:
             if executor == "process":
                 return InProcess(allow_versions=allow_versions)
             if executor == "local":
@@ -160,17 +159,3 @@ def sweep_command(
                 "retries them"
             )
             raise typer.Exit(FAILED)
-
-
-def _parameters(executor: str, given: list[str], cancel: bool) -> dict[str, Any]:
-    """Parse the settings of `--slurm`.
-
-    Raises:
-        SweepError: if the executor is not SLURM, or a setting cannot be parsed.
-    """
-    from treespec.experiments.errors import SweepError
-    from treespec.experiments.sweep.slurm import parse_settings
-
-    if executor != "slurm" and (given or cancel):
-        raise SweepError("--slurm and --cancel need --executor slurm")
-    return parse_settings(given)

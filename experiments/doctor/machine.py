@@ -32,18 +32,21 @@ def gpus() -> list[Fact]:
         if shutil.which("nvidia-smi") is None:
             return [Fact("GPU", Status.MISSING, "none; everything runs on the CPU")]
         if torch.version.cuda is None:
-            advice = "install a CUDA build of torch: https://pytorch.org/get-started"
             return [
                 Fact(
                     "GPU",
                     Status.PROBLEM,
                     "a driver is installed, but torch is built for the CPU",
-                    advice,
+                    "install a CUDA build of torch: https://pytorch.org/get-started",
                 )
             ]
-        advice = "check the output of nvidia-smi, and CUDA_VISIBLE_DEVICES"
         return [
-            Fact("GPU", Status.PROBLEM, "a driver is installed, but torch finds no device", advice)
+            Fact(
+                "GPU",
+                Status.PROBLEM,
+                "a driver is installed, but torch finds no device",
+                "check the output of nvidia-smi, and CUDA_VISIBLE_DEVICES",
+            )
         ]
     facts = []
     for i in range(torch.cuda.device_count()):
@@ -72,8 +75,12 @@ def disk() -> Fact:
     free = shutil.disk_usage(here).free
     value = f"{free / GIB:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
-        advice = "change to a folder that you can write to, or name one with --out"
-        return Fact("disk", Status.PROBLEM, f"{here} cannot be written", advice)
+        return Fact(
+            "disk",
+            Status.PROBLEM,
+            f"{here} cannot be written",
+            "change to a folder that you can write to, or name one with --out",
+        )
     tight = free < LEAST_DISK_GIB * GIB
     return judged(
         "disk", value, "free some space, or name another folder with --out" if tight else ""
@@ -129,13 +136,17 @@ def slurm() -> list[Fact]:
 
 
 def _sinfo() -> Fact:
-    command = ["sinfo", "--noheader", "--format=%P %D %t"]
     advice = (
         "only `sweep --executor slurm` needs it: check that the controller (slurmctld) is running and "
         "reachable from here"
     )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%P %D %t"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Fact("SLURM", Status.MISSING, f"sinfo does not answer: {error}", advice)
     lines = done.stdout.split("\n")

@@ -1,7 +1,5 @@
 """Measure how small a difference between two methods this machine can show at the moment."""
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,10 +22,9 @@ def tell_apart(pair: "Pair") -> str:
     Raises:
         AssertionError: if the copy of plain decoding decoded no prompt.
     """
+    from treespec.experiments.benchmarks.brief_run import brief_run
     from treespec.experiments.config.schema import Config
-    from treespec.experiments.report.run import load_run
     from treespec.experiments.report.times import resolution_sentence
-    from treespec.experiments.search_then_run.run import run
 
     config = Config.model_validate(
         {
@@ -44,8 +41,7 @@ def tell_apart(pair: "Pair") -> str:
             "alone": 0,
         }
     )
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = load_run(run(config, folder=Path(folder) / "run", load=lambda models: pair).folder)
-    sentence = resolution_sentence(loaded.measurements["T=0"])
+    with brief_run(config, load=lambda models: pair) as loaded:
+        sentence = resolution_sentence(loaded.measurements["T=0"])
     assert sentence is not None, "the twin of plain decoding decoded no prompt"
     return sentence.replace("This run", f"a run of {PROMPTS} prompts", 1)

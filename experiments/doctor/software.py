@@ -30,8 +30,8 @@ WIDE_VECTORS = ("AVX512", "AVX2")
 def python() -> Fact:
     """The version of Python, and the path of its executable."""
     value = f"{platform.python_version()} ({sys.executable})"
-    old = sys.version_info < LEAST_PYTHON
-    return judged("Python", value, "treespec needs Python 3.11 or newer" if old else "")
+    advice = "treespec needs Python 3.11 or newer" if sys.version_info < LEAST_PYTHON else ""
+    return judged("Python", value, advice)
 
 
 def treespec() -> Fact:
@@ -49,8 +49,10 @@ def torch_build() -> list[Fact]:
     """The build of torch, the processor's vector width, and the number of threads."""
     import torch
 
+    from treespec.experiments.records.manifest import environment
+
     simd = torch.backends.cpu.get_cpu_capability()
-    threads, cores = torch.get_num_threads(), _cores()
+    threads, cores = torch.get_num_threads(), environment()["hardware"]["cores"]
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
     slow = "half precision is slow here for more than one row: set models.dtype=float32 in configs"
     vectors = Fact(
@@ -85,8 +87,9 @@ def triton() -> Fact:
     try:
         version = metadata.version("triton")
     except PackageNotFoundError:
-        advice = "only GPUs need it: pip install triton"
-        return Fact("Triton", Status.MISSING, "not installed", advice)
+        return Fact(
+            "Triton", Status.MISSING, "not installed", "only GPUs need it: pip install triton"
+        )
     if torch.cuda.is_available():
         return Fact("Triton", Status.OK, f"{version}, kernels run on the GPU")
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -122,8 +125,10 @@ def compiler() -> Fact:
     try:
         tool = knobs.nvidia.ptxas
     except RuntimeError as error:
-        advice = "set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit"
-        return Fact("kernel compiler", Status.MISSING, str(error), advice)
+        return Fact(
+            "kernel compiler", Status.MISSING, str(error),
+            "set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit",
+        )  # fmt: skip
     from attention_masks.tree_attention.ahead_of_time import TARGETS
 
     targets = ", ".join(f"sm_{target}" for target in TARGETS)
@@ -137,8 +142,10 @@ def passes() -> Fact:
     missing = missing_for_compiling()
     if missing is not None:
         return Fact("compiled passes", Status.MISSING, missing, "passes run eagerly instead")
-    value = "a C++ compiler and a folder for its output are available (models.passes)"
-    return Fact("compiled passes", Status.OK, value)
+    return Fact(
+        "compiled passes", Status.OK,
+        "a C++ compiler and a folder for its output are available (models.passes)",
+    )  # fmt: skip
 
 
 def captured_passes() -> Fact:
@@ -160,14 +167,9 @@ def captured_passes() -> Fact:
     missing = available(torch.device("cuda"))
     if missing is not None:
         return Fact(name, Status.MISSING, missing, advice)
-    value = "a GPU and the kernel of tree attention are available (models.passes)"
-    return Fact(name, Status.OK, value)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return Fact(
+        name, Status.OK, "a GPU and the kernel of tree attention are available (models.passes)"
+    )
 
 
 def shortened(commit: str) -> str:

@@ -4,9 +4,10 @@ A decoding pass reads every weight once, whether it is over one row or sixteen. 
 longer than computing, more rows are nearly free; trees depend on this.
 """
 
-import statistics
 import time
 from collections.abc import Sequence
+
+import numpy as np
 
 from treespec.experiments.doctor.findings import Speed
 
@@ -59,14 +60,9 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
         synchronize()
         return time.perf_counter() - start
 
-    seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
     # Sizes take turns, because machines drift. The first round warms up.
-    for round_number in range(REPEATS + 1):
-        for rows in sizes:
-            elapsed = run(rows)
-            if round_number > 0:
-                seconds[rows].append(elapsed)
-    medians = {rows: statistics.median(times) for rows, times in seconds.items()}
+    rounds = [[run(rows) for rows in sizes] for _ in range(REPEATS + 1)]
+    medians = dict(zip(sizes, np.median(rounds[1:], axis=0).tolist(), strict=True))
     return Speed(
         device=torch.cuda.get_device_name() if device == "cuda" else device,
         dtype=dtype,

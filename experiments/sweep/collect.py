@@ -18,7 +18,7 @@ from treespec.whole_file import write_whole
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["METRIC_PREFIX", "Collected", "collect", "without_times"]
+__all__ = ["METRIC_PREFIX", "Collected", "collect"]
 
 Keep = Callable[[Path, str | bytes], object]
 
@@ -30,12 +30,6 @@ METRIC_PREFIX = "metric."
 
 SCHEMA_KEY = "treespec_sweep_schema_version"
 """Key in the Parquet metadata for the sweep's schema version; the version of a run's rows is beside it."""
-
-MEASURED_PREFIXES = ("tokens_per_second", "speedup", "step_ms")
-MEASURED_SUFFIXES = ("_s", "_bytes", "_j")
-MEASURED_NAMES = ("baseline", "fastest")
-"""Columns that hold times, memory and energy, or follow from them; all others are the same in every
-repetition."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +101,6 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
     )
     _write(folder, manifest, collected, keep or write_whole)
     return collected
-
-
-def without_times(frame: "pl.DataFrame") -> "pl.DataFrame":
-    """The columns that must be the same wherever and however often a sweep runs."""
-    return frame.select(
-        name
-        for name in frame.columns
-        if name not in MEASURED_NAMES
-        and not name.startswith(MEASURED_PREFIXES)
-        and not name.endswith(MEASURED_SUFFIXES)
-    )
 
 
 def _columns(entry: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

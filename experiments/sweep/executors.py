@@ -157,7 +157,7 @@ class LocalWorkers(Executor):
             code = process.poll()
             if code is not None:
                 del self._running[name]
-                _hang_up(process)
+                process.communicate()  # closes the pipe to it
                 ended.append(Ended(task, None if code == 0 else _reason(code, task.log)))
         return ended, set(self._running)
 
@@ -167,8 +167,7 @@ class LocalWorkers(Executor):
         for _, process in self._running.values():
             process.kill()
         for _, process in self._running.values():
-            process.wait()
-            _hang_up(process)
+            process.communicate()  # closes the pipe to it, and waits for its end
         self._running.clear()
         return f"{stopped} workers were stopped"
 
@@ -178,12 +177,6 @@ def threads_for(workers: int) -> int:
     affinity = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
     cores = len(affinity) if affinity else psutil.cpu_count() or 1
     return at_most_allowed(max(1, cores // workers))
-
-
-def _hang_up(process: "subprocess.Popen[bytes]") -> None:
-    """Close the pipe to a worker that has ended."""
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -111,14 +111,6 @@ class SweepFolder(HeldFolder):
         """The folder for the output of workers."""
         return self.path / "logs"
 
-    def manifest(self) -> dict[str, Any] | None:
-        """The parsed `sweep.json`; None if no sweep was started in the folder.
-
-        Raises:
-            SweepError: if it is damaged, or of a newer treespec.
-        """
-        return read_manifest(self.path) if self.manifest_path.exists() else None
-
     def start(
         self, grid: Grid, session: Mapping[str, Any], *, allow_versions: bool = False
     ) -> dict[str, Any]:
@@ -130,10 +122,12 @@ class SweepFolder(HeldFolder):
             allow_versions: continue a sweep that was planned with other versions.
 
         Raises:
-            SweepError: if the folder belongs to another grid, naming the differences.
+            SweepError: if the folder belongs to another grid, naming the differences; if its manifest is
+                damaged, or of a newer treespec.
             VersionsDiffer: if the sweep was planned with other code or packages.
         """
-        earlier, here = self.manifest(), versions_here()
+        earlier = read_manifest(self.path) if self.manifest_path.exists() else None
+        here = versions_here()
         if earlier is None:
             manifest: dict[str, Any] = {
                 "schema_version": SWEEP_VERSION,

@@ -3,7 +3,6 @@
 python -m treespec.experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
 """
 
-import argparse
 import os
 import socket
 import sys
@@ -11,7 +10,9 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from treespec.errors import in_words
 from treespec.experiments.errors import SweepError, VersionsDiffer
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class JobFailed(RuntimeError):
@@ -134,30 +137,30 @@ def at_most_allowed(threads: int) -> int:
     return min(threads, int(allowed)) if allowed.isdigit() and int(allowed) else threads
 
 
-def main(arguments: list[str] | None = None) -> None:
+@app.command()
+def main(
+    folder: Annotated[str, typer.Argument(help="jobs/<name> in a sweep's folder")],
+    attempt: Annotated[int, typer.Option("--attempt")] = 1,
+    threads: Annotated[int | None, typer.Option("--threads")] = None,
+    workers: Annotated[int, typer.Option("--workers", help="number of jobs in parallel")] = 1,
+    allow_versions: Annotated[bool, typer.Option("--allow-versions")] = False,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", help="end when standard input is closed")
+    ] = False,
+) -> None:
     """Run one job as a local worker; with --with-parent, end when the parent process has ended."""
-    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.sweep.job")
-    parser.add_argument("folder", help="jobs/<name> in a sweep's folder")
-    parser.add_argument("--attempt", type=int, default=1)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--workers", type=int, default=1, help="number of jobs in parallel")
-    parser.add_argument("--allow-versions", action="store_true")
-    parser.add_argument(
-        "--with-parent", action="store_true", help="end when standard input is closed"
-    )
-    given = parser.parse_args(arguments)
-    if given.with_parent:
+    if with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     from treespec.experiments.run.models import calm_transformers
 
     calm_transformers()
     try:
         run_job(
-            given.folder,
-            given.attempt,
-            {"executor": "local", "workers": given.workers},
-            threads=given.threads,
-            allow_versions=given.allow_versions,
+            folder,
+            attempt,
+            {"executor": "local", "workers": workers},
+            threads=threads,
+            allow_versions=allow_versions,
         )
     except JobFailed as error:
         if error.__cause__ is not None:
@@ -174,4 +177,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app()

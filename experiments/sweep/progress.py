@@ -19,7 +19,6 @@ from treespec.experiments.run.progress import clock
 
 __all__ = ["Board", "JobView", "prompts_done"]
 
-STATES = ("running", "waiting", "finished", "failed")
 STYLES = {"running": "cyan", "waiting": "dim", "finished": "green", "failed": "red"}
 ROWS_BESIDE = 8
 """Lines of the terminal that do not show jobs."""
@@ -104,7 +103,7 @@ class Board:
     def table(self) -> Table:
         """The table of jobs; if not all fit on the screen, running and failed ones are preferred."""
         counts = Counter(job.state for job in self.jobs.values())
-        title = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        title = ", ".join(f"{counts[state]} {state}" for state in STYLES if counts[state])
         elapsed = clock(int(time.monotonic() - self._started))
         table = Table(
             title=f"{len(self.jobs)} jobs: {title} ({elapsed})",

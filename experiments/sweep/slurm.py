@@ -244,13 +244,10 @@ class Slurm(Executor):
 
 def _submitted(task: Task) -> str | None:
     """The SLURM job of this attempt, if an earlier command submitted it."""
-    path = task.folder / "slurm.json"
-    if not path.exists():
-        return None
     try:
-        data = forms.parsed(path, SweepError)
+        data = forms.parsed(task.folder / "slurm.json", SweepError)
         return str(data["job"]) if data["attempt"] == task.attempt else None
-    except (SweepError, KeyError, TypeError):
+    except (SweepError, KeyError, TypeError):  # no such file, or a damaged one
         return None
 
 

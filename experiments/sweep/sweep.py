@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
-from treespec.experiments.run.readiness import Ready
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.executors import Executor
@@ -94,7 +93,15 @@ def run_sweep(
             "retries": retries,
         }
         manifest = records.start(grid, session, allow_versions=allow_versions)
-        board = Board(_views(grid, starts, folder), console)
+        views = {
+            job.name: JobView(
+                records.job(job.name),
+                len(starts[job.name].measured) * job.config.repeats,
+                len(job.config.samplings),
+            )
+            for job in grid.jobs
+        }
+        board = Board(views, console)
         todo = deque(_unfinished(records, board))
         already_finished = not todo
         if todo and len(todo) < len(grid.jobs):
@@ -114,18 +121,6 @@ def run_sweep(
         collected = collect(folder, manifest, records.keep)
         records.finish(manifest)
         return SweepResult(folder, already_finished, collected)
-
-
-def _views(grid: Grid, starts: Mapping[str, Ready], folder: Path) -> dict[str, JobView]:
-    """The displayed state of each job."""
-    return {
-        job.name: JobView(
-            folder / "jobs" / job.name,
-            len(starts[job.name].measured) * job.config.repeats,
-            len(job.config.samplings),
-        )
-        for job in grid.jobs
-    }
 
 
 def _unfinished(records: SweepFolder, board: Board) -> list[Task]:

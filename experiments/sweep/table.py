@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from rich.console import Console
 
-from treespec.experiments.report.table import NONE, Column, Table, interval
+from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
 from treespec.search.intervals import Interval
@@ -23,9 +24,8 @@ _Row = dict[str, Any]
 
 def print_collected(collected: Collected, console: Console) -> None:
     """Print a table for each sampling setting, the failed jobs, and the notes."""
-    rows = collected.summary.to_dicts()
-    if len(rows) > MOST_ROWS:
-        rows = _fastest_of_kind(rows)
+    whole = len(collected.summary) <= MOST_ROWS
+    rows = (collected.summary if whole else _fastest_of_kind(collected.summary)).to_dicts()
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         print_table(_table(sampling, [r for r in rows if r["sampling"] == sampling]), console)
     console.print()
@@ -57,22 +57,20 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
             left=True,
         )
 
-    def metric(key: str) -> Column[_Row]:
-        def write(row: _Row) -> str:
-            return NONE if row[key] is None else f"{row[key]:.3g}"
-
-        return Column(key.removeprefix(METRIC_PREFIX), write)
-
     return Table(
         sampling,
         [
             *(value(name) for name in rows[0] if name.startswith(PREFIX)),
             Column("method", _label, left=True),
-            Column("prompts", lambda row: str(row["prompts"])),
+            keyed("prompts", "prompts"),
             Column("tok/step", lambda row: interval(_interval(row, "tokens_per_step"))),
-            Column("tok/s", lambda row: f"{row['tokens_per_second']:.1f}"),
+            keyed("tok/s", "tokens_per_second", ".1f"),
             Column("speedup", lambda row: interval(_interval(row, "speedup"))),
-            *(metric(name) for name in rows[0] if name.startswith(METRIC_PREFIX)),
+            *(
+                keyed(name.removeprefix(METRIC_PREFIX), name, ".3g")
+                for name in rows[0]
+                if name.startswith(METRIC_PREFIX)
+            ),
         ],
         rows,
         group=lambda row: row["job"],
@@ -90,10 +88,17 @@ def _interval(row: _Row, name: str) -> Interval | None:
     return None if value is None else Interval.of(value, low, high)
 
 
-def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:
-    best: dict[tuple[str, str, str], _Row] = {}
-    lossless = [row for row in rows if row["lossless"]]
-    for row in sorted(lossless, key=lambda row: -row["tokens_per_second"]):
-        best.setdefault((row["job"], row["sampling"], row["group"]), row)
-    chosen = {id(row) for row in best.values()}
-    return [row for row in rows if id(row) in chosen]
+def _fastest_of_kind(summary: pl.DataFrame) -> pl.DataFrame:
+    return (
+        summary.with_row_index("place")
+        .filter("lossless")
+        .sort(
+            pl.col("tokens_per_second").fill_nan(None),
+            descending=True,
+            nulls_last=True,
+            maintain_order=True,
+        )
+        .unique(["job", "sampling", "group"], keep="first", maintain_order=True)
+        .sort("place")
+        .drop("place")
+    )

@@ -8,7 +8,7 @@ distribution that each was drawn from, and the output follows the target.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, partial, reduce
 
 import numpy as np
 import torch
@@ -122,10 +122,10 @@ class ParallelDrafter:
             growth = growth.shape
         if not isinstance(growth, TreeShape):
             raise InvalidTree("parallel heads draft static shapes only: pass a TreeShape")
-        self._model, self._shape, self._law, self._sampling = model, growth, law, sampling
-        self.max_depth = growth.depth
+        self._shape, self._law, self.max_depth = growth, law, growth.depth
         self._context: tuple[int, ...] = ()
-        self._heads: dict[tuple[int, ...], Tensor] = {}
+        # The distributions of the heads are computed once per context.
+        self._heads = cache(partial(head_rows, model, depth=growth.depth, sampling=sampling))
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Set the committed tokens; the last one is the root."""
@@ -137,7 +137,7 @@ class ParallelDrafter:
         tokens = [self._context[-1], *([0] * (shape.size - 1))]
         if shape.size == 1:
             return TokenTree(shape, torch.tensor(tokens), None, Law.DETERMINISTIC)
-        heads = self._rows()
+        heads = self._heads(self._context)
         for node in shape.internal:
             children = shape.children[node]
             row = heads[shape.depths[node]][None]
@@ -150,14 +150,6 @@ class ParallelDrafter:
     def commit(self, step: Step) -> None:
         """Append the kept tokens, which the heads see from now on."""
         self._context += step.tokens
-
-    def _rows(self) -> Float[Tensor, "depth V"]:
-        """The distributions of the heads, computed once per context."""
-        if self._context not in self._heads:
-            self._heads[self._context] = head_rows(
-                self._model, self._context, self._shape.depth, self._sampling
-            )
-        return self._heads[self._context]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,26 +5,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
+from treespec.experiments.benchmarks.timing import Spans, in_turns, timed_passes
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import synchronizer
-from treespec.protocols import TreeModel
+from treespec.models.load import Pair
 from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
 
 __all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "recorded", "watch"]
 
@@ -104,7 +104,7 @@ class Lane:
 
 
 def watch(
-    pair: "Pair",
+    pair: Pair,
     prompt: Int[Tensor, "T"],
     methods: Mapping[str, TreeShape],
     *,
@@ -131,13 +131,11 @@ def watch(
         One lane per method.
     """
     sampling = sampling or Sampling(temperature=0.0)
-    lanes_of: dict[str, list[Lane]] = {name: [] for name in methods}
-    for round_ in range(repeats + 1):
-        for name, shape in methods.items():
-            lane = _decoded(pair, prompt, name, shape, tokens, sampling, seed)
-            if round_:
-                lanes_of[name].append(lane)
-    return [_median(lanes) for lanes in lanes_of.values()]
+    ways = {
+        name: partial(_decoded, pair, prompt, name, shape, tokens, sampling, seed)
+        for name, shape in methods.items()
+    }
+    return [_median(lanes) for lanes in in_turns(ways, repeats).values()]
 
 
 def recorded(
@@ -177,18 +175,16 @@ def recorded(
             f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
             "steps are recorded only for plain decoding and trees of our own loop"
         )
-    ids = run.prompts.filter(**key)["tokens"].to_list()[0]
+    ids = iter(run.prompts.filter(**key)["tokens"].to_list()[0])
     spans: list[Span] = []
     steps: list[Brought] = []
-    now, token_count = 0.0, 0
+    now = 0.0
     for row in rows:
         start = now
         for stage in STAGES:
             spans.append(Span(stage, now, row[f"{stage}_s"]))
             now += row[f"{stage}_s"]
-        kept = ids[token_count : token_count + row["kept"]]
-        token_count += row["kept"]
-        texts = tuple(text_of([token]) for token in kept)
+        texts = tuple(text_of([token]) for token in islice(ids, row["kept"]))
         steps.append(Brought(start, now, texts, min(row["accepted"], len(texts))))
     return Lane(method, tuple(spans), tuple(steps))
 
@@ -215,41 +211,8 @@ class _Clock:
             self.spans.append(Span(name, start, self.now() - start))
 
 
-class _Watched:
-    """A draft model whose passes are recorded as stages."""
-
-    def __init__(self, model: TreeModel, clock: _Clock) -> None:
-        self._model, self._clock = model, clock
-        self.vocab_size, self.max_length = model.vocab_size, model.max_length
-        self.draws_by_kernel = getattr(model, "draws_by_kernel", False)
-
-    @property
-    def length(self) -> int:
-        """Number of committed tokens in the cache."""
-        return self._model.length
-
-    def fresh(self) -> "_Watched":
-        """The same weights with an empty cache."""
-        return _Watched(self._model.fresh(), self._clock)
-
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Commit these tokens."""
-        self._model.prefill(tokens)
-
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
-        """Compute the logits, and record the pass as a stage."""
-        with self._clock.stage(DRAFT_PASS):
-            return self._model.run(tokens, parents, first)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """Commit the cache rows of these nodes."""
-        self._model.keep(nodes)
-
-
 def _decoded(
-    pair: "Pair",
+    pair: Pair,
     prompt: Int[Tensor, "T"],
     name: str,
     shape: TreeShape,
@@ -259,9 +222,11 @@ def _decoded(
 ) -> Lane:
     """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
+    drafted = Spans()
     outcomes: list[tuple[float, tuple[int, ...], int]] = []
+    draft = timed_passes(pair.draft, drafted, clock.now)
     for step in decode(
-        make_target(pair.target), make_drafter(_Watched(pair.draft, clock), shape, law, sampling),
+        make_target(pair.target), make_drafter(draft, shape, law, sampling),
         verifier_for(usual_rule(law, sampling), pair.target), prompt, sampling=sampling,
         coins=TorchCoins(seed), max_new_tokens=tokens, observer=clock,
     ):  # fmt: skip
@@ -272,9 +237,10 @@ def _decoded(
         texts = tuple(str(pair.tokenizer.decode([token])) for token in ids)
         start = steps[-1].end if steps else 0.0
         steps.append(Brought(start, end - begin, texts, min(accepted, len(texts))))
+    passes = (Span(DRAFT_PASS, start, end - start) for start, end in drafted)
     spans = (
         Span(span.stage, span.start - begin, span.seconds)
-        for span in clock.spans
+        for span in (*clock.spans, *passes)
         if span.start >= begin
     )
     return Lane(name, tuple(sorted(spans, key=lambda span: span.start)), tuple(steps))

@@ -4,7 +4,6 @@ Muon trains the matrices inside the layers, AdamW the embeddings and norms. The 
 tokens of the corpus, the draft learns the distribution of the target.
 """
 
-import io
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -166,9 +165,7 @@ def save_checkpoint(
         "optimizers": optimizers.state_dict(),
         "progress": asdict(progress),
     }
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_whole(path, buffer.getvalue())
+    write_whole(path, lambda file: torch.save(state, file))
 
 
 def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers) -> Progress:

@@ -97,8 +97,7 @@ def inject(
 def compare(whole: Path, broken: Path) -> dict[str, Any]:
     """Rows lost, rows doubled, and whether all columns without times are equal."""
     import polars as pl
-
-    from treespec.experiments.sweep.collect import without_times
+    from sweep_tables import without_times
 
     key = ["job", "prompt", "sampling", "method"]
     found: dict[str, Any] = {}

@@ -6,14 +6,15 @@
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
 
-import argparse
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 PARTS = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}
 """The parts, and their modules."""
@@ -26,19 +27,29 @@ WIDTH = 170
 """Width of the table where there is no terminal."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the requested parts; return the exit code."""
-    options = _parser().parse_args(arguments)
-    words = sys.argv[1:] if arguments is None else arguments
-    if options.dry and options.part != "table":
-        _choose_interpreter(True, words)
+def main(
+    part: Annotated[
+        Literal["accuracy", "kernels", "decode", "table", "all"], typer.Argument()
+    ] = "all",
+    dry: Annotated[
+        bool, typer.Option("--dry", help=f"run tiny shapes on the CPU: a {DRY}")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="folder of the results")] = None,
+    minutes: Annotated[float, typer.Option("--minutes", help="for all parts together")] = 8.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="repeat measurements that exist already")
+    ] = False,
+) -> None:
+    """Accuracy and speed of the tree attention kernel, and of decoding, on this GPU."""
+    if dry and part != "table":
+        _choose_interpreter(True)
     import torch
 
     no_device = not torch.cuda.is_available()
-    dry = options.dry or (no_device and options.part != "table")
-    if options.part != "table":
-        _choose_interpreter(dry, words)
-    folder = folder_of(options.out, dry)
+    dry = dry or (no_device and part != "table")
+    if part != "table":
+        _choose_interpreter(dry)
+    folder = folder_of(out, dry)
 
     from rich.console import Console
 
@@ -51,46 +62,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.rule(f"[bold]{'no CUDA device' if no_device else '--dry'}: {DRY}")
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
     failures: list[str] = []
-    if options.part != "table":
+    if part != "table":
         calm_transformers()
-        session = Session(dry, folder, options.minutes, options.fresh, console)
+        session = Session(dry, folder, minutes, fresh, console)
         session.say(f"results go to {folder}")
         failures = session.failures
-        shares = ENDS_AT_SHARE if options.part == "all" else {options.part: 1.0}
+        shares = ENDS_AT_SHARE if part == "all" else {part: 1.0}
         try:
-            for part, share in shares.items():
-                module = import_module(f"treespec.experiments.benchmarks.gpu.{PARTS[part]}")
+            for name, share in shares.items():
+                module = import_module(f"treespec.experiments.benchmarks.gpu.{PARTS[name]}")
                 module.run(session, session.deadline(share))
         except BrokenDevice as error:
             failures.append(str(error))
         except KeyboardInterrupt:
             failures.append("interrupted; repeat the same command to continue where it stopped")
-    if options.part in ("table", "all"):
+    if part in ("table", "all"):
         for path in render(folder, console):
             console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
     if dry:
         console.rule(f"[bold]{DRY}")
-    return bool(failures)
+    raise typer.Exit(bool(failures))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m treespec.experiments.benchmarks.gpu",
-        description="Accuracy and speed of the tree attention kernel, and of decoding, on this GPU.",
-    )
-    parser.add_argument("part", nargs="?", default="all", choices=(*PARTS, "table", "all"))
-    parser.add_argument("--dry", action="store_true", help=f"run tiny shapes on the CPU: a {DRY}")
-    parser.add_argument("--out", type=Path, help="folder of the results")
-    parser.add_argument("--minutes", type=float, default=8.0, help="for all parts together")
-    parser.add_argument(
-        "--fresh", action="store_true", help="repeat measurements that exist already"
-    )
-    return parser
-
-
-def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
+def _choose_interpreter(dry: bool) -> None:
     """Restart the command in a process with Triton's interpreter switched on or off, if needed.
 
     Triton reads the switch when it is imported, which torch may have done by now.
@@ -100,7 +96,7 @@ def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
     sys.stdout.flush()
     os.execve(
         sys.executable,
-        [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments],
+        [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *sys.argv[1:]],
         {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"},
     )
 
@@ -123,4 +119,4 @@ def folder_of(out: Path | None, dry: bool) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -29,7 +29,6 @@ MASKED = ("sdpa", "flex", "two_pass")
 FLOORS = ("flash", "cudnn")
 CANDIDATES = (KERNEL, *MASKED, *FLOORS)
 
-IMPLEMENTATION = {KERNEL: "triton", "sdpa": "sdpa", "flex": "flex", "two_pass": "two_pass"}
 BRANCHING = 3
 """Children of each node of the tree, breadth first, as far as the nodes last."""
 
@@ -103,7 +102,7 @@ def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
         return lambda inputs: _unmasked(name, case, inputs)
     if name == "flex":
         _never_uncompiled()
-    tree_pass, impl = case.tree_pass(), IMPLEMENTATION[name]
+    tree_pass, impl = case.tree_pass(), "triton" if name == KERNEL else name
     return lambda inputs: attend(*inputs, tree_pass, impl=impl)
 
 

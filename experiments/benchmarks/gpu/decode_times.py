@@ -21,7 +21,7 @@ from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
 from treespec.experiments.benchmarks.gpu.session import Deadline, Session
-from treespec.experiments.benchmarks.timing import ForwardTimer, TimedText, timed_text
+from treespec.experiments.benchmarks.timing import Spans, TimedText, timed_forward, timed_text
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -129,7 +129,11 @@ def _cell(
     pair: Pair, case: Case, session: Session, count: int, prompt_tokens: int, new_tokens: int
 ) -> dict[str, Any]:
     try:
-        make = _target_maker(case.target)
+        make: Callable[[Any], Target] = ModelTarget
+        if case.target != "eager":
+            from treespec.target.graph import GraphTarget
+
+            make = GraphTarget
         choose_passes(pair.draft, "captured" if case.target == "graphs" else "eager", draft=True)
     except (ImportError, Unavailable, UnsupportedModel) as error:
         return {"unavailable": in_words(error, "the decoding")}
@@ -138,7 +142,7 @@ def _cell(
         for prompt in embedded_prompts(pair.tokenizer, count, prompt_tokens)
     ]
     shape, stages = SHAPES[case.method], [StageTimer(session.device) for _ in prompts]
-    draft_passes = ForwardTimer(pair.draft.model)
+    draft_passes = Spans()
 
     def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:
         return timed_text(
@@ -150,7 +154,7 @@ def _cell(
         texts = [decoded(prompt) for prompt in prompts]
         # Stages and draft passes are timed in a separate run, since timing them takes time.
         staged = [
-            decoded(prompt, stages=timer, passes=[draft_passes])
+            decoded(prompt, stages=timer, passes=[timed_forward(pair.draft.model, draft_passes)])
             for prompt, timer in zip(prompts, stages, strict=True)
         ]
     except (Unavailable, UnsupportedModel) as error:
@@ -165,7 +169,7 @@ def _cell(
         name: statistics.median(s for timer in stages for s in timer.seconds[name][1:])
         for name in STAGES
     }
-    passes = draft_passes.calls / staged_steps
+    passes = len(draft_passes) / staged_steps
     cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
     draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
     verify_ms = 1e3 * pass_bytes(pair.target.model, cached + shape.size) / session.peak.bandwidth
@@ -187,11 +191,3 @@ def _cell(
         "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
         "text": " ".join(map(str, texts[0].text)),
     }
-
-
-def _target_maker(name: str) -> Callable[[Any], Target]:
-    if name == "eager":
-        return ModelTarget
-    from treespec.target.graph import GraphTarget
-
-    return GraphTarget

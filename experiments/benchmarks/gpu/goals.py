@@ -6,14 +6,17 @@ faster than every baseline with a mask. A decoding step with graphs takes at mos
 reading what its passes must read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
 from treespec.experiments.benchmarks.gpu.roofline import Floor, Heads
 
-__all__ = ["DecodeRow", "KernelRow", "decode_rows", "kernel_rows", "microseconds", "tally"]
+__all__ = ["Goals", "KernelRow", "decode_goals", "kernel_rows", "microseconds", "tally"]
+
+Goals = Mapping[str, bool | None]
+"""By goal, whether it is reached; None if it does not apply or a figure is missing."""
 
 FRACTION, OVER_FLOOR, OVER_BYTES = 0.80, 1.3, 1.25
 MOST_ROWS, LEAST_PREFIX = 128, 16 << 10
@@ -75,23 +78,11 @@ class KernelRow:
         return min((self.us[name] for name in names if name in self.us), default=None)
 
 
-@dataclass(frozen=True)
-class DecodeRow:
-    """One way to decode, with its cell of the file."""
-
-    cell: Mapping[str, Any]
-
-    @property
-    def measured(self) -> bool:
-        """Whether the cell has figures."""
-        return "ms_per_step" in self.cell
-
-    @property
-    def goals(self) -> dict[str, bool | None]:
-        """By goal, whether it is reached; None if it does not apply."""
-        applies = self.measured and self.cell["target"] != "eager"
-        met = self.cell["step_over_floor"] <= OVER_BYTES if applies else None
-        return {f"a step within {OVER_BYTES} x its bytes": met}
+def decode_goals(cell: Mapping[str, Any]) -> Goals:
+    """By goal, whether one way to decode reaches it; None if the goal does not apply."""
+    applies = "step_over_floor" in cell and cell["target"] != "eager"
+    met = cell["step_over_floor"] <= OVER_BYTES if applies else None
+    return {f"a step within {OVER_BYTES} x its bytes": met}
 
 
 def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
@@ -119,22 +110,17 @@ def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
     return grid_rows
 
 
-def decode_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[DecodeRow]:
-    """The rows of a file, in the order of its cells."""
-    return [DecodeRow(cell) for cell in cells.values()]
-
-
 def microseconds(cell: Mapping[str, Any]) -> float | None:
     """The time of a cell: on the device if it was captured, else with launch; None without a time."""
     timing = cell.get("device") or cell.get("with_launch")
     return None if timing is None else timing["median_us"]
 
 
-def tally(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> dict[str, tuple[int, int]]:
+def tally(rows: Iterable[Goals]) -> dict[str, tuple[int, int]]:
     """By goal, the number of rows that reach it, and the number of rows that it applies to."""
     counts: dict[str, tuple[int, int]] = {}
     for row in rows:
-        for name, met in row.goals.items():
+        for name, met in row.items():
             reached, total = counts.get(name, (0, 0))
             counts[name] = (reached + (met is True), total + (met is not None))
     return counts

@@ -107,10 +107,12 @@ def peak_of(device_name: str) -> Peak | None:
     words = device_name.lower().replace("-", " ").split()
     if "mig" in words:
         return None
-    for wanted, terabytes, teraflops in DATA_SHEETS:
-        if all(word.lower() in words for word in wanted):
-            return Peak(terabytes * 1e12, teraflops * 1e12, SHEET)
-    return None
+    listed = (
+        Peak(terabytes * 1e12, teraflops * 1e12, SHEET)
+        for wanted, terabytes, teraflops in DATA_SHEETS
+        if all(word.lower() in words for word in wanted)
+    )
+    return next(listed, None)
 
 
 def attention_floor(heads: Heads, rows: int, keys: int, itemsize: int, peak: Peak) -> Floor:

@@ -3,9 +3,8 @@
 The figure shows the fraction of the roofline that the kernel reaches, over the size of the tree.
 """
 
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from rich.console import Console
 from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
 from treespec.experiments.benchmarks.gpu.goals import (
     FRACTION,
-    DecodeRow,
+    Goals,
     KernelRow,
-    decode_rows,
+    decode_goals,
     kernel_rows,
     tally,
 )
@@ -28,6 +27,8 @@ from treespec.experiments.report.terminal import print_finding, say
 from treespec.whole_file import write_whole
 
 __all__ = ["draw", "render"]
+
+_Cell = Mapping[str, Any]
 
 DRY = "DRY RUN through the interpreter over tiny shapes: these figures mean nothing."
 
@@ -107,9 +108,9 @@ def _kernels(data: dict[str, Any]) -> Finding:
         Column[KernelRow]("launch", lambda row: _number(row.launch_us)),
         Column[KernelRow]("roofline", lambda row: _number(row.floor_us)),
         Column[KernelRow]("bound", lambda row: row.bound, left=True),
-        Column[KernelRow]("fraction", lambda row: _judged(row.fraction, row, 0)),
-        Column[KernelRow]("/ no mask", lambda row: _judged(row.over_unmasked, row, 1)),
-        Column[KernelRow]("/ masked", lambda row: _judged(row.over_masked, row, 2)),
+        Column[KernelRow]("fraction", lambda row: _judged(row.fraction, row.goals, 0)),
+        Column[KernelRow]("/ no mask", lambda row: _judged(row.over_unmasked, row.goals, 1)),
+        Column[KernelRow]("/ masked", lambda row: _judged(row.over_masked, row.goals, 2)),
         *(Column[KernelRow](name, partial(other, name), moves=1) for name in (*MASKED, *FLOORS)),
     )
     rows = kernel_rows(data["cells"])
@@ -118,7 +119,8 @@ def _kernels(data: dict[str, Any]) -> Finding:
         "(captured graphs) where a call could be captured; launch: the kernel as Python calls it.",
         "roofline: max(bytes / bandwidth, flops / peak); fraction: roofline / kernel; / no mask: kernel "
         "over the faster of flash and cudnn; / masked: over the fastest of sdpa, flex and two_pass.",
-        f"yes and NO: whether a goal is met where it applies. Goals met: {_tallied(rows)}.",
+        "yes and NO: whether a goal is met where it applies. "
+        f"Goals met: {_tallied(row.goals for row in rows)}.",
         f"{len(data['cells'])} of {data['settings']['cells']} times were measured.",
         *sorted({f"{name}: {error}" for row in rows for name, error in row.errors.items()}),
     ]
@@ -126,48 +128,46 @@ def _kernels(data: dict[str, Any]) -> Finding:
 
 
 def _decode(data: dict[str, Any]) -> Finding:
-    rows = decode_rows(data["cells"])
-    cold = [row.cell for row in rows if row.measured and row.cell["temperature"] == 0]
+    cells = list(data["cells"].values())
+    cold = [cell for cell in cells if "text" in cell and cell["temperature"] == 0]
     texts = {cell["size"]: cell["text"] for cell in reversed(cold)}
 
-    def same(row: DecodeRow) -> str:
-        if not row.measured or row.cell["temperature"] != 0:
+    def same(cell: _Cell) -> str:
+        if "text" not in cell or cell["temperature"] != 0:
             return NONE
-        return "yes" if row.cell["text"] == texts[row.cell["size"]] else "no"
+        return "yes" if cell["text"] == texts[cell["size"]] else "no"
 
-    def stage(name: str, row: DecodeRow) -> str:
-        return _number(row.cell["stage_ms"][name] if row.measured else None, 2)
+    def stage(name: str, cell: _Cell) -> str:
+        return _number(cell["stage_ms"][name] if "stage_ms" in cell else None, 2)
 
-    def value(key: str, digits: int, row: DecodeRow) -> str:
-        return _number(row.cell.get(key), digits)
+    def value(key: str, digits: int, cell: _Cell) -> str:
+        return _number(cell.get(key), digits)
 
-    def floor(row: DecodeRow) -> str:
-        cell = row.cell
-        total = cell["verify_floor_ms"] + cell["draft_floor_ms"] if row.measured else None
-        return _number(total, 2)
+    def floor(cell: _Cell) -> str:
+        measured = "verify_floor_ms" in cell
+        return _number(cell["verify_floor_ms"] + cell["draft_floor_ms"] if measured else None, 2)
 
     columns = (
-        Column[DecodeRow]("target", lambda row: row.cell["size"], left=True),
-        Column[DecodeRow]("temp.", lambda row: f"{row.cell['temperature']:g}"),
-        Column[DecodeRow]("method", lambda row: row.cell["method"], left=True),
-        Column[DecodeRow]("passes", lambda row: row.cell["target"], left=True),
-        Column[DecodeRow]("tok/s", partial(value, "tokens_per_second", 1)),
-        Column[DecodeRow]("tok/step", partial(value, "tokens_per_step", 2)),
-        Column[DecodeRow]("ms/step", partial(value, "ms_per_step", 2)),
-        Column[DecodeRow]("draft", partial(stage, "draft")),
-        Column[DecodeRow]("verify", partial(stage, "verify")),
-        Column[DecodeRow]("floor", floor),
-        Column[DecodeRow]("verify / floor", partial(value, "verify_over_floor", 2)),
-        Column[DecodeRow](
-            "step / floor", lambda row: _judged(row.cell.get("step_over_floor"), row)
+        keyed("target", "size", left=True),
+        keyed("temp.", "temperature", "g"),
+        keyed("method", "method", left=True),
+        keyed("passes", "target", left=True),
+        Column[_Cell]("tok/s", partial(value, "tokens_per_second", 1)),
+        Column[_Cell]("tok/step", partial(value, "tokens_per_step", 2)),
+        Column[_Cell]("ms/step", partial(value, "ms_per_step", 2)),
+        Column[_Cell]("draft", partial(stage, "draft")),
+        Column[_Cell]("verify", partial(stage, "verify")),
+        Column[_Cell]("floor", floor),
+        Column[_Cell]("verify / floor", partial(value, "verify_over_floor", 2)),
+        Column[_Cell](
+            "step / floor", lambda cell: _judged(cell.get("step_over_floor"), decode_goals(cell))
         ),
-        Column[DecodeRow]("same text", same, left=True),
+        Column[_Cell]("same text", same, left=True),
     )
     reasons = [
-        f"{row.cell['size']}, {row.cell['target']}: "
-        f"{row.cell.get('unavailable') or row.cell.get('error')}"
-        for row in rows
-        if not row.measured
+        f"{cell['size']}, {cell['target']}: {cell.get('unavailable') or cell.get('error')}"
+        for cell in cells
+        if "ms_per_step" not in cell
     ]
     notes = [
         *dict.fromkeys(reasons),
@@ -176,10 +176,11 @@ def _decode(data: dict[str, Any]) -> Finding:
         "its floor, and of the whole step over its floor.",
         "same text: whether the text equals that of the first row of this size, at temperature 0; in "
         "bfloat16 other kernels round differently, so a near tie may be decided differently.",
-        f"yes and NO: whether the goal is met, with graphs. Goals met: {_tallied(rows)}.",
+        "yes and NO: whether the goal is met, with graphs. "
+        f"Goals met: {_tallied(map(decode_goals, cells))}.",
         f"{len(data['cells'])} of {data['settings']['cells']} cells were measured.",
     ]
-    return _finding("Decoding with the embedded pair, its target enlarged", columns, rows, notes)
+    return _finding("Decoding with the embedded pair, its target enlarged", columns, cells, notes)
 
 
 FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
@@ -215,14 +216,14 @@ def _setting(files: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _tallied(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> str:
+def _tallied(rows: Iterable[Goals]) -> str:
     counts = tally(rows)
     return ", ".join(f"{name}: {met} of {of}" for name, (met, of) in counts.items()) or NONE
 
 
-def _judged(value: float | None, row: KernelRow | DecodeRow, goal: int = 0) -> str:
+def _judged(value: float | None, goals: Goals, goal: int = 0) -> str:
     """A figure as text, and whether it meets the goal with this index."""
-    met = list(row.goals.values())[goal]
+    met = list(goals.values())[goal]
     return _number(value, 2) + {True: " yes", False: " NO", None: ""}[met]
 
 
@@ -270,6 +271,6 @@ def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
             *panels[0].get_legend_handles_labels(), title="prefix", loc="outside right center",
             fontsize=8.5,
         )  # fmt: skip
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=160, facecolor=PAGE)
-    return write_whole(path, picture.getvalue())
+        return write_whole(
+            path, lambda file: figure.savefig(file, format="png", dpi=160, facecolor=PAGE)
+        )

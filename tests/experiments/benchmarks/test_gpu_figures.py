@@ -10,7 +10,7 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.gpu import decode_times, roofline, timer
 from treespec.experiments.benchmarks.gpu.candidates import CANDIDATES
-from treespec.experiments.benchmarks.gpu.goals import decode_rows, kernel_rows, tally
+from treespec.experiments.benchmarks.gpu.goals import decode_goals, kernel_rows, tally
 from treespec.experiments.benchmarks.gpu.roofline import Heads, Peak, attention_floor, peak_of
 from treespec.experiments.benchmarks.gpu.session import Session
 from treespec.experiments.benchmarks.gpu.table import render
@@ -232,11 +232,10 @@ def decode_cell(target, over):
 
 def test_goal_of_decoding():
     for over, met in ((1.25, True), (1.26, False)):
-        (row,) = decode_rows({"x": decode_cell("graph", over)})
-        assert list(row.goals.values()) == [met]
-    rows = decode_rows({"x": decode_cell("eager", 1.1), "y": decode_cell("graph", None)})
-    assert [list(row.goals.values()) for row in rows] == [[None], [None]]
-    assert list(tally(rows).values()) == [(0, 0)]
+        assert list(decode_goals(decode_cell("graph", over)).values()) == [met]
+    goals = [decode_goals(decode_cell("eager", 1.1)), decode_goals(decode_cell("graph", None))]
+    assert [list(row.values()) for row in goals] == [[None], [None]]
+    assert list(tally(goals).values()) == [(0, 0)]
 
 
 def test_the_table_of_all_parts(session, tmp_path):

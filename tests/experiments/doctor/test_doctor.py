@@ -28,6 +28,7 @@ from treespec.experiments.doctor import (
 from treespec.experiments.doctor.findings import ask, attempt
 from treespec.experiments.doctor.resolution import tell_apart
 from treespec.experiments.doctor.speed import meaning, measure_speed
+from treespec.experiments.records import manifest
 from treespec.testing import NotLossless
 
 FACT = Fact("disk", Status.PROBLEM, "0.1 GiB free", "make room")
@@ -240,7 +241,7 @@ def test_a_gpu_that_torch_does_not_see(program, monkeypatch):
 
 
 def test_threads_and_vectors(monkeypatch):
-    monkeypatch.setattr(software, "_cores", lambda: 4)
+    monkeypatch.setattr(manifest, "environment", lambda: {"hardware": {"cores": 4}})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     facts = {fact.name: fact for fact in software.torch_build()}
     assert facts["threads"].status is Status.PROBLEM

@@ -122,8 +122,9 @@ def test_the_module_is_light():
 def test_local_workers_killed_and_resumed(grid_file, tmp_path):
     """Two workers; one is killed, then the sweep itself: its workers end with it, and nothing is lost."""
     import psutil
+    from sweep_tables import without_times
 
-    from treespec.experiments.sweep.collect import collect, without_times
+    from treespec.experiments.sweep.collect import collect
     from treespec.experiments.sweep.folder import read_manifest
 
     path = grid_file()

@@ -2,12 +2,13 @@ import json
 
 import polars as pl
 import pytest
+from sweep_tables import without_times
 
 from treespec.experiments.errors import SweepError
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.experiments.report.run import load_run
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
-from treespec.experiments.sweep.collect import _columns, collect, without_times
+from treespec.experiments.sweep.collect import _columns, collect
 from treespec.experiments.sweep.folder import read_manifest
 
 

@@ -215,7 +215,8 @@ needs_slurm = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_slurm
 def test_real_slurm(grid, tmp_path):
-    from treespec.experiments.sweep.collect import without_times
+    from sweep_tables import without_times
+
     from treespec.experiments.sweep.executors import InProcess
     from treespec.experiments.sweep.sweep import run_sweep
 

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 from rich.console import Console
+from sweep_tables import without_times
 
 from treespec.errors import LoadError
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.sweep import sweep as sweep_module
 from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
-from treespec.experiments.sweep.collect import without_times
 from treespec.experiments.sweep.executors import InProcess
 from treespec.experiments.sweep.folder import read_manifest
 from treespec.experiments.sweep.grid import load_grid
