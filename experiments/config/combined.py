@@ -45,7 +45,6 @@ DRAWN = (Law.IID, Law.WITHOUT_REPLACEMENT)
 Rate = Annotated[float, Field(ge=0, le=1)]
 RatesOfDepth = Annotated[tuple[Rate, ...], Field(max_length=64)]
 RatesOfSource = Annotated[tuple[RatesOfDepth, ...], Field(min_length=1, max_length=64)]
-JointRates = Annotated[dict[Name, RatesOfSource], Field(max_length=256)]
 RatesOfSources = Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_length=16)]
 
 Budgeted = Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
@@ -141,11 +140,6 @@ class MergeDraft(Combined):
     drafted. Rates depend on the temperature: `{T=0: [...], T=1: [...]}` gives them by the name of the
     sampling setting. They also shape the trees of models, except of those that draw where a shared tree
     asks for it. May be null only with `budgets`; then models draft chains."""
-    joint_rates: Annotated[dict[Name, JointRates], Field(max_length=64)] | None = None
-    """By the name of the sampling setting, then by the exact set of sources that draft a node, such as
-    `{T=0: {lookup: [[0.2]], model + lookup: [[0.9]]}}`: how often it is accepted if its parent is, by depth
-    and rank. Sources err together, which `rates` of each source alone cannot tell. Null, or no rate of a
-    set, depth and rank, to go by `rates`."""
     budgets: dict[Name, Budgeted] | None = None
     """Draft nodes per source, by name, such as `{model: 8, lookup: 4}`; a source that appears twice is
     `model` and `model'`. Each source drafts a tree of its own below the common root, no deeper or wider
@@ -223,10 +217,6 @@ class MergeDraft(Combined):
                 "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
                 f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
             )
-        if self.budgets is not None and self.joint_rates is not None:
-            raise ValueError(
-                "joint_rates refine the rates by which sources share a tree: remove them, or budgets"
-            )
         for name in self.budgets or ():
             if name not in self.names:
                 raise ValueError(
@@ -300,7 +290,6 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
             },
             budget.size,
             rates=dict(zip(members, rates, strict=True)),
-            joint_rates=(settings.joint_rates or {}).get(str(setting)),
             depth=budget.depth,
             branching=budget.branching,
             vocab_size=vocab_size,

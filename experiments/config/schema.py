@@ -141,7 +141,7 @@ class EmbeddedPrompts(_Selection):
 
 
 class TaskPrompts(_Selection):
-    """Short texts by category: `code`, `prose`, `editing` a file given in the prompt, and `logs`.
+    """Short texts by category: `code`, `prose`, `editing` a file given in the prompt, and `logs` or tables.
 
     They were written for treespec and are under its licence. There are twelve per category.
     """

@@ -50,6 +50,16 @@ def sources(data: Row) -> Parts:
         "fastest of all": lambda row: row["speed of all"]["best"],
         "speed, over this": lambda row: row["speed of all"]["ratio"],
     }
+    rows, words = (
+        data["figures"]["merges"],
+        {
+            "tokens": "tokens per step, over its sources",
+            "tokens of all": "over all",
+            "speed": "speed, over its sources",
+            "speed of all": "over all",
+        },
+    )
+    held = [f"{said}, {_held(rows, key)} of {len(rows)}" for key, said in words.items()]
     return {
         **{
             f"{size} nodes": [
@@ -63,52 +73,39 @@ def sources(data: Row) -> Parts:
         "merges": [
             "**Merges over the best single source**: over the best of the sources that they merge, and "
             "over the best of all. The best source was chosen on the same texts that it is compared on.",
-            table(merges, data["figures"]["merges"], words=4),
-            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {_held(data['figures']['merges'])}.",
+            table(merges, rows, words=4),
+            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {', '.join(held)}.",
         ],
     }
 
 
-def _held(rows: list[Row]) -> str:
-    """In how many rows a merge is at least about as good as the best single source, by comparison."""
-    words = {
-        "tokens": "tokens per step, over its sources",
-        "tokens of all": "over all",
-        "speed": "speed, over its sources",
-        "speed of all": "over all",
-    }
-    held = {key: _count_held(rows, key) for key in words}
-    return ", ".join(f"{words[key]}, {count} of {len(rows)}" for key, count in held.items())
-
-
-def _count_held(rows: list[Row], key: str) -> int:
+def _held(rows: list[Row], key: str) -> int:
+    """In how many rows a merge is at least about as good as the best single source."""
     return sum(row[key]["ratio"]["low"] >= LEAST_OF_BEST for row in rows)
 
 
 def equal_nodes(data: Row) -> Parts:
     """Merges over the best single source of their size, by kind of text."""
-    figures = data["figures"]
+    rows = data["figures"]["merges"]
     columns: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: row["category"],
+        "texts": lambda row: f"{row['category']} ({row['prompts']})",
         "at most": lambda row: f"{row['size']} nodes",
         "merge of": lambda row: row["merge"],
         "best single source": lambda row: row["tokens of all"]["best"],
         "tokens per step, merge over it": lambda row: row["tokens of all"]["ratio"],
     }
-    by_merge = {
-        merge: [row for row in figures["merges"] if row["merge"] == merge]
-        for merge in dict.fromkeys(row["merge"] for row in figures["merges"])
-    }
-    held = ", ".join(
-        f"{_count_held(rows, 'tokens of all')} of {len(rows)} of the merge of {merge}"
-        for merge, rows in by_merge.items()
-    )
-    counts = ", ".join(f"{group['prompts']} of {group['name']}" for group in figures["categories"])
+    held = []
+    for merge in dict.fromkeys(row["merge"] for row in rows):
+        of_merge = [row for row in rows if row["merge"] == merge]
+        held.append(
+            f"{_held(of_merge, 'tokens of all')} of {len(of_merge)} of the merge of {merge}"
+        )
     return {
         "": [
-            f"Texts: {counts}. The best source was chosen on the same texts that it is compared on.",
-            table(columns, figures["merges"], words=4),
-            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {held}.",
+            "The best source was chosen on the same texts that it is compared on. In merges models draft "
+            "as deep as the tree, alone six levels deep in trees.",
+            table(columns, rows, words=4),
+            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {', '.join(held)}.",
         ]
     }
 

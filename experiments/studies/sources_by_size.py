@@ -42,7 +42,6 @@ from treespec.draft import (
     acceptance_rates,
     make_drafter,
 )
-from treespec.draft.rates import Rates
 from treespec.draft.state import tokenizer_digest
 from treespec.experiments.benchmarks.results_file import write
 from treespec.experiments.config.file import load_config
@@ -102,7 +101,8 @@ WIDE = TreeShape.expansion((4, 2, 1, 1))
 """The tree for measuring the rates of models."""
 
 DEEPEST_OF_MODELS, DEEPEST_OF_FREE_SOURCES = 6, 16
-"""Maximum depth of trees of models, and of trees of sources that draft for free."""
+"""Maximum depth of trees of models alone, and of trees of sources that draft for free. In merges models
+draft as deep as the tree, so that merges also draft deeper than models do alone."""
 
 RANKS, DEPTHS = 8, 4
 """Maximum ranks and depths of a table of rates; the last depth stands for deeper ones."""
@@ -117,43 +117,27 @@ Learner = Callable[[Any], Drafter]
 """Makes the drafter of the next text from the last one; from None for the first text."""
 
 
-def steps(
-    pair: Pair, texts: Sequence[list[int]], learner: Learner, tokens: int
-) -> Iterator[tuple[Step, Any]]:
-    """Decode texts greedily; yield each step with its drafter."""
-    drafter = None
-    for text in track(texts, description="learning"):
-        drafter = learner(drafter)
-        for step in decode(
-            make_target(pair.target),
-            drafter,
-            greedy,
-            torch.tensor(text),
-            sampling=Sampling(0.0),
-            coins=TorchCoins(0),
-            max_new_tokens=tokens,
-        ):
-            yield step, drafter
-
-
 def learned(
     pair: Pair, texts: Sequence[list[int]], learner: Learner
 ) -> tuple[list[list[float]], Any]:
     """Decode texts greedily; return acceptance rates by depth and rank, and the last drafter."""
-    last: list[Drafter] = []
+    drafters: list[Drafter] = []
 
-    def decoded() -> Iterator[Step]:
-        for step, drafter in steps(pair, texts, learner, NEW):
-            last[:] = [drafter]
-            yield step
+    def steps() -> Iterator[Step]:
+        for text in track(texts, description="learning"):
+            drafters[:] = [learner(drafters[0] if drafters else None)]
+            yield from decode(
+                make_target(pair.target),
+                drafters[0],
+                greedy,
+                torch.tensor(text),
+                sampling=Sampling(0.0),
+                coins=TorchCoins(0),
+                max_new_tokens=NEW,
+            )
 
-    rates = acceptance_rates(decoded(), least=FEWEST_TRIES)[:DEPTHS]
-    return rounded(rates), last[0]
-
-
-def rounded(rates: Rates) -> list[list[float]]:
-    """Rates as they are written into configs."""
-    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates]
+    rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
+    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
 
 
 @dataclass(frozen=True)
@@ -313,7 +297,8 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
                 name for name in singles if name.rpartition(", ")[0] in sources.split(", ")
             ]
             rows.append(
-                {"category": category, "size": int(size), "merge": sources}
+                {"category": category, "prompts": len(part.prompts)}
+                | {"size": int(size), "merge": sources}
                 | {
                     measure: over_best(part, merge, merged_names, per)
                     for measure, per in MEASURES.items()

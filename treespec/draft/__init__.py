@@ -12,7 +12,7 @@ from treespec.draft.make import make_drafter
 from treespec.draft.merge import Merge
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
-from treespec.draft.rates import acceptance_rates, joint_rates
+from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
@@ -40,6 +40,5 @@ __all__ = [
     "SuffixTree",
     "TokenRecycling",
     "acceptance_rates",
-    "joint_rates",
     "make_drafter",
 ]

@@ -63,9 +63,6 @@ class Merge:
             also stands for all greater depths; ranks beyond a row are not drafted. The rank of a child
             drawn by a `ModelDrafter` counts all elder children of its node, whichever source drafted them.
             None with `budgets`.
-        joint_rates: rates of deterministic nodes by the exact set of sources that draft them, see
-            `draft.rates.joint_rates`; where they have none, `rates` decide, as if sources erred
-            independently. None for no such rates, and with `budgets`.
         budgets: for each source by name, its number of nodes without the root, at least 1; None to share.
         depth: maximum depth of a shared tree; None for the largest depth of the sources.
         branching: maximum number of children of a node of a shared tree; None for no limit.
@@ -75,8 +72,7 @@ class Merge:
         InvalidArgument: if there are fewer than two sources, a source is not a drafter or is itself a
             merge, a source or a part of it appears twice, there is no size to share, a tree that must be
             kept whole does not fit in the size, depth or branching, or in the budget of its source, the
-            names of rates or budgets are not those of the sources, both or neither of these are given, or
-            joint rates are given without rates.
+            names of rates or budgets are not those of the sources, or both or neither of these are given.
         InvalidTree: if a source draws the children of a node together (`Law.together`).
     """
 
@@ -86,7 +82,6 @@ class Merge:
         size: int | None = None,
         *,
         rates: Mapping[str, Sequence[Sequence[float]]] | None = None,
-        joint_rates: Mapping[str, Sequence[Sequence[float]]] | None = None,
         budgets: Mapping[str, int] | None = None,
         depth: int | None = None,
         branching: int | None = None,
@@ -98,10 +93,6 @@ class Merge:
                 "a merge needs either rates, by which its sources share a size, or budgets, a number of "
                 "nodes for each source"
             )
-        if rates is None and joint_rates is not None:
-            raise InvalidArgument(
-                "joint_rates refine the rates by which sources share a tree: give rates too, not budgets"
-            )
         if budgets is not None and (depth is not None or branching is not None):
             raise InvalidArgument(
                 "depth and branching limit a tree that sources share; with budgets give these limits "
@@ -110,16 +101,13 @@ class Merge:
         self.layout = (
             Apart(self.sources, budgets, size)
             if rates is None
-            else Shared(self.sources, rates, joint_rates, size, depth, branching)
+            else Shared(self.sources, rates, size, depth, branching)
         )
         self.max_depth, self._drawing = self.layout.max_depth, self.layout.drawing
         self._vocab_size = vocab_size
         self._proposed: TokenTree | None = None
         self.origins: tuple[tuple[str, ...], ...] = ()
         """For each node of the last proposed tree, the sources that drafted it."""
-        self.ranks: tuple[int, ...] = ()
-        """For each node of the last proposed tree, its least rank in the trees of these sources; 0 for
-        drawn nodes."""
 
     @property
     def law(self) -> Law:
@@ -172,10 +160,6 @@ class Merge:
         self.origins = tuple(
             tuple(trie.sources[node.entry]) if node.drawn_by is None else (node.drawn_by,)
             for node in (nodes[index] for index in self._order)
-        )
-        self.ranks = tuple(
-            trie.ranks[nodes[index].entry] if nodes[index].drawn_by is None else 0
-            for index in self._order
         )
         self._proposed = self._tree(nodes, self._order, coins)
         return self._proposed

@@ -9,7 +9,7 @@ from typing import Any
 from treespec.door import instance, integer
 from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, planned, side_by_side
 from treespec.draft.model import ModelDrafter
-from treespec.draft.rates import checked_joint_rates, checked_rates, require_names
+from treespec.draft.rates import checked_rates, require_names
 from treespec.errors import InvalidArgument
 from treespec.protocols import Drafter
 from treespec.tree import Law, TokenTree
@@ -27,7 +27,6 @@ class Shared:
     Args:
         sources: the sources by name.
         rates: rates of each source; see `Merge`.
-        joint_rates: rates of sources that draft the same node, or None; see `Merge`.
         size: maximum number of nodes, the root included.
         depth: maximum depth; None for the largest depth of the sources.
         branching: maximum number of children of a node; None for no limit.
@@ -41,13 +40,11 @@ class Shared:
         self,
         sources: Mapping[str, Drafter],
         rates: Mapping[str, Sequence[Sequence[float]]],
-        joint_rates: Mapping[str, Sequence[Sequence[float]]] | None,
         size: int | None,
         depth: int | None,
         branching: int | None,
     ) -> None:
         self.rates = checked_rates(rates, sources)
-        self.joint_rates = checked_joint_rates(joint_rates, sources)
         if size is None:
             raise InvalidArgument(
                 "a merge needs a size: the nodes of the tree, root included, that its sources share"
@@ -99,7 +96,7 @@ class Shared:
         Args:
             trees: the proposed tree of each source that is not in `drawing`.
         """
-        trie, entries, drawn = Trie(self.joint_rates), dict[str, Sequence[int]](), {}
+        trie, entries, drawn = Trie(), dict[str, Sequence[int]](), {}
         for name, tree in trees.items():
             if tree.laws <= {Law.DETERMINISTIC}:
                 entries[name] = trie.add(name, tree, self.rates[name], name in self._whole)

@@ -1,6 +1,5 @@
 """Plan the nodes of a merged tree: best first by rates, or the first nodes of each source's tree."""
 
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,18 +83,10 @@ class Trie:
     out: a source that agrees makes nothing less likely. If all are below 1, it has the largest. Sources
     that agree often err together, for which the product makes no allowance. A child that one source
     proposes twice has the larger rate. Indices of entries increase along each path.
-
-    Where `joint_rates` has a rate for the exact set of sources that propose a child, and for the least of
-    its ranks in their trees, this rate is the probability instead; if those of siblings sum to more than
-    1, all are lowered in proportion.
-
-    Args:
-        joint_rates: rates by the names of sources, in their order; see `draft.rates.joint_rates`.
     """
 
-    def __init__(self, joint_rates: Mapping[tuple[str, ...], Rates] | None = None) -> None:
-        self._joint_rates = joint_rates or {}
-        self.parents, self.tokens, self.odds, self.depths, self.ranks = [-1], [-1], [0.0], [0], [0]
+    def __init__(self) -> None:
+        self.parents, self.tokens, self.odds = [-1], [-1], [0.0]
         self.sources: list[list[str]] = [[]]
         self.children: list[list[int]] = [[]]
         self.whole: set[int] = set()
@@ -117,7 +108,6 @@ class Trie:
             entry = self._entry(entries[tree.shape.parents[node]], tree.token_ids[node])
             if source not in self.sources[entry]:
                 self.sources[entry].append(source)
-            self.ranks[entry] = min(self.ranks[entry], tree.shape.ranks[node])
             entries.append(entry)
         return entries
 
@@ -155,20 +145,9 @@ class Trie:
         values = [1.0] * len(self.parents)
         for entry, children in enumerate(self.children):
             total = 1 + sum(self.odds[child] for child in children)
-            accepted = [self._joint_rate(child, self.odds[child] / total) for child in children]
-            most = max(1.0, sum(accepted))
-            for child, probability in zip(children, accepted, strict=True):
-                values[child] = values[entry] * probability / most
+            for child in children:
+                values[child] = values[entry] * self.odds[child] / total
         return values
-
-    def _joint_rate(self, entry: int, otherwise: float) -> float:
-        """The rate of the sources that propose this entry, if it was measured."""
-        rows = self._joint_rates.get(tuple(self.sources[entry]))
-        if rows is None:
-            return otherwise
-        by_rank = rows[min(self.depths[entry], len(rows)) - 1]
-        rank = self.ranks[entry]
-        return by_rank[rank] if rank < len(by_rank) else otherwise
 
     def _entry(self, parent: int, token: int) -> int:
         entry = self._entries.setdefault((parent, token), len(self.parents))
@@ -176,8 +155,6 @@ class Trie:
             self.parents.append(parent)
             self.tokens.append(token)
             self.odds.append(0.0)
-            self.depths.append(self.depths[parent] + 1)
-            self.ranks.append(sys.maxsize)
             self.sources.append([])
             self.children.append([])
             self.children[parent].append(entry)

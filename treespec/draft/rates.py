@@ -1,22 +1,14 @@
 """Acceptance rates of a source's children by depth and rank, which decide the shape of merged trees."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, count, takewhile
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from treespec.door import instance, integer, number, sequence, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
-from treespec.tree import Law
 
-__all__ = [
-    "JOINT", "Rates", "acceptance_rates", "checked_joint_rates", "checked_rates", "joint_rates", "rate",
-    "require_names",
-]  # fmt: skip
-
-JOINT = " + "
-"""Joins the names of sources that draft one node, as in records."""
+__all__ = ["Rates", "acceptance_rates", "checked_rates", "rate", "require_names"]
 
 Rates = tuple[tuple[float, ...], ...]
 """By depth, then rank: how often a child is accepted if its parent is. The last row also stands for all
@@ -72,57 +64,14 @@ def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
             "steps"
         )
 
-    return tuple(takewhile(bool, (_row_of(tried, accepted, depth, least) for depth in count(1))))
-
-
-def joint_rates(
-    proposals: Iterable[tuple[Step, Sequence[Sequence[str]], Sequence[int]]],
-    *,
-    least: int = 1,
-    depths: int = 4,
-) -> dict[str, Rates]:
-    """How often a deterministic child was accepted if its parent was, by the sources that drafted it.
-
-    Sources err together: where one is wrong, others are more often wrong than elsewhere, and a child that
-    one source alone drafts is worth less than the source's own rate. Rates by the exact set of sources
-    know this. Decode with the merge itself, on other texts.
-
-    Args:
-        proposals: each step of any number of texts, with `Merge.origins` and `Merge.ranks` of its tree.
-        least: how often a child must have counted to get a rate; a merge uses the rates of the sources
-            where there is none.
-        depths: depths with a row each; the last also counts all greater depths.
-
-    Returns:
-        For each set of sources, as their names joined by ` + `, the rates by rank for each depth. The rank
-        of a child is its least rank in the trees of its sources. Drawn children do not count.
-    """
-    tried: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
-    accepted: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
-    for step, origins, ranks in proposals:
-        path = step.verdict.path
-        for depth, node in enumerate(path, start=1):
-            groups = step.tree.groups_of(node)
-            for child in chain(*(g.children for g in groups if g.law is Law.DETERMINISTIC)):
-                sources, place = JOINT.join(origins[child]), (min(depth, depths), ranks[child])
-                tried[sources][place] += 1
-                accepted[sources][place] += child in path
-    least = integer("least", least, least=1)
-    rows = {
-        sources: [
-            _row_of(counts, accepted[sources], depth, least) for depth in range(1, depths + 1)
-        ]
-        for sources, counts in tried.items()
-    }
-    return {sources: tuple(by_depth) for sources, by_depth in rows.items() if any(by_depth)}
-
-
-def _row_of(
-    tried: Counter[tuple[int, int]], accepted: Counter[tuple[int, int]], depth: int, least: int
-) -> tuple[float, ...]:
-    """The rates of a depth by rank, up to the first rank that was tried less than `least` times."""
-    ranks = takewhile(lambda rank: tried[depth, rank] >= least, count())
-    return tuple(accepted[depth, rank] / tried[depth, rank] for rank in ranks)
+    levels: list[tuple[float, ...]] = []
+    while True:
+        row, depth = list[float](), len(levels) + 1
+        while tried[depth, len(row)] >= least:
+            row.append(accepted[depth, len(row)] / tried[depth, len(row)])
+        if not row:
+            return tuple(levels)
+        levels.append(tuple(row))
 
 
 def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
@@ -143,38 +92,6 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
         if not rows:
             raise InvalidArgument(f"rates[{name!r}] is empty: give at least a row for depth 1")
         checked[name] = tuple(_row(f"rates[{name!r}][{i}]", row) for i, row in enumerate(rows))
-    return checked
-
-
-def checked_joint_rates(given: Any, sources: Collection[str]) -> dict[tuple[str, ...], Rates]:
-    """The argument `joint_rates` of a merge, checked, by the names of the sources in their order.
-
-    Args:
-        given: see `joint_rates`; None for none.
-        sources: names of all sources, in order.
-
-    Raises:
-        InvalidArgument: if a key is not made of names of sources, two keys are of one set of sources, or a
-            rate is not a probability.
-    """
-    checked: dict[tuple[str, ...], Rates] = {}
-    given = {} if given is None else given
-    instance("joint_rates", given, Mapping, "a mapping of joined names of sources to rates")
-    for key, rows in given.items():
-        names = key.split(JOINT) if isinstance(key, str) else []
-        joint = tuple(name for name in sources if name in names)
-        if sorted(names) != sorted(joint) or not joint:
-            raise InvalidArgument(
-                f"joint_rates: {shown(key)} does not name sources, each once: join names by {JOINT!r} (the "
-                f"sources are {', '.join(sources)})"
-            )
-        if joint in checked:
-            raise InvalidArgument(f"joint_rates: {shown(key)} is there twice, in another order")
-        argument = f"joint_rates[{key!r}]"
-        rows = sequence(argument, rows, "rows of rates, one for each depth")
-        if not rows:
-            raise InvalidArgument(f"{argument} is empty: give at least a row for depth 1")
-        checked[joint] = tuple(_row(f"{argument}[{i}]", row) for i, row in enumerate(rows))
     return checked
 
 

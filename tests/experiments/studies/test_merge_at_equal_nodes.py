@@ -1,5 +1,7 @@
 """Which methods the study of merges at equal nodes continues with."""
 
+import json
+
 import polars as pl
 import pytest
 import typer
@@ -8,6 +10,7 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.studies.merge_at_equal_nodes import contenders, main
+from treespec.experiments.studies.source_sections import equal_nodes
 from treespec.tree import TreeShape
 
 RATES = {
@@ -40,11 +43,29 @@ def test_the_best_single_sources_of_a_size_and_their_merges_go_on(before):
     ]
 
 
-def test_a_config_of_other_lengths_is_not_run(tmp_path):
-    config = {
-        "name": "longer", "models": {"target": "embedded"}, "prompts": {"kind": "tasks"},
-        "max_new_tokens": 96, "samplings": [{"temperature": 0}], "methods": [{"kind": "plain"}],
-    }  # fmt: skip
-    (tmp_path / "merge_at_equal_nodes.yaml").write_text(yaml.safe_dump(config), "utf-8")
-    with pytest.raises(typer.BadParameter, match="is of 96 tokens; delete it"):
-        main(tmp_path, tokens=32)
+def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
+    with pytest.raises(typer.BadParameter, match=r"run studies\.sources_by_size first"):
+        main(tmp_path / "nothing")
+    (tmp_path / "sources_by_size.yaml").write_text(yaml.safe_dump({"methods": [{"kind": "plain"}]}))
+    (tmp_path / "merge_at_equal_nodes.yaml").write_text(yaml.safe_dump({"max_new_tokens": 96}))
+    with pytest.raises(
+        typer.BadParameter, match="has other methods or another number of tokens: delete it"
+    ):
+        main(tmp_path)
+    manifest = json.loads((before.folder / "manifest.json").read_text())
+    (before.folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    with pytest.raises(
+        typer.BadParameter, match=r"is not finished: continue studies\.sources_by_size"
+    ):
+        main(tmp_path)
+
+
+def test_the_section_counts_the_rows_of_each_merge():
+    rows = [
+        {"category": "code", "prompts": 12, "size": size, "merge": merge,
+         "tokens of all": {"best": "model, chain", "ratio": {"estimate": 1.1, "low": low, "high": 1.2}}}
+        for merge, size, low in (("a, b", 8, 0.98), ("a, b", 16, 0.96), ("c, d", 16, 1.05))
+    ]  # fmt: skip
+    _, page, said = equal_nodes({"figures": {"merges": rows}})[""]
+    assert "| code (12) | 8 nodes | a, b | model, chain | 1.10 0.98–1.20 |" in page
+    assert said.endswith("1 of 2 of the merge of a, b, 1 of 1 of the merge of c, d.")

@@ -56,6 +56,10 @@ def test_every_source_is_in_the_config_at_every_size():
     assert sources_at[8] == sources_at[16]
     assert sources_at[16] - sources_at[64] == {"cascade"}
     assert all(f"lookahead warm, tree of {size}" in names for size in SIZES)
+    merges = [m["draft"] for m in every[1:] if m["draft"]["source"] == "merge"]
+    recycled = [s for draft in merges for s in draft["sources"] if s["source"] == "token_recycling"]
+    assert len(recycled) == len(merges)
+    assert all("warm" in source for source in recycled)  # as when its rates were measured
     warm = {m["name"] for m in every[1:] if "warm" in m["draft"]}
     assert {name.partition(" warm")[0] for name in warm} == {
         *("suffix_tree", "token_recycling", "lookahead")

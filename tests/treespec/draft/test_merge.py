@@ -140,33 +140,6 @@ def test_sources_that_disagree_lower_each_others_values():
     assert Counter(merged.origins[1:]) == {("sure",): 2, ("unsure",): 1}
 
 
-def test_joint_rates_know_that_sources_err_together():
-    """What only the second source drafts is hardly ever right, although its own rate is .5."""
-    chain = TreeShape.chain(3)
-    sources = {"sure": Answers(1, 1, 1, shape=chain), "unsure": Answers(0, 0, 0, shape=chain)}
-    rates = {"sure": ((0.8,), (0.3,)), "unsure": ((0.5,),)}
-    for joint, drafted in (
-        (None, {("sure",): 2, ("unsure",): 1}),
-        ({"unsure": ((0.02,),)}, {("sure",): 3}),
-    ):
-        merged = Merge(sources, 4, rates=rates, joint_rates=joint, depth=3)
-        merged.prefill(torch.tensor(PROMPT))
-        merged.propose(TorchCoins(0))
-        assert Counter(merged.origins[1:]) == drafted
-    assert merged.ranks == (0, 0, 0, 0)
-
-
-def test_a_node_has_its_least_rank_among_its_sources():
-    two = TreeShape.expansion([2])
-    merged = merge(size=4, one=Answers(1, 0, shape=two), two=Answers(0, shape=TreeShape.chain(1)))
-    merged.prefill(torch.tensor(PROMPT))
-    tree = merged.propose(TorchCoins(0))
-    drafted = dict(
-        zip(tree.token_ids[1:], zip(merged.origins[1:], merged.ranks[1:], strict=True), strict=True)
-    )
-    assert drafted == {1: (("one",), 0), 0: (("one", "two"), 0)}
-
-
 def test_the_context_has_room_for_sources_deeper_than_the_merge():
     deep, short = Answers(1, 1, 1, shape=TreeShape.chain(3)), Answers(1)
     deep.max_length = 100
@@ -434,12 +407,6 @@ GOOD = {"a": HIGH, "b": HIGH}
         ),
         (lambda: Merge({"a": lookup(), "b": lookup()}, 4), "either rates.*or budgets"),
         (
-            lambda: Merge(
-                {"a": lookup(), "b": lookup()}, budgets={"a": 1, "b": 1}, joint_rates={"a": HIGH}
-            ),
-            "give rates too, not budgets",
-        ),
-        (
             lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD, budgets={"a": 1, "b": 1}),
             "either rates.*or budgets",
         ),
@@ -467,27 +434,6 @@ GOOD = {"a": HIGH, "b": HIGH}
 def test_merges_that_cannot_be_are_refused(make, said):
     with pytest.raises(InvalidArgument, match=said):
         make()
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize(
-    ("joint", "said"),
-    [
-        (
-            {"a + c": HIGH},
-            r"'a \+ c' does not name sources, each once: .* \(the sources are a, b\)",
-        ),
-        ({"a + a": HIGH}, r"'a \+ a' does not name sources"),
-        ({"": HIGH}, "'' does not name sources"),
-        ({"a + b": HIGH, "b + a": HIGH}, r"'b \+ a' is there twice"),
-        ({"a": []}, r"joint_rates\['a'\] is empty"),
-        ({"a": [[2.0]]}, "rates are probabilities"),
-        (7, "joint_rates"),
-    ],
-)
-def test_joint_rates_that_cannot_be_are_refused(joint, said):
-    with pytest.raises(InvalidArgument, match=said):
-        Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD, joint_rates=joint)
 
 
 def test_trees_that_are_kept_whole_have_room_in_width():

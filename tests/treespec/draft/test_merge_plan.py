@@ -47,20 +47,3 @@ def test_a_token_that_a_source_drafts_twice_counts_once():
     twice = TokenTree(TreeShape.expansion([3]), torch.tensor([0, 1, 1, 2]), None, SURE)
     trie.add("a", twice, ((0.4, 0.3, 0.2),), whole=False)
     assert trie.values() == pytest.approx([1.0, 0.4, 0.2])
-
-
-def test_rates_of_the_exact_sources_come_before_those_of_each():
-    """`a` drafts 1 and 2 with 5 below 1, `b` drafts 3 and 1; 3 has no joint rate."""
-    joint = {("a", "b"): ((0.9,),), ("a",): ((0.3, 0.04), (0.7,))}
-    trie = Trie(joint)
-    first = TokenTree(TreeShape.from_parents([-1, 0, 0, 1]), torch.tensor([0, 1, 2, 5]), None, SURE)
-    second = TokenTree(TreeShape.expansion([2]), torch.tensor([0, 3, 1]), None, SURE)
-    trie.add("a", first, ((0.5, 0.1),), whole=False)
-    trie.add("b", second, ((0.4, 0.2),), whole=False)
-    odds = [0.5 / 0.4, 0.1 / 0.4, 0.4 / 0.4]
-    other = odds[2] / (1 + sum(odds))
-    right = [0.9, 0.04, 0.9 * 0.7, other]
-    right = [value / (0.9 + 0.04 + other) for value in right]
-    by_token = dict(zip(trie.tokens, trie.values(), strict=True))
-    assert [by_token[token] for token in (1, 2, 5, 3)] == pytest.approx(right)
-    assert sum(by_token[token] for token in (1, 2, 3)) == pytest.approx(1)

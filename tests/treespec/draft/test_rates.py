@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from treespec import Law, Scores, TokenTree, TreeShape, Verdict
-from treespec.draft import acceptance_rates, joint_rates
+from treespec.draft import acceptance_rates
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
@@ -35,35 +35,3 @@ def test_what_was_seen_too_rarely_has_no_rate():
         acceptance_rates(steps(*PATHS), least=0)
     with pytest.raises(InvalidArgument, match="no drafted node"):
         acceptance_rates([])
-
-
-ORIGINS = [(), ("a", "b"), ("b",), ("a", "b"), ("a",), ("a", "b")]
-RANKS = [0, 0, 1, 0, 1, 0]
-
-
-def test_joint_rates_are_of_exactly_the_sources_that_drafted_a_child():
-    proposals = [(step, ORIGINS, RANKS) for step in steps(*PATHS)]
-    assert joint_rates(proposals, depths=3) == {"a + b": ((4 / 6,), (2 / 4,), (1 / 2,))}
-    assert joint_rates(proposals, depths=2) == {"a + b": ((4 / 6,), (3 / 6,))}
-    first = [0, 0, 0, 0, 0, 0]  # `a` and `b` alone now have rank 0
-    proposals = [(step, ORIGINS, first) for step in steps(*PATHS)]
-    assert joint_rates(proposals, depths=2) == {
-        "a + b": ((4 / 6,), (3 / 6,)), "b": ((1 / 6,), ()), "a": ((), (1 / 4,)),
-    }  # fmt: skip
-    assert joint_rates(proposals, least=5, depths=2) == {
-        "a + b": ((4 / 6,), (3 / 6,)),
-        "b": ((1 / 6,), ()),
-    }
-
-
-def test_drawn_children_have_no_joint_rates():
-    laws = [[(Law.IID, 1), (Law.DETERMINISTIC, 1)], (), ()]
-    tree = TokenTree.of(
-        TreeShape.expansion([2]),
-        [0, 1, 2],
-        torch.tensor([[0.5, 0.5, 0.0]]),
-        laws,
-        torch.device("cpu"),
-    )
-    step = Step(tree, Verdict((0, 1), 0), Scores(torch.zeros(3, 3)), (1, 0))
-    assert joint_rates([(step, [(), ("model",), ("a",)], [0, 0, 0])]) == {"a": ((0.0,), (), (), ())}
