@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, table
+from treespec.experiments.studies.result_tables import Parts, Row, one_table, table
 from treespec.experiments.studies.skip_sets import summary
 
 __all__ = ["draft_sources", "skip_sets", "sources", "which_source"]
@@ -83,23 +83,24 @@ def _held(rows: list[Row]) -> str:
 
 def which_source(data: Row) -> Parts:
     """The fastest draft on each kind of text, compared with the best use of the draft model; all texts."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: row["category"],
-        "fastest of all drafts and sizes": lambda row: row["fastest"],
-        "its speed over plain decoding": lambda row: row["speedup"],
-        "the draft model's best form": lambda row: row["over the model"]["best"],
-        "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
-    }
     duel, over_plain = data["figures"]["samplings"][0]["verdict"][:2]
     rows = data["figures"]["fastest"]
     free = sum(not any(model in row["fastest"] for model in RUN_LAYERS) for row in rows)
-    return {
-        "": [
-            table(columns, rows, words=2),
+    return one_table(
+        {
+            "texts": lambda row: row["category"],
+            "fastest of all drafts and sizes": lambda row: row["fastest"],
+            "its speed over plain decoding": lambda row: row["speedup"],
+            "the draft model's best form": lambda row: row["over the model"]["best"],
+            "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
+        },
+        rows,
+        words=2,
+        notes=[
             f"On {free} of {len(rows)} kinds of text the fastest draft runs no model. Over all texts "
             f"together: {duel} {over_plain}",
-        ]
-    }
+        ],
+    )
 
 
 def draft_sources(data: Row) -> Parts:
@@ -159,10 +160,12 @@ def draft_sources(data: Row) -> Parts:
 
 def skip_sets(data: Row) -> Parts:
     """A searched skip set compared with random ones of the same size."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "left out": lambda row: row["set"],
-        "acceptance": lambda row: f"{row['acceptance']:.3f}",
-        "tokens per step": lambda row: row["tokens_per_step"],
-        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
-    }
-    return {"": [table(columns, summary(data["figures"]))]}
+    return one_table(
+        {
+            "left out": lambda row: row["set"],
+            "acceptance": lambda row: f"{row['acceptance']:.3f}",
+            "tokens per step": lambda row: row["tokens_per_step"],
+            "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
+        },
+        summary(data["figures"]),
+    )
