@@ -73,6 +73,7 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.sequential import (
+    Floats,
     boundary_at,
     log_ratio,
     looks,
@@ -92,8 +93,6 @@ MOST_PROMPTS = (24, 60, 200)
 RATIOS = (1.05, 1.1, 1.2)
 HALF_WIDTH = 0.05
 TOKENS = 64.0
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
