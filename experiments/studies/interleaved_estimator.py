@@ -281,10 +281,9 @@ def simulate(
                 for kept, work, size, chills in method.text(coins, rate)
             ]
     table = np.array(rows)
-    method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
     keys = (table[:, 2], table[:, 5]) if by_prompts else (rng.random(len(table)), table[:, 2])
-    order = np.lexsort((*keys, prompt))
-    table, method, prompt, size = table[order], method[order], prompt[order], size[order]
+    table = table[np.lexsort((*keys, table[:, 1]))]
+    method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
     behind = np.ones(len(table) + 2)
     for later in (1, 2):
         behind[later : later + len(table)] *= table[:, 6]
