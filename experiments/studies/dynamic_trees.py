@@ -25,11 +25,11 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Bootstrap
+from treespec.experiments.report.scaling import meant_for
+from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
@@ -51,8 +51,8 @@ def rows_of(data: Measurements) -> list[Row]:
         {
             "method": name,
             "tokens": totals.ratio([(name, "new_tokens")], [(name, "steps")]),
-            "over_alike": _over(totals, name, f"{ALIKE} for {setting}"),
-            "over_static": _over(totals, name, f"{STATIC} for {setting}"),
+            "over_alike": speed_ratio(totals, name, f"{ALIKE} for {setting}", "steps"),
+            "over_static": speed_ratio(totals, name, f"{STATIC} for {setting}", "steps"),
         }
         for name in _drafting(data)
     ]
@@ -79,16 +79,7 @@ def duels(data: Measurements) -> list[Comparison]:
 
 def _drafting(data: Measurements) -> list[str]:
     """Names of trees and chains, except those searched or calibrated for another setting."""
-    names = [m.name for m in data.methods if m.kind == "tree"]
-    return [n for n in names if " for T=" not in n or n.endswith(f" for {data.sampling}")]
-
-
-def _over(totals: Bootstrap, name: str, other: str) -> Interval:
-    if name == other:
-        return Interval(1.0, 1.0, 1.0)
-    return totals.ratio(
-        [(name, "new_tokens"), (other, "steps")], [(name, "steps"), (other, "new_tokens")]
-    )
+    return [m.name for m in data.methods if m.kind == "tree" and meant_for(m, data.sampling)]
 
 
 COLUMNS = (
@@ -108,9 +99,11 @@ def figures_of(data: Measurements) -> dict[str, Any]:
     """
     totals, names, all_duels = data.totals, _drafting(data), duels(data)
     calibrated = {
-        n: _over(totals, n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n
+        n: speed_ratio(totals, n, n.partition(", calibrated")[0], "steps")
+        for n in names
+        if ", calibrated" in n
     }
-    planted = {n: _over(totals, n, "OPT-Tree 16") for n in names if "taken" in n}
+    planted = {n: speed_ratio(totals, n, "OPT-Tree 16", "steps") for n in names if "taken" in n}
     ratios = [
         f"{d.ratio.text(3, in_sentence=True)} of the best {d.right.family}"
         for d in all_duels
