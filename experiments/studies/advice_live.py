@@ -13,7 +13,6 @@ from rich.progress import track
 from treespec import Sampling, TreeShape
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import ModelsConfig, Prompts
-from treespec.experiments.report.prediction import chosen
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
@@ -143,17 +142,15 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
             f"target of {pair}: about {clock(round(plan.seconds))} of decoding, besides the search",
         )
     loaded = load_run(run(config, folder=folder, console=console).folder)
-    results = {}
-    for setting, data in loaded.measurements.items():
-        choice = chosen(loaded, data)
-        if choice is not None:
-            fair = choice.fair
-            results[setting] = {
-                "chosen": choice.method,
-                "fastest": choice.fastest,
-                "over": list(choice.over),
-                "fastest_by_other_half": fair and fair.right.label,
-                "over_by_other_half": fair and list(fair.ratio),
-                "advice": choice.advice,
-            }
-    return results
+    return {
+        setting: {
+            "chosen": choice.method,
+            "fastest": choice.fastest,
+            "over": list(choice.over),
+            "fastest_by_other_half": choice.fair and choice.fair.right.label,
+            "over_by_other_half": choice.fair and list(choice.fair.ratio),
+            "advice": choice.advice,
+        }
+        for setting, choice in loaded.choices.items()
+        if choice is not None
+    }

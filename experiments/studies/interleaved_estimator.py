@@ -409,13 +409,13 @@ def main(
         list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
     )
     kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
-    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
-        for (world, machine), job in track(
-            list(zip(kinds, jobs, strict=True)), "simulating", console=console, transient=True
-        ):
-            rows.append({"world": world.name, "machine": machine, **job.result()})
+        pairs = list(zip(kinds, jobs, strict=True))
+        rows = [
+            {"world": world.name, "machine": machine, **job.result()}
+            for (world, machine), job in track(pairs, "simulating", console=console, transient=True)
+        ]
     columns = [keyed("methods", "world", left=True), keyed("machine", "machine", left=True)]
     for way in WAYS:
         columns += [

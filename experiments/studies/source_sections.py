@@ -119,23 +119,19 @@ def draft_sources(data: Row) -> Parts:
     }
     growth, store = figures["growth"][0], figures["datastore"]
     drafted = {(row["source"], row["tokens"]): row["drafted"] for row in figures["sources"]}
-
-    def more_drafted(row: Row) -> float | None:
-        few, many = (drafted[row["source"], row[end]] for end in ("from", "to"))
-        return many / few if few and many else None
-
-    def per_draft_token(row: Row) -> float | None:
-        more = more_drafted(row)
-        return None if more is None else row["propose_p50_us"] / more
-
+    ends = [
+        (row, drafted[row["source"], row["from"]], drafted[row["source"], row["to"]])
+        for row in figures["growth"]
+    ]
+    grown = [row | {"more": many / few if few and many else None} for row, few, many in ends]
     ratios: dict[str, Callable[[Row], Any]] = {
         "source": lambda row: row["source"],
         "time of a token read": lambda row: row["read_us"],
         "operations": lambda row: row["read_operations"],
         "time of a proposal": lambda row: row["propose_p50_us"],
         "operations of it": lambda row: row["propose_operations"],
-        "draft tokens": more_drafted,
-        "time per draft token": per_draft_token,
+        "draft tokens": lambda row: row["more"],
+        "time per draft token": lambda row: row["more"] and row["propose_p50_us"] / row["more"],
     }
     return {
         "": [
@@ -147,7 +143,7 @@ def draft_sources(data: Row) -> Parts:
             table(columns, figures["sources"]),
             f"Cost with {growth['to']:,} remembered tokens over the cost with {growth['from']:,}; the time "
             "per draft token is the median time of a proposal over its mean number of draft tokens:",
-            table(ratios, figures["growth"]),
+            table(ratios, grown),
             f"A datastore of {store['tokens']:,} tokens from {store['texts']:,} files was sorted and "
             f"written in {store['build_s']:.0f} s, with at most {store['build_peak_mb']:,.0f} MB of "
             f"memory, into a file of {store['file_mb']:.0f} MB. One look-up and its tree took "

@@ -57,7 +57,6 @@ from treespec.experiments.studies.studies import study_of_run
 from treespec.models.load import Pair
 from treespec.models.sublayers import Sublayer
 from treespec.protocols import Drafter
-from treespec.search.intervals import Interval
 
 NAME, SAMPLING = "sources_by_size", "T=0"
 
@@ -311,14 +310,9 @@ def fastest(loaded: Run) -> list[dict[str, Any]]:
 
 def over_best(part: Measurements, name: str, others: Sequence[str], per: str) -> dict[str, Any]:
     """Find the best of the `others`, and the ratio of `name` to it, in new tokens per unit of `per`."""
-
-    def ratio(over: str) -> Interval:
-        return part.totals.ratio(
-            [(name, "new_tokens"), (over, per)], [(name, per), (over, "new_tokens")]
-        )
-
-    best = min(others, key=lambda other: ratio(other).estimate)
-    return {"best": best.rpartition(" of ")[0], "ratio": ratio(best)._asdict()}
+    ratios = {other: speed_ratio(part.totals, name, other, per) for other in others}
+    best = min(others, key=lambda other: ratios[other].estimate)
+    return {"best": best.rpartition(" of ")[0], "ratio": ratios[best]._asdict()}
 
 
 def main(
