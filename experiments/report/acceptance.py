@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
-from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
@@ -91,31 +91,22 @@ class NodeAcceptance:
     @cached_property
     def levels(self) -> tuple[LevelAcceptance, ...]:
         """Acceptance by depth and rank, from depth 1."""
-        depths = range(1, self.shape.depth + 1)
+        shape, depths = self.shape, range(1, self.shape.depth + 1)
+        nodes = {depth: np.flatnonzero(np.equal(shape.depths, depth)) for depth in depths}
         columns: dict[Hashable, NDArray[np.int64]] = {}
         for depth in depths:
-            parents, children = self._families(depth)
+            parents = [node for node in shape.internal if shape.depths[node] == depth - 1]
             columns["tried", depth] = self.accepted[:, parents].sum(1)
-            columns["kept", depth] = self.accepted[:, children].sum(1)
+            columns["kept", depth] = self.accepted[:, nodes[depth]].sum(1)
         if not columns:
             return ()
         totals = bootstrap(columns, files=self.files)
-        return tuple(
-            self._level(depth, totals.ratio([("kept", depth)], [("tried", depth)]))
-            for depth in depths
-        )
+        return tuple(self._level(depth, nodes[depth], totals) for depth in depths)
 
-    def _families(self, depth: int) -> tuple[list[int], list[int]]:
-        """The nodes one level above `depth` that have children, and their children."""
-        shape = self.shape
-        parents = [node for node in shape.internal if shape.depths[node] == depth - 1]
-        return parents, [child for node in parents for child in shape.children[node]]
-
-    def _level(self, depth: int, share: Interval) -> LevelAcceptance:
-        parents, children = self._families(depth)
-        tries = sum(self.counts[node] for node in parents)
-        ranks = [self.shape.ranks[child] for child in children]
-        hits = np.bincount(ranks, [self.counts[child] for child in children])
+    def _level(self, depth: int, nodes: NDArray[np.int64], totals: Bootstrap) -> LevelAcceptance:
+        tries = int(totals.observed["tried", depth])
+        hits = np.bincount(np.array(self.shape.ranks)[nodes], self.accepted[:, nodes].sum(0))
+        share = totals.ratio([("kept", depth)], [("tried", depth)])
         return LevelAcceptance(tries, share, tuple((hits / tries).tolist()) if tries else ())
 
 

@@ -24,6 +24,9 @@ NOTE = (
     "half. Intervals are 95 %, paired over prompts."
 )
 
+COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
+"""Column that divides the tokens, by what is compared."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -85,23 +88,30 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     static = {m.name for m in data.methods if m.parents is not None}
-    candidates: list[tuple[str, list[str], list[str], str]] = []
     sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
-    for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized}):
-        right = [n for n in sized if sizes[n] <= size]
-        candidates.append((f"{size} nodes", [n for n in trees if sizes[n] == size], right, "steps"))
+    candidates = [
+        (
+            f"{size} nodes",
+            [n for n in trees if sizes[n] == size],
+            [n for n in sized if sizes[n] <= size],
+            "tokens per step",
+        )
+        for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized})
+    ]
     static_trees = [n for n in trees if n in static]
     static_chains = [n for n in chains if n in static]
-    for depth in sorted({depths[n] for n in static_trees} & {depths[n] for n in static_chains}):
-        name = f"{depth} draft pass{'es' * (depth > 1)}"
-        left = [n for n in static_trees if depths[n] == depth]
-        right = [n for n in static_chains if depths[n] == depth]
-        candidates.append((name, left, right, "steps"))
-    candidates.append(("time", trees, chains + assisted, "decode_s"))
-    rows = []
-    for name, left, right, cost in candidates:
-        duel = compare(data, ("tree", left), ("chain", right), cost)
-        if duel is not None:
-            measure = "tokens per step" if cost == "steps" else "tokens per second"
-            rows.append(Budget(data.sampling, name, measure, duel))
-    return rows
+    candidates += [
+        (
+            f"{depth} draft pass{'es' * (depth > 1)}",
+            [n for n in static_trees if depths[n] == depth],
+            [n for n in static_chains if depths[n] == depth],
+            "tokens per step",
+        )
+        for depth in sorted({depths[n] for n in static_trees} & {depths[n] for n in static_chains})
+    ]
+    candidates.append(("time", trees, chains + assisted, "tokens per second"))
+    return [
+        Budget(data.sampling, name, measure, duel)
+        for name, left, right, measure in candidates
+        if (duel := compare(data, ("tree", left), ("chain", right), COSTS[measure]))
+    ]

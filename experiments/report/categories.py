@@ -54,16 +54,17 @@ def categories(run: RunRecords, data: Measurements) -> list[Category]:
     groups = by_category(run, data)
     if data.baseline is None or len(groups) < 2:
         return []
-    rows = []
-    for group, subset in groups.items():
-        totals = subset.totals
-        drafting = [m.name for m in subset.methods if m.group != "plain"]
-        speedups = {name: speed_ratio(totals, name, data.baseline) for name in drafting}
-        tokens = {
-            name: totals.ratio([(name, "new_tokens")], [(name, "steps")]) for name in drafting
-        }
-        rows.append(Category(data.sampling, group, len(subset.prompts), speedups, tokens))
-    return rows
+    drafting = [m.name for m in data.methods if m.group != "plain"]
+    return [
+        Category(
+            data.sampling,
+            group,
+            len(subset.prompts),
+            {n: speed_ratio(subset.totals, n, data.baseline) for n in drafting},
+            {n: subset.totals.ratio([(n, "new_tokens")], [(n, "steps")]) for n in drafting},
+        )
+        for group, subset in groups.items()
+    ]
 
 
 def category_finding(rows: Sequence[Category]) -> Finding | None:

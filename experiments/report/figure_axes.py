@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FILLS", "ROW_INCHES", "WIDTH", "MethodAxis", "lanes", "legend", "panels", "reach"]
+__all__ = [
+    "FILLS",
+    "ROW_INCHES",
+    "WIDTH",
+    "MethodAxis",
+    "lanes",
+    "legend",
+    "panels",
+    "reach",
+    "stacked",
+]
 
 FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "full",
@@ -128,6 +138,14 @@ def panels(
         axis.apply(axes)
         axes.set_title(wrapped(name, NAME), loc="left", fontsize=10.5)
     return figure, axes_of
+
+
+def stacked(count: int, height: float, **layout: Any) -> "tuple[Figure, list[Axes]]":
+    """A figure of full width, `height` inches high, with `count` panels one below the other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height))
+    return figure, list(figure.subplots(count, 1, squeeze=False, **layout)[:, 0])
 
 
 def lanes(count: int) -> list[float]:

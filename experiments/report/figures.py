@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from treespec.experiments.report.figure_axes import (
     FILLS,
     ROW_INCHES,
-    WIDTH,
     MethodAxis,
     lanes,
     legend,
     panels,
     reach,
+    stacked,
 )
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
@@ -79,15 +79,13 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
 
 def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
     """Speedup over plain decoding with its interval: a row per method, a marker per sampling setting."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     shown = [s for s in summaries if s.baseline is not None]
     if not shown:
         return None
     axis = MethodAxis.of(shown)
-    figure = Figure(figsize=(WIDTH, ROW_INCHES * (1.25 * axis.rows + 2.6)))
-    axes = figure.subplots()
+    figure, (axes,) = stacked(1, ROW_INCHES * (1.25 * axis.rows + 2.6))
     axis.apply(axes)
     axes.axvline(1.0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     for lane, fill, summary in zip(lanes(len(shown)), FILLS, shown, strict=False):
@@ -113,8 +111,6 @@ def size_figure(
     summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
 ) -> "Figure | None":
     """Kept tokens per step, and time of a pass of the target, against the number of draft tokens."""
-    from matplotlib.figure import Figure
-
     sized = [
         (i, row)
         for i, s in enumerate(summaries[: len(FILLS)])
@@ -123,14 +119,13 @@ def size_figure(
     ]
     if not sized:
         return None
-    figure = Figure(figsize=(WIDTH, 5.6))
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    figure, (top, bottom) = stacked(2, 5.6, sharex=True, height_ratios=[3, 2])
     largest = max(row.method.draft_tokens or 0 for _, row in sized)
     # small offsets keep settings of the same size visible
     offsets = [lane * max(largest, 1) / 20 for lane in lanes(len(summaries))]
     for i, row in sized:
         group, size = row.method.group, (row.method.draft_tokens or 0) + offsets[i]
-        look = {
+        look: dict[str, Any] = {
             "fillstyle": FILLS[i],
             "color": GROUP_COLOURS[group],
             "marker": GROUP_MARKERS[group],

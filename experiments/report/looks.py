@@ -1,12 +1,10 @@
 """The looks of a run with `until`, as recorded in its manifest, and their effect on the verdict."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.sequential import boundary_at
-
-if TYPE_CHECKING:
-    from treespec.experiments.records.loading import RunRecords
 
 __all__ = ["ENDED_EARLY", "REPEATED", "boundary_of", "ended_early", "ending"]
 
@@ -66,7 +64,7 @@ def ending(manifest: Mapping[str, Any]) -> str | None:
     return f"{'stopped' if met else 'looked'} after {after} of {planned} prompts: {outcome}"
 
 
-def ended_early(run: "RunRecords") -> bool:
+def ended_early(run: RunRecords) -> bool:
     """Whether the run ended before its last planned prompt because the verdict was decided."""
     looks = run.manifest.get("looks") or []
     until = run.manifest["config"].get("until")

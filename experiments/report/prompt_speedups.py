@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.experiments.report.figure_axes import WIDTH
+from treespec.experiments.report.figure_axes import stacked
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
     GROUP_MARKERS,
@@ -89,12 +89,9 @@ def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
 
 def prompts_figure(speedups: Mapping[str, PromptSpeedups]) -> "Figure | None":
     """One panel per sampling setting: for each prompt, a line from the chain's dot to the tree's."""
-    from matplotlib.figure import Figure
-
     if not speedups:
         return None
-    figure = Figure(figsize=(WIDTH, 3.6 * len(speedups)))
-    panels = figure.subplots(len(speedups), 1, squeeze=False)[:, 0]
+    figure, panels = stacked(len(speedups), 3.6 * len(speedups))
     for axes, (sampling, shown) in zip(panels, speedups.items(), strict=True):
         _draw(axes, sampling, shown)
     return figure

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treespec.experiments.records.loading import Method
-from treespec.experiments.report.figure_axes import WIDTH, reach
+from treespec.experiments.report.figure_axes import reach, stacked
 from treespec.experiments.report.figure_style import GROUP_COLOURS, clean
 from treespec.experiments.report.measurements import Measurements
 from treespec.search.intervals import Interval
@@ -20,7 +20,7 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEAST_SIZES", "Point", "scaling", "scaling_figure"]
+__all__ = ["LEAST_SIZES", "Point", "meant_for", "scaling", "scaling_figure"]
 
 LEAST_SIZES = 4
 """Fewest sizes of a family for a curve."""
@@ -57,7 +57,7 @@ def scaling(data: Measurements) -> dict[str, list[Point]]:
         return {}
     families: dict[str, dict[int, Point]] = {}
     for method in data.methods:
-        if method.kind != "tree" or method.parents is None or not _meant_for(method, data.sampling):
+        if method.kind != "tree" or method.parents is None or not meant_for(method, data.sampling):
             continue
         point = Point(
             len(method.parents),
@@ -75,13 +75,10 @@ def scaling(data: Measurements) -> dict[str, list[Point]]:
 
 def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> "Figure | None":
     """One panel per sampling setting, nodes on a logarithmic axis; None if no family has a curve."""
-    from matplotlib.figure import Figure
-
     curves = {sampling: families for sampling, families in scalings.items() if families}
     if not curves:
         return None
-    figure = Figure(figsize=(WIDTH, 0.6 + 3.4 * len(curves)))
-    panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
+    figure, panels = stacked(len(curves), 0.6 + 3.4 * len(curves), sharex=True)
     for axes, (sampling, families) in zip(panels, curves.items(), strict=True):
         for name, points in families.items():
             axes.errorbar(
@@ -114,5 +111,6 @@ def _family(shape: TreeShape) -> str:
     return "independent chains" if branches_at_root_only and equal_paths else "trees"
 
 
-def _meant_for(method: Method, sampling: str) -> bool:
+def meant_for(method: Method, sampling: str) -> bool:
+    """Whether the method was not searched or calibrated for another setting, by its name."""
     return " for T=" not in method.name or method.name.endswith(f" for {sampling}")

@@ -56,6 +56,7 @@ from treespec.experiments.report.statistics import CONFIDENCE
 from treespec.search.intervals import Interval
 
 __all__ = [
+    "Floats",
     "boundaries",
     "boundary_at",
     "log_ratio",

@@ -98,7 +98,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adjusted", "Steps", "adjust", "by_prompt", "slowdowns", "totals"]
+__all__ = [
+    "Adjusted",
+    "Bools",
+    "Floats",
+    "Ints",
+    "Steps",
+    "adjust",
+    "by_prompt",
+    "classes",
+    "midmean",
+    "totals",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -222,7 +233,8 @@ class Adjusted:
     """Decoding times for the machine in its usual state; see the docstring of the module.
 
     Args:
-        slowdown: `[S]`, see `slowdowns`; all ones if totals decide.
+        slowdown: `[S]`, slowdown of the machine at each step relative to its usual state, 1 for most of a
+            quiet run; all ones if totals decide.
         kept: `[S]`, whether the step counts, that is, was not set aside.
         weight: `[S]`, weight of the step within its class.
         seconds: `[M, P]`, adjusted decoding time by method and prompt. Its sum over prompts is the sum over
@@ -255,24 +267,6 @@ class Adjusted:
             self.dear
         )
         return " ".join(remarks) or None
-
-
-def slowdowns(steps: Steps) -> Floats:
-    """The slowdown of the machine at each step, relative to its usual state; 1 for most of a quiet run.
-
-    Args:
-        steps: steps of all methods.
-
-    Returns:
-        Slowdowns, `[S]`.
-
-    Raises:
-        ValueError: if some method has no other steady method from which to read the slowdown.
-    """
-    around = _around(steps)
-    if around is None:
-        raise ValueError(NO_NEIGHBOURS)
-    return _slowdowns(steps, *around)[0]
 
 
 def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted:
@@ -385,13 +379,13 @@ def _around(steps: Steps) -> tuple[Ints, Floats] | None:
 
 def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Bools]:
     """The slowdown at each step, and whether the machine was calm around it; `[S]` each."""
-    classes = _classes(steps.work)
+    members_of_classes = classes(steps.work)
     levels = np.ones(int(steps.work.max()) + 1)
 
     def level_by(adjusted: Floats) -> Floats:
         new_levels = levels.copy()
-        for members in classes:
-            new_levels[steps.work[members[0]]] = _midmean(adjusted[members])
+        for members in members_of_classes:
+            new_levels[steps.work[members[0]]] = midmean(adjusted[members])
         new_levels[new_levels <= 0] = 1.0  # only classes with times of zero, which no neighbour has
         return new_levels
 
@@ -422,7 +416,7 @@ def _trust(slowdown: Floats) -> Floats:
     )
 
 
-def _classes(work: Ints) -> list[Ints]:
+def classes(work: Ints) -> list[Ints]:
     """Indices of the steps of each class; empty without steps."""
     if not len(work):
         return []
@@ -430,7 +424,8 @@ def _classes(work: Ints) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(work[order])) + 1)
 
 
-def _midmean(values: Floats) -> float:
+def midmean(values: Floats) -> float:
+    """The mean of the middle half."""
     quarter = len(values) // 4
     return float(np.sort(values)[quarter : len(values) - quarter].mean())
 
@@ -463,7 +458,7 @@ def _kept(
     candidates = np.flatnonzero(calm & ~in_small_class)
     far = np.zeros(len(kept), bool)
     medians = np.ones(len(kept))
-    for members in _classes(steps.work[candidates]):
+    for members in classes(steps.work[candidates]):
         indices = candidates[members]
         median = np.median(adjusted[indices])
         deviation = np.abs(adjusted[indices] - median)

@@ -1,5 +1,6 @@
 """The results of each method under each sampling setting: the rows of the table and the report."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -148,14 +149,13 @@ def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepInterva
     """The intervals of every method that finished a prompt under one sampling setting."""
     if not data.prompts:
         return {}
-    order = {prompt: index for index, prompt in enumerate(data.prompts)}
-    idle = {method.name: np.zeros(len(order)) for method in data.methods}
     rows = run.steps.filter(pl.col("sampling") == data.sampling, pl.col("kept") == 1)
-    for method, prompt, count in rows.group_by("method", "prompt").len().iter_rows():
-        if method in idle and prompt in order:
-            idle[method][order[prompt]] = count
-    columns = data.values | {(name, "idle"): values for name, values in idle.items()}
-    totals = bootstrap(columns, files=data.files)
+    counts = Counter(rows.select("method", "prompt").iter_rows())
+    idle = {
+        (m.name, "idle"): np.array([float(counts[m.name, prompt]) for prompt in data.prompts])
+        for m in data.methods
+    }
+    totals = bootstrap(data.values | idle, files=data.files)
     recorded = set(run.steps["method"].unique())
 
     def ratio(method: str, column: str, scale: float) -> Interval | None:
@@ -229,7 +229,10 @@ def _row(
 
 
 def speed_ratio(totals: Bootstrap, method: str, baseline: str, time: str = "decode_s") -> Interval:
-    """Tokens per second of `method` over those of `baseline`, on the same prompts."""
+    """Tokens per second of `method` over those of `baseline`, on the same prompts.
+
+    With another column than a time, such as `steps`, tokens per unit of that column.
+    """
     if method == baseline:
         return Interval(1.0, 1.0, 1.0)
     return totals.ratio(

@@ -48,9 +48,7 @@ def table_csv(table: Table) -> str:
             heads.append(f"{name}: note")
             columns.append([cell.below for cell in cells])
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(zip(*columns, strict=True))
+    csv.writer(buffer, lineterminator="\n").writerows([heads, *zip(*columns, strict=True)])
     return buffer.getvalue()
 
 

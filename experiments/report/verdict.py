@@ -193,10 +193,11 @@ def comparisons(data: Measurements) -> list[Comparison]:
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     ours = "the best of our chains and trees", trees + chains
     pairs = [(("the best tree", trees), ("the best chain", chains + assisted))]
-    if assisted and chains:
-        pairs.append((("the best tree", trees), ("the best of our own chains", chains)))
     if assisted:
-        pairs.append((ours, ("assisted generation", assisted)))
+        pairs += [
+            (("the best tree", trees), ("the best of our own chains", chains)),
+            (ours, ("assisted generation", assisted)),
+        ]
     pairs += [(ours, (f"plain decoding ({name})", [name])) for name in data.named("plain")]
     return [duel for left, right in pairs if (duel := compare(data, left, right))]
 

@@ -3,19 +3,16 @@
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Sampling, TorchCoins, TreeShape, decode
-from treespec.draft import ModelDrafter
+from treespec import Sampling, TreeShape
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import ModelsConfig, Prompts
-from treespec.experiments.report.prediction import chosen
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
@@ -24,10 +21,9 @@ from treespec.experiments.run.prompts import Prompt, encode, following, read_pro
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.run import dry_run, run
 from treespec.experiments.studies.advice_unseen import first_drafted, law_of
+from treespec.experiments.studies.replay import live_steps
 from treespec.models.load import Pair
 from treespec.search import LatencyModel, Ranking, Trace, best_tree
-from treespec.stopping import stop_at_tokens
-from treespec.target import ModelTarget
 from treespec.tree import Law
 from treespec.verify import RULES, usual_rule
 
@@ -101,22 +97,19 @@ def _errors(
     sampling = Sampling(**trace.sampling)
     errors: dict[str, dict[str, float]] = {}
     for name, (shape, drawn) in track(shapes.items(), description="live"):
-        law, emitted, steps = Law.of(drawn), 0, 0
+        law = Law.of(drawn)
         rule = RULES[trace.rule] if drawn == trace.law else usual_rule(law, sampling)
-        for i, prompt in enumerate(texts):
-            decoding = decode(
-                ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling),
-                rule, torch.tensor(prompt.ids), sampling=sampling,
-                coins=TorchCoins(seed_of("advice", i)), stop=stop_at_tokens(pair.end_tokens),
-                max_new_tokens=int(trace.about["max_new_tokens"]),
-            )  # fmt: skip
-            for step in decoding:
-                emitted, steps = emitted + step.verdict.emitted, steps + 1
-        value = ranking.speed(shape, drawn).tokens
+        setting = (sampling, law, rule, int(trace.about["max_new_tokens"]))
+        emitted = [
+            step.verdict.emitted
+            for i, prompt in enumerate(texts)
+            for step in live_steps(pair, shape, prompt.ids, *setting, seed_of("advice", i))
+        ]
+        value, live_value = ranking.speed(shape, drawn).tokens, mean(emitted)
         errors[name] = {
             "predicted": value,
-            "live": emitted / steps,
-            "error": value * steps / emitted - 1,
+            "live": live_value,
+            "error": value / live_value - 1,
         }
     worst = max(errors, key=lambda name: abs(errors[name]["error"]))
     return {
@@ -149,17 +142,15 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
             f"target of {pair}: about {clock(round(plan.seconds))} of decoding, besides the search",
         )
     loaded = load_run(run(config, folder=folder, console=console).folder)
-    results = {}
-    for setting, data in loaded.measurements.items():
-        choice = chosen(loaded, data)
-        if choice is not None:
-            fair = choice.fair
-            results[setting] = {
-                "chosen": choice.method,
-                "fastest": choice.fastest,
-                "over": list(choice.over),
-                "fastest_by_other_half": fair and fair.right.label,
-                "over_by_other_half": fair and list(fair.ratio),
-                "advice": choice.advice,
-            }
-    return results
+    return {
+        setting: {
+            "chosen": choice.method,
+            "fastest": choice.fastest,
+            "over": list(choice.over),
+            "fastest_by_other_half": choice.fair and choice.fair.right.label,
+            "over_by_other_half": choice.fair and list(choice.fair.ratio),
+            "advice": choice.advice,
+        }
+        for setting, choice in loaded.choices.items()
+        if choice is not None
+    }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, percent, table
+from treespec.experiments.studies.result_tables import Parts, Row, named, one_table, percent, table
 from treespec.search.intervals import Interval
 
 __all__ = ["advice", "advice_live", "advice_runs"]
@@ -33,7 +33,7 @@ def advice(data: Row) -> Parts:
 
 
 def _unseen(traces: Row) -> list[str]:
-    rows = [result | {"trace": name} for name, result in traces.items()]
+    rows = named(traces, "trace")
     advised: dict[str, Callable[[Row], Any]] = {
         "trace": lambda row: row["trace"],
         "texts": lambda row: row["texts"],
@@ -90,10 +90,9 @@ def _exhaustive(figures: Row) -> list[str]:
         "at worst": lambda row: f"{row['worst']:.3f}",
         "slower in": lambda row: f"{row['slower']} of {figures['cases']}",
     }
-    rows = [{"nodes": 8, "over": "the best of all trees"} | figures["of the best"]]
-    rows += [
-        {"nodes": size, "over": "the choice by rates"} | quotients
-        for size, quotients in figures["over rates"].items()
+    rows = [
+        {**figures["of the best"], "nodes": 8, "over": "the best of all trees"},
+        *({**row, "over": "the choice by rates"} for row in named(figures["over rates"], "nodes")),
     ]
     return [
         f"Speed of the choice on {figures['cases']} made-up traces and machines, evaluated by replay:",
@@ -153,11 +152,10 @@ def _time(time: Row) -> list[str]:
         "seconds": lambda row: f"{row['seconds']:.1f}",
         "most memory": lambda row: f"{row['gigabytes']:.2f} GiB",
     }
-    rows = [result | {"trace": name} for name, result in time["files"].items()]
     return [
         "Duration of the command `treespec search TRACE --latency L` from start to end, the median of "
         "three runs:",
-        table(columns, rows),
+        table(columns, named(time["files"], "trace")),
     ]
 
 
@@ -168,42 +166,40 @@ def _commits(parts: Row) -> list[str]:
 
 def advice_live(data: Row) -> Parts:
     """Predicted tokens per step compared with live runs."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "trace": lambda row: row["trace"],
-        "decoded": lambda row: row["where"],
-        "texts": lambda row: row["texts"],
-        "shapes": lambda row: len(row["shapes"]),
-        "median error": lambda row: percent(row["median error"], 1),
-        "the worst": lambda row: f"{100 * row['worst'][0]:+.1f} % ({row['worst'][1]})",
-    }
-    rows = [
-        result | {"trace": name, "where": where}
-        for name, places in data["figures"]["live"].items()
-        for where, result in places.items()
-    ]
-    return {"": [table(columns, rows), *_times(rows)]}
+    rows = named(data["figures"]["live"], "trace", "where")
+    return one_table(
+        {
+            "trace": lambda row: row["trace"],
+            "decoded": lambda row: row["where"],
+            "texts": lambda row: row["texts"],
+            "shapes": lambda row: len(row["shapes"]),
+            "median error": lambda row: percent(row["median error"], 1),
+            "the worst": lambda row: f"{100 * row['worst'][0]:+.1f} % ({row['worst'][1]})",
+        },
+        rows,
+        notes=_times(rows),
+    )
 
 
 def advice_runs(data: Row) -> Parts:
     """The speed of the shape chosen before a run over that of the fastest shape of the run."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "target": lambda row: row["pair"],
-        "sampling": lambda row: row["setting"],
-        "chosen": lambda row: row["chosen"],
-        "fastest here": lambda row: row["fastest"],
-        "speed, chosen over fastest": lambda row: Interval.of(*row["over"]),
-        "over the fastest of the other half": lambda row: Interval.of(*row["over_by_other_half"]),
-    }
-    rows = [
-        result | {"pair": pair, "setting": setting}
-        for pair, settings in data["figures"]["runs"].items()
-        for setting, result in settings.items()
-    ]
-    note = (
-        "Which shape is the fastest of a run is partly chance. For the last column the fastest shape is "
-        "therefore chosen on one half of the texts and compared on the other half, both ways."
+    return one_table(
+        {
+            "target": lambda row: row["pair"],
+            "sampling": lambda row: row["setting"],
+            "chosen": lambda row: row["chosen"],
+            "fastest here": lambda row: row["fastest"],
+            "speed, chosen over fastest": lambda row: Interval.of(*row["over"]),
+            "over the fastest of the other half": lambda row: Interval.of(
+                *row["over_by_other_half"]
+            ),
+        },
+        named(data["figures"]["runs"], "pair", "setting"),
+        notes=[
+            "Which shape is the fastest of a run is partly chance. For the last column the fastest shape "
+            "is therefore chosen on one half of the texts and compared on the other half, both ways."
+        ],
     )
-    return {"": [table(columns, rows), note]}
 
 
 def _quotient(row: Row) -> str:

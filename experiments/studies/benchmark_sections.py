@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, percent, table
+from treespec.experiments.studies.result_tables import Parts, Row, named, one_table, percent, table
 
 __all__ = [
     "attention",
@@ -44,14 +44,16 @@ def attention(data: Row) -> Parts:
 
 def heads(data: Row) -> Parts:
     """Microseconds to draw the children of a level, in both ways."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "level": lambda row: row["level"],
-        "operation by operation, µs": lambda row: row["tensor_us"],
-        "the kernel, µs": lambda row: row["kernel_us"],
-        "kernel over operations": lambda row: row["kernel_over_tensor"],
-        "different of 100,000 draws": lambda row: row["different"],
-    }
-    return {"": [table(columns, data["figures"]["rows"])]}
+    return one_table(
+        {
+            "level": lambda row: row["level"],
+            "operation by operation, µs": lambda row: row["tensor_us"],
+            "the kernel, µs": lambda row: row["kernel_us"],
+            "kernel over operations": lambda row: row["kernel_over_tensor"],
+            "different of 100,000 draws": lambda row: row["different"],
+        },
+        data["figures"]["rows"],
+    )
 
 
 def costs(data: Row) -> Parts:
@@ -67,9 +69,7 @@ def costs(data: Row) -> Parts:
         setting: [
             f"**{setting}**: one verdict on a tree of 64 nodes with a vocabulary of {figures['vocab']:,} "
             f"tokens, compared with {figures[setting]['softmax_ms']:.1f} ms for one softmax of all rows.",
-            table(
-                columns, [row | {"rule": rule} for rule, row in figures[setting]["rules"].items()]
-            ),
+            table(columns, named(figures[setting]["rules"], "rule")),
         ]
         for setting in figures
         if setting.startswith("T=")
@@ -78,14 +78,15 @@ def costs(data: Row) -> Parts:
 
 def overhead(data: Row) -> Parts:
     """Milliseconds of a step and the share spent outside the models, by tree."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "tree": lambda row: row["tree"],
-        "nodes": lambda row: row["nodes"],
-        "step, ms": lambda row: f"{row['ms_per_step']['step']:.1f}",
-        "outside the models": lambda row: percent(row["outside_share"], 1),
-    }
-    shapes = data["figures"]["shapes"]
-    return {"": [table(columns, [row | {"tree": tree} for tree, row in shapes.items()])]}
+    return one_table(
+        {
+            "tree": lambda row: row["tree"],
+            "nodes": lambda row: row["nodes"],
+            "step, ms": lambda row: f"{row['ms_per_step']['step']:.1f}",
+            "outside the models": lambda row: percent(row["outside_share"], 1),
+        },
+        named(data["figures"]["shapes"], "tree"),
+    )
 
 
 def passes(data: Row) -> Parts:
@@ -128,29 +129,26 @@ def _loop(figures: Row) -> list[str]:
         "a step outside the passes, ms": lambda row: row["outside_ms"],
         "goal, ms": lambda row: row["outside_goal_ms"],
     }
-    intro = (
+    return [
         "**The loop** of the embedded pair, whose target has "
         f"{figures['setting'].get('loop_target', 'eager')} passes: the time of a whole level of "
-        "drafting, and the time that a step spends outside the passes of both models."
-    )
-    return [intro, table(columns, figures["loop"])]
+        "drafting, and the time that a step spends outside the passes of both models.",
+        table(columns, figures["loop"]),
+    ]
 
 
 def speed_of_search(data: Row) -> Parts:
     """Seconds and peak memory of a search, by size."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "search": lambda row: row["search"],
-        "nodes": lambda row: row["nodes"],
-        "seconds": lambda row: f"{row['s']:.3g}",
-        "peak memory, MiB": lambda row: f"{row['peak_mib']:.0f}",
-    }
-    rows = [
-        row | {"search": name, "nodes": nodes}
-        for name, sizes in data["figures"].items()
-        if name != "beside loops"
-        for nodes, row in sizes.items()
-    ]
-    return {"": [table(columns, rows)]}
+    sizes = {name: rows for name, rows in data["figures"].items() if name != "beside loops"}
+    return one_table(
+        {
+            "search": lambda row: row["search"],
+            "nodes": lambda row: row["nodes"],
+            "seconds": lambda row: f"{row['s']:.3g}",
+            "peak memory, MiB": lambda row: f"{row['peak_mib']:.0f}",
+        },
+        named(sizes, "search", "nodes"),
+    )
 
 
 def speedup(data: Row) -> Parts:

@@ -8,9 +8,8 @@ experiments share their resamples, which does not change the coverage. The goal 
 at a nominal 95 %; all cells are printed, including those outside this range.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import exp, sqrt
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.statistics import RESAMPLES, bootstrap
-from treespec.experiments.report.table import Column, Table, keyed
+from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 
 __all__ = ["COVERAGE_GOAL", "WORLDS", "World", "coverage"]
@@ -130,17 +129,16 @@ def main(
         shares = coverage(world, prompts, experiments)
         inside = COVERAGE_GOAL[0] <= shares["coverage"] <= COVERAGE_GOAL[1]
         cells.append({"world": world.name, "prompts": prompts, "inside": inside, **shares})
-    by_place = {(cell["world"], cell["prompts"]): cell for cell in cells}
-
-    def text_of(world: str, row: Mapping[str, int]) -> str:
-        cell = by_place[world, row["prompts"]]
-        return f"{100 * cell['coverage']:.1f} %{'' if cell['inside'] else ' !'}"
-
-    columns = [
-        keyed("prompts", "prompts"),
-        *(Column(world.name, partial(text_of, world.name)) for world in WORLDS),
+    columns = [keyed(name, name) for name in ("prompts", *(world.name for world in WORLDS))]
+    rows = [
+        {"prompts": prompts}
+        | {
+            cell["world"]: f"{100 * cell['coverage']:.1f} %{'' if cell['inside'] else ' !'}"
+            for cell in cells
+            if cell["prompts"] == prompts
+        }
+        for prompts in SIZES
     ]
-    rows = [{"prompts": prompts} for prompts in SIZES]
     print_table(Table("coverage of the interval", columns, rows), console)
     inside = sum(cell["inside"] for cell in cells)
     say(

@@ -12,7 +12,7 @@ is named, it was chosen on the other half of the prompts (`treespec.experiments.
 """
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +25,11 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Bootstrap
-from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.scaling import meant_for
+from treespec.experiments.report.summary import speed_ratio
+from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
@@ -37,36 +37,26 @@ STATIC = "optimal 16"
 ALIKE = f"{STATIC} (deterministic)"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method under one sampling setting.
-
-    Args:
-        method: name of the method.
-        tokens: tokens per step.
-        over_alike: tokens per step over the static optimum with the rule for trees of chosen children.
-        over_static: tokens per step over the static optimum with the usual rule.
-    """
-
-    method: str
-    tokens: Interval
-    over_alike: Interval
-    over_static: Interval
+Row = Mapping[str, Any]
 
 
 def rows_of(data: Measurements) -> list[Row]:
-    """The methods that are meant for this setting, sorted by tokens per step, largest first."""
+    """The methods that are meant for this setting, sorted by tokens per step, largest first.
+
+    Each row has the name of the `method`, its `tokens` per step, and these over the static optimum with the
+    rule for trees of chosen children (`over_alike`), and with the usual rule (`over_static`).
+    """
     totals, setting = data.totals, data.sampling
     rows = [
-        Row(
-            name,
-            totals.ratio([(name, "new_tokens")], [(name, "steps")]),
-            _over(totals, name, f"{ALIKE} for {setting}"),
-            _over(totals, name, f"{STATIC} for {setting}"),
-        )
+        {
+            "method": name,
+            "tokens": totals.ratio([(name, "new_tokens")], [(name, "steps")]),
+            "over_alike": speed_ratio(totals, name, f"{ALIKE} for {setting}", "steps"),
+            "over_static": speed_ratio(totals, name, f"{STATIC} for {setting}", "steps"),
+        }
         for name in _drafting(data)
     ]
-    return sorted(rows, key=lambda row: -row.tokens.estimate)
+    return sorted(rows, key=lambda row: -row["tokens"].estimate)
 
 
 def duels(data: Measurements) -> list[Comparison]:
@@ -87,69 +77,55 @@ def duels(data: Measurements) -> list[Comparison]:
     return [duel for left, right in pairs if (duel := compare(data, left, right, "steps"))]
 
 
-def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Tokens per step of calibrated policies, and of OPT-Tree with planted maps, over the plain policy."""
-    totals, names = data.totals, _drafting(data)
-    calibrated = {
-        n: _over(totals, n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n
-    }
-    planted = {n: _over(totals, n, "OPT-Tree 16") for n in names if "taken" in n}
-    return calibrated, planted
-
-
 def _drafting(data: Measurements) -> list[str]:
     """Names of trees and chains, except those searched or calibrated for another setting."""
-    names = [m.name for m in data.methods if m.kind == "tree"]
-    return [n for n in names if " for T=" not in n or n.endswith(f" for {data.sampling}")]
-
-
-def _over(totals: Bootstrap, name: str, other: str) -> Interval:
-    if name == other:
-        return Interval(1.0, 1.0, 1.0)
-    return totals.ratio(
-        [(name, "new_tokens"), (other, "steps")], [(name, "steps"), (other, "new_tokens")]
-    )
+    return [m.name for m in data.methods if m.kind == "tree" and meant_for(m, data.sampling)]
 
 
 COLUMNS = (
-    Column[Row]("tree", lambda row: row.method, left=True),
-    Column[Row]("tokens/step", lambda row: interval(row.tokens, 3)),
-    Column[Row]("over static,\nsame rule", lambda row: interval(row.over_alike, 3)),
-    Column[Row]("over static,\nusual rule", lambda row: interval(row.over_static, 3)),
+    keyed("tree", "method", left=True),
+    Column[Row]("tokens/step", lambda row: interval(row["tokens"], 3)),
+    Column[Row]("over static,\nsame rule", lambda row: interval(row["over_alike"], 3)),
+    Column[Row]("over static,\nusual rule", lambda row: interval(row["over_static"], 3)),
 )
 
 
-def conclusion(data: Measurements) -> str:
-    """Two sentences: what dynamic trees are worth at this setting, and what calibration is worth."""
-    all_duels = duels(data)
+def figures_of(data: Measurements) -> dict[str, Any]:
+    """The findings under one setting.
+
+    `calibrated_over_not` holds the tokens per step of calibrated policies over the plain policy, and
+    `planted_over_not` those of OPT-Tree with planted maps; `said` says in two sentences what dynamic trees,
+    and what calibration, are worth.
+    """
+    totals, names, all_duels = data.totals, _drafting(data), duels(data)
+    calibrated = {
+        n: speed_ratio(totals, n, n.partition(", calibrated")[0], "steps")
+        for n in names
+        if ", calibrated" in n
+    }
+    planted = {n: speed_ratio(totals, n, "OPT-Tree 16", "steps") for n in names if "taken" in n}
     ratios = [
         f"{d.ratio.text(3, in_sentence=True)} of the best {d.right.family}"
         for d in all_duels
         if d.left.family == "dynamic"
     ]
     against = [d.ratio.estimate for d in all_duels if d.left.family != "dynamic"]
-    calibrated, planted = calibrations(data)
     gains = [ratio.estimate - 1 for ratio in calibrated.values()]
     costs = [ratio.estimate - 1 for ratio in planted.values()]
     decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
-    return (
+    said = (
         f"{data.sampling}: in tokens per step the best dynamic tree reaches {', '.join(ratios)}. "
         f"Calibrating the draft changes dynamic trees by {min(gains):+.1%} to {max(gains):+.1%} "
         f"({decided} of {len(calibrated)} distinguishable from no change), and planted miscalibration "
         f"changes OPT-Tree by {min(costs):+.1%} to {max(costs):+.1%}: "
         f"{min(against):.2f}-{max(against):.2f} of the best chain."
     )
-
-
-def figures_of(data: Measurements) -> dict[str, Any]:
-    """The findings under one setting."""
-    calibrated, planted = calibrations(data)
     return {
         "rows": rows_of(data),
-        "duels": duels(data),
+        "duels": all_duels,
         "calibrated_over_not": calibrated,
         "planted_over_not": planted,
-        "said": conclusion(data),
+        "said": said,
     }
 
 

@@ -13,28 +13,26 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Sampling, TorchCoins, decode, load_pair, verify
-from treespec.draft import ModelDrafter
+from treespec import Law, Sampling, load_pair, verify
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.search_then_run.recording import record
+from treespec.experiments.studies.replay import live_steps
 from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
-from treespec.stopping import Stop, stop_at_tokens
-from treespec.target import ModelTarget
+from treespec.stopping import stop_at_tokens
 
-__all__ = ["compared", "live_steps"]
+__all__ = ["compared", "live_places"]
 
 GREEDY = Sampling(temperature=0.0)
 TIMES = LatencyModel.from_tables(
@@ -56,17 +54,10 @@ Place = tuple[int, int, int, int]
 """The position where a step begins, its accepted tokens, its kept tokens, and its nodes."""
 
 
-def live_steps(
-    pair: Pair, growth: Growth, prompt: Sequence[int], tokens: int, stop: Stop
-) -> list[Place]:
+def live_places(pair: Pair, growth: Growth, prompt: Sequence[int], tokens: int) -> list[Place]:
     """The steps of a live run of one text."""
-    steps = list(
-        decode(
-            ModelTarget(pair.target), ModelDrafter(pair.draft, growth, Law.DETERMINISTIC, GREEDY),
-            verify.greedy, torch.tensor(prompt), sampling=GREEDY, coins=TorchCoins(0),
-            max_new_tokens=tokens, stop=stop,
-        )
-    )  # fmt: skip
+    setting = (GREEDY, Law.DETERMINISTIC, verify.greedy, tokens, 0)
+    steps = live_steps(pair, growth, prompt, *setting)
     starts = accumulate((step.verdict.emitted for step in steps), initial=0)
     return [
         (start, step.verdict.accepted, len(step.tokens), step.tree.shape.size)
@@ -120,16 +111,16 @@ def main(
     """Compare replayed growths with live runs, print the results, and save them for the default sizes."""
     pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
     ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
-    stop = stop_at_tokens(pair.end_tokens)
     trace: Trace = record(
         pair, ids, sampling=GREEDY, law=Law.DETERMINISTIC, rule=verify.greedy, width=BEAM,
-        max_new_tokens=tokens, stop=stop, beyond=LEVELS, beam=BEAM, beam_depth=LEVELS,
+        max_new_tokens=tokens, stop=stop_at_tokens(pair.end_tokens), beyond=LEVELS, beam=BEAM,
+        beam_depth=LEVELS,
     )  # fmt: skip
     rows = {
         name: compared(
             replay_growth(trace, growth),
             trace.texts,
-            lambda text, growth=growth: live_steps(pair, growth, ids[text], tokens, stop),
+            lambda text, growth=growth: live_places(pair, growth, ids[text], tokens),
         )
         for name, growth in track(GROWTHS.items(), description="growths")
     }

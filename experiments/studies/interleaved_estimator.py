@@ -281,10 +281,9 @@ def simulate(
                 for kept, work, size, chills in method.text(coins, rate)
             ]
     table = np.array(rows)
-    method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
     keys = (table[:, 2], table[:, 5]) if by_prompts else (rng.random(len(table)), table[:, 2])
-    order = np.lexsort((*keys, prompt))
-    table, method, prompt, size = table[order], method[order], prompt[order], size[order]
+    table = table[np.lexsort((*keys, table[:, 1]))]
+    method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
     behind = np.ones(len(table) + 2)
     for later in (1, 2):
         behind[later : later + len(table)] *= table[:, 6]
@@ -410,13 +409,13 @@ def main(
         list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
     )
     kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
-    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
-        for (world, machine), job in track(
-            list(zip(kinds, jobs, strict=True)), "simulating", console=console, transient=True
-        ):
-            rows.append({"world": world.name, "machine": machine, **job.result()})
+        pairs = list(zip(kinds, jobs, strict=True))
+        rows = [
+            {"world": world.name, "machine": machine, **job.result()}
+            for (world, machine), job in track(pairs, "simulating", console=console, transient=True)
+        ]
     columns = [keyed("methods", "world", left=True), keyed("machine", "machine", left=True)]
     for way in WAYS:
         columns += [

@@ -18,9 +18,17 @@ steps looks several percent too cheap; with it, bursts alone make totals decide.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from treespec.experiments.report.slowdown import Steps, by_prompt, totals
+from treespec.experiments.report.slowdown import (
+    Bools,
+    Floats,
+    Ints,
+    Steps,
+    by_prompt,
+    classes,
+    midmean,
+    totals,
+)
 
 __all__ = ["nearest_steps"]
 
@@ -30,9 +38,6 @@ FAR_MAD, FAR_SHARE = 4 * 1.4826, 0.05
 QUIET = 1.2
 MOST_APART = 0.01
 """Largest allowed difference between the shares set aside among quiet steps."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def nearest_steps(steps: Steps, most_apart: float = MOST_APART) -> Floats:
@@ -89,18 +94,15 @@ def _nearest(steps: Steps) -> Ints | None:
 def _midmeans(work: Ints, values: Floats) -> Floats:
     """The mean of the middle half of each class; 1 for a class without steps."""
     levels = np.ones(int(work.max()) + 1)
-    for kind in np.unique(work):
-        ordered = np.sort(values[work == kind])
-        quarter = len(ordered) // 4
-        levels[kind] = ordered[quarter : len(ordered) - quarter].mean() or 1.0
+    for members in classes(work):
+        levels[work[members[0]]] = midmean(values[members]) or 1.0
     return levels
 
 
-def _far(work: Ints, adjusted: Floats) -> NDArray[np.bool_]:
+def _far(work: Ints, adjusted: Floats) -> Bools:
     """For each step, whether its time lies far from the median of its class."""
     far = np.zeros(len(work), bool)
-    for kind in np.unique(work):
-        members = np.flatnonzero(work == kind)
+    for members in classes(work):
         if len(members) < FEWEST_STEPS:
             continue
         median = np.median(adjusted[members])

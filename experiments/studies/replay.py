@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.table import Column, Table, keyed
@@ -40,6 +40,7 @@ from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.recording import record
 from treespec.models.load import Pair
+from treespec.protocols import Growth
 from treespec.search.intervals import Interval
 from treespec.search.rates.replay import replay, replay_many
 from treespec.search.rates.trace import Trace
@@ -67,17 +68,17 @@ COLD, WARM = Sampling(temperature=0.0), Sampling()
 GOAL_SEEDS, GOAL_Z, GOAL_SECONDS = 18 / 20, 3.0, 10.0
 
 
-def steps_of(
-    pair: Pair, shape: TreeShape, prompt: Sequence[int], sampling: Sampling, law: Law, rule: Rule,
-    tokens: int, seed: int,
-) -> list[int]:  # fmt: skip
-    """Accepted draft tokens of every step of a live run."""
+def live_steps(
+    pair: Pair, shape: TreeShape | Growth, prompt: Sequence[int], sampling: Sampling, law: Law,
+    rule: Rule, tokens: int, seed: int,
+) -> list[Step]:  # fmt: skip
+    """The steps of a live run of one text, whose trees have a shape or grow."""
     steps = decode(
         ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling), rule,
         torch.tensor(prompt), sampling=sampling, coins=TorchCoins(seed), max_new_tokens=tokens,
         stop=stop_at_tokens(pair.end_tokens),
     )  # fmt: skip
-    return [step.verdict.accepted for step in steps]
+    return list(steps)
 
 
 def traced(
@@ -105,7 +106,7 @@ def cold(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> dict[str,
     for name, shape in track(SHAPES.items(), description="temperature 0"):
         again, equal, steps = replay(trace, shape), 0, 0
         for i, prompt in enumerate(prompts):
-            live = steps_of(pair, shape, prompt, *setting)
+            live = [s.verdict.accepted for s in live_steps(pair, shape, prompt, *setting)]
             replayed = again.of_text(i).tolist()
             steps += max(len(live), len(replayed))
             equal += sum(a == b for a, b in zip(live, replayed, strict=False))
@@ -124,10 +125,13 @@ def trace_of_seed(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> T
 def live_value(prompts: Sequence[Sequence[int]], tokens: int, name: str, run: int) -> float:
     """Tokens per step of one live run of every prompt, pooled."""
     steps = [
-        steps_of(embedded(), SHAPES[name], prompt, *WARM_RULE, tokens, seed_of("live", run, i))
+        step
         for i, prompt in enumerate(prompts)
+        for step in live_steps(
+            embedded(), SHAPES[name], prompt, *WARM_RULE, tokens, seed_of("live", run, i)
+        )
     ]
-    return statistics.mean(1 + accepted for text in steps for accepted in text)
+    return statistics.mean(step.verdict.emitted for step in steps)
 
 
 def warm(

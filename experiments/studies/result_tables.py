@@ -8,7 +8,7 @@ from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.table import NONE, Cell, Column, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Parts", "Row", "bounds", "by", "percent", "table"]
+__all__ = ["Parts", "Row", "bounds", "by", "named", "one_table", "percent", "table"]
 
 Row = Mapping[str, Any]
 Parts = Mapping[str, Sequence[str]]
@@ -44,6 +44,26 @@ def percent(share: float | None, digits: int = 0) -> str:
 def bounds(row: Row, name: str) -> Row:
     """An estimate with the bounds that a sweep keeps in separate columns."""
     return {"estimate": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
+
+
+def named(rows: Mapping[str, Any], *columns: str) -> list[Row]:
+    """The rows of a mapping with their keys as a column; of nested mappings, with one column per level."""
+    key_column, *deeper = columns
+    return [
+        {**row, key_column: key}
+        for key, value in rows.items()
+        for row in (named(value, *deeper) if deeper else [value])
+    ]
+
+
+def one_table(
+    columns: Mapping[str, Callable[[Row], Any]],
+    rows: Iterable[Row],
+    words: int = 1,
+    notes: Iterable[str] = (),
+) -> Parts:
+    """One table of all rows, followed by notes."""
+    return {"": [table(columns, rows, words), *notes]}
 
 
 def by(

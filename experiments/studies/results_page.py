@@ -162,11 +162,6 @@ def _beside(neighbour: str, question: str, options: str = "--by-prompts 4") -> S
     return Section(f"{name}_{neighbour}", question, command, trust.interleaving)
 
 
-def _tests(file: str, question: str, parts: Callable[[Row], Parts]) -> Section:
-    """The section of a module in `tests/helpers`."""
-    return Section(file, question, f"PYTHONPATH=tests/helpers python -m {file}", parts)
-
-
 SECTIONS = {
     "tree_vs_chain": Section(
         "study-tree_vs_chain",
@@ -409,12 +404,18 @@ SECTIONS = {
         "How often does `treespec check-lossless` notice a biased rule?",
         trust.power,
     ),
-    "fault_injection": _tests(
+    "fault_injection": Section(
         "fault_injection",
         "Do runs survive kills, interrupts, damaged files and full disks?",
+        "PYTHONPATH=tests/helpers python -m fault_injection",
         trust.faults,
     ),
-    "sweep_faults": _tests("sweep_faults", "Do sweeps survive kills?", trust.sweep_faults),
+    "sweep_faults": Section(
+        "sweep_faults",
+        "Do sweeps survive kills?",
+        "PYTHONPATH=tests/helpers python -m sweep_faults",
+        trust.sweep_faults,
+    ),
 }
 
 

@@ -69,16 +69,20 @@ DOUBT_IN_ERRORS = 3.3
 COINS, PREDICTIONS = 4, 2
 """Per context: verdicts measured on one drafted tree, and further drafted trees for the prediction."""
 SAMPLING = Sampling()
+CEILING = "ceiling"
 
 
 @dataclass
 class Samples:
-    """Samples of one rule on one shape, by prompt and in the order of the prompts."""
+    """Samples of one rule on one shape, by prompt and in the order of the prompts.
+
+    The ceiling of a shape and a law stands among the rules, as `CEILING`; it only has values for the first
+    level.
+    """
 
     measured: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     predicted: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     first: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    ceiling: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def mean_and_error(by_prompt: dict[int, list[float]]) -> tuple[float, float]:
@@ -139,10 +143,10 @@ def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, 
                 tree = drafter.propose(TorchCoins(1000 * index + 10 * number + repeat))
                 drafted.append((tree, SAMPLING.rows(target.score(tree).logits.clone())))
             tree, rows = drafted[0]
-            ceiling = None
             if law is not Law.DETERMINISTIC:
                 k = len(SHAPES[shape].children[0])
                 ceiling = optimal_acceptance(rows[0], tree.draft_probs_of(0), k, law)
+                samples[shape, law, CEILING].first[prompt].append(ceiling)
             for rule in rules:
                 sample = samples[shape, law, str(rule)]
                 for coin in range(COINS):
@@ -152,8 +156,6 @@ def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, 
                     exact = tree_acceptance(rule, other, other_rows)
                     sample.predicted[prompt].append(float(exact.expected))
                     sample.first[prompt].append(sum(map(float, exact.by_rank())))
-                if ceiling is not None:
-                    sample.ceiling[prompt].append(ceiling)
     return samples
 
 
@@ -161,6 +163,9 @@ def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     """One row for each rule, shape and law."""
     rows = []
     for (shape, law, rule), sample in samples.items():
+        if rule == CEILING:
+            continue
+        ceiling = samples.get((shape, law, CEILING))
         measured, predicted = mean_and_error(sample.measured), mean_and_error(sample.predicted)
         gap = difference(sample.measured, sample.predicted)
         rows.append(
@@ -174,7 +179,7 @@ def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
                 "predicted_95": 1.96 * predicted[1],
                 "z": gap[0] / gap[1] if gap[1] else 0.0,
                 "first_level": mean_and_error(sample.first)[0],
-                "ceiling": mean_and_error(sample.ceiling)[0] if sample.ceiling else None,
+                "ceiling": ceiling and mean_and_error(ceiling.first)[0],
             }
         )
     return sorted(rows, key=lambda r: (list(SHAPES).index(r["shape"]), r["law"], r["predicted"]))
@@ -182,13 +187,13 @@ def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
 
 IID, WITHOUT = Law.IID, Law.WITHOUT_REPLACEMENT
 ORDER = [
-    ("3 x 3", "first", [(IID, "naive"), (IID, "rrs"), (IID, "kseq"), (IID, "ceiling")]),
-    ("3 x 3", "first", [(IID, "rrs"), (IID, "canonical"), (IID, "ceiling")]),
-    ("3 x 3", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, "ceiling")]),
+    ("3 x 3", "first", [(IID, "naive"), (IID, "rrs"), (IID, "kseq"), (IID, CEILING)]),
+    ("3 x 3", "first", [(IID, "rrs"), (IID, "canonical"), (IID, CEILING)]),
+    ("3 x 3", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, CEILING)]),
     ("3 x 3", "first", [(WITHOUT, "naive"), (WITHOUT, "rrsw")]),
-    ("2 x 2", "first", [(IID, "rrs"), (IID, "kseq"), (IID, "canonical"), (IID, "ceiling")]),
-    ("2 x 2", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, "ceiling")]),
-    ("2 x 2", "first", [(Law.HUB, "spechub"), (Law.HUB, "ceiling")]),
+    ("2 x 2", "first", [(IID, "rrs"), (IID, "kseq"), (IID, "canonical"), (IID, CEILING)]),
+    ("2 x 2", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, CEILING)]),
+    ("2 x 2", "first", [(Law.HUB, "spechub"), (Law.HUB, CEILING)]),
     ("chain 3", "predicted", [(IID, "chain"), (IID, "block")]),
 ]
 """Orders of rules that theory predicts at the same contexts, smaller first.
@@ -202,18 +207,9 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     """For each pair of rules that theory orders, the difference of exact expectations."""
     rows = []
     for shape, quantity, names in ORDER:
-
-        def values(law: Law, rule: str, shape=shape, quantity=quantity) -> dict[int, list[float]]:
-            if rule != "ceiling":
-                return getattr(samples[shape, law, rule], quantity)
-            return next(
-                sample.ceiling
-                for (tree, tree_law, _), sample in samples.items()
-                if (tree, tree_law) == (shape, law)
-            )
-
         for less, more in pairwise(names):
-            mean, error = difference(values(*more), values(*less))
+            right, left = (getattr(samples[shape, *name], quantity) for name in (less, more))
+            mean, error = difference(left, right)
             rows.append(
                 {
                     "shape": shape, "of": quantity,

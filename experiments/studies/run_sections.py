@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, percent, table
+from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, named, percent, table
 from treespec.search.intervals import Interval
 
 __all__ = [
@@ -122,7 +122,6 @@ def scaling(data: Row) -> Parts:
 def prediction(data: Row) -> Parts:
     """Errors of the predictions, and how fast the chosen shape was."""
     figures = data["figures"]
-    rows = [row | {"sampling": name} for name, row in figures["settings"].items()]
     columns: dict[str, Callable[[Row], Any]] = {
         "setting": lambda row: row["sampling"],
         "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
@@ -130,5 +129,9 @@ def prediction(data: Row) -> Parts:
         "chosen": lambda row: row["chosen"],
         "speed, chosen over fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
     }
-    intro = f"{figures['trees']} predictions of trees, all made from other texts before the run."
-    return {"": [intro, table(columns, rows)]}
+    return {
+        "": [
+            f"{figures['trees']} predictions of trees, all made from other texts before the run.",
+            table(columns, named(figures["settings"], "sampling")),
+        ]
+    }

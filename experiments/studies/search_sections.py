@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, by, percent, table
+from treespec.experiments.studies.result_tables import (
+    Parts,
+    Row,
+    by,
+    named,
+    one_table,
+    percent,
+    table,
+)
 from treespec.search.intervals import Interval
 
 __all__ = ["dynamic", "growth_replay", "replay", "rules"]
@@ -61,7 +69,7 @@ def replay(data: Row) -> Parts:
     return {
         name: [
             f"**{name}**",
-            table(columns, [row | {"tree": tree} for tree, row in trees.items()]),
+            table(columns, named(trees, "tree")),
         ]
         for name, columns, trees in (("T=0", steps, greedy), ("T=1", means, drawn))
     }
@@ -69,13 +77,14 @@ def replay(data: Row) -> Parts:
 
 def growth_replay(data: Row) -> Parts:
     """Replayed steps of trees that grow, compared with live ones."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "growth": lambda row: row["growth"],
-        "steps": lambda row: row["steps"],
-        "proved to be the live run's": lambda row: percent(row["sure"] / row["steps"], 1),
-        "of these, others than live": lambda row: row["sure and differ"],
-        "not proved, and others than live": lambda row: row["unsure and differ"],
-        "tokens per step": lambda row: row["tokens_per_step"],
-    }
-    rows = [row | {"growth": name} for name, row in data["figures"]["growths"].items()]
-    return {"": [table(columns, rows)]}
+    return one_table(
+        {
+            "growth": lambda row: row["growth"],
+            "steps": lambda row: row["steps"],
+            "proved to be the live run's": lambda row: percent(row["sure"] / row["steps"], 1),
+            "of these, others than live": lambda row: row["sure and differ"],
+            "not proved, and others than live": lambda row: row["unsure and differ"],
+            "tokens per step": lambda row: row["tokens_per_step"],
+        },
+        named(data["figures"]["growths"], "growth"),
+    )

@@ -13,7 +13,7 @@ Times need a quiet machine; the sets take turns text by text, so that any slowdo
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode
+from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode
 from treespec.draft import LayerSkip
 from treespec.draft.skip_set import SkipSets, random_skip_sets
 from treespec.experiments.benchmarks.results_file import save
@@ -32,6 +32,7 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair, load_pair
 from treespec.models.sublayers import Sublayer
+from treespec.protocols import Drafter
 from treespec.target import make_target
 from treespec.verify import greedy
 
@@ -45,6 +46,8 @@ DECODED, NEW = 3, 32
 """Number of texts that every set decodes, and new tokens of each."""
 
 WIDE = {"hidden_size": 1536, "intermediate_size": 1920}
+
+GREEDY = Sampling(0.0)
 
 COLUMNS = (
     keyed("set", "set", left=True),
@@ -62,28 +65,24 @@ def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
     return [list(prompt.ids) for prompt in prompts]
 
 
+def greedy_steps(pair: Pair, drafter: Drafter, text: Sequence[int], tokens: int) -> Iterator[Step]:
+    """Decode a text greedily with the drafter, and yield every step."""
+    return decode(
+        make_target(pair.target), drafter, greedy, torch.tensor(text), sampling=GREEDY,
+        coins=TorchCoins(0), max_new_tokens=tokens,
+    )  # fmt: skip
+
+
 def speeds(
     pair: Pair, sets: Sequence[frozenset[Sublayer]], prompts: Sequence[Sequence[int]]
 ) -> list[dict[str, float]]:
     """Tokens per step and per second of each set, over all texts."""
-    sampling, steps, seconds = Sampling(0.0), [0] * len(sets), [0.0] * len(sets)
+    steps, seconds = [0] * len(sets), [0.0] * len(sets)
     for text in track(prompts, description="decoding"):
-        prompt = torch.tensor(text)
         for i, skip in enumerate(sets):
-            drafter = LayerSkip(pair.target, skip, TreeShape.chain(4), Law.DETERMINISTIC, sampling)
+            drafter = LayerSkip(pair.target, skip, TreeShape.chain(4), Law.DETERMINISTIC, GREEDY)
             start = time.perf_counter()
-            steps[i] += sum(
-                1
-                for _ in decode(
-                    make_target(pair.target),
-                    drafter,
-                    greedy,
-                    prompt,
-                    sampling=sampling,
-                    coins=TorchCoins(0),
-                    max_new_tokens=NEW,
-                )
-            )
+            steps[i] += sum(1 for _ in greedy_steps(pair, drafter, text, NEW))
             seconds[i] += time.perf_counter() - start
     tokens = NEW * len(prompts)
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, table
+from treespec.experiments.studies.result_tables import Parts, Row, one_table, table
 from treespec.experiments.studies.skip_sets import summary
 
 __all__ = ["draft_sources", "equal_nodes", "skip_sets", "sources", "which_source"]
@@ -112,23 +112,24 @@ def equal_nodes(data: Row) -> Parts:
 
 def which_source(data: Row) -> Parts:
     """The fastest draft on each kind of text, compared with the best use of the draft model; all texts."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: row["category"],
-        "fastest of all drafts and sizes": lambda row: row["fastest"],
-        "its speed over plain decoding": lambda row: row["speedup"],
-        "the draft model's best form": lambda row: row["over the model"]["best"],
-        "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
-    }
     duel, over_plain = data["figures"]["samplings"][0]["verdict"][:2]
     rows = data["figures"]["fastest"]
     free = sum(not any(model in row["fastest"] for model in RUN_LAYERS) for row in rows)
-    return {
-        "": [
-            table(columns, rows, words=2),
+    return one_table(
+        {
+            "texts": lambda row: row["category"],
+            "fastest of all drafts and sizes": lambda row: row["fastest"],
+            "its speed over plain decoding": lambda row: row["speedup"],
+            "the draft model's best form": lambda row: row["over the model"]["best"],
+            "the fastest over the draft model": lambda row: row["over the model"]["ratio"],
+        },
+        rows,
+        words=2,
+        notes=[
             f"On {free} of {len(rows)} kinds of text the fastest draft runs no model. Over all texts "
             f"together: {duel} {over_plain}",
-        ]
-    }
+        ],
+    )
 
 
 def draft_sources(data: Row) -> Parts:
@@ -147,23 +148,19 @@ def draft_sources(data: Row) -> Parts:
     }
     growth, store = figures["growth"][0], figures["datastore"]
     drafted = {(row["source"], row["tokens"]): row["drafted"] for row in figures["sources"]}
-
-    def more_drafted(row: Row) -> float | None:
-        few, many = (drafted[row["source"], row[end]] for end in ("from", "to"))
-        return many / few if few and many else None
-
-    def per_draft_token(row: Row) -> float | None:
-        more = more_drafted(row)
-        return None if more is None else row["propose_p50_us"] / more
-
+    ends = [
+        (row, drafted[row["source"], row["from"]], drafted[row["source"], row["to"]])
+        for row in figures["growth"]
+    ]
+    grown = [row | {"more": many / few if few and many else None} for row, few, many in ends]
     ratios: dict[str, Callable[[Row], Any]] = {
         "source": lambda row: row["source"],
         "time of a token read": lambda row: row["read_us"],
         "operations": lambda row: row["read_operations"],
         "time of a proposal": lambda row: row["propose_p50_us"],
         "operations of it": lambda row: row["propose_operations"],
-        "draft tokens": more_drafted,
-        "time per draft token": per_draft_token,
+        "draft tokens": lambda row: row["more"],
+        "time per draft token": lambda row: row["more"] and row["propose_p50_us"] / row["more"],
     }
     return {
         "": [
@@ -175,7 +172,7 @@ def draft_sources(data: Row) -> Parts:
             table(columns, figures["sources"]),
             f"Cost with {growth['to']:,} remembered tokens over the cost with {growth['from']:,}; the time "
             "per draft token is the median time of a proposal over its mean number of draft tokens:",
-            table(ratios, figures["growth"]),
+            table(ratios, grown),
             f"A datastore of {store['tokens']:,} tokens from {store['texts']:,} files was sorted and "
             f"written in {store['build_s']:.0f} s, with at most {store['build_peak_mb']:,.0f} MB of "
             f"memory, into a file of {store['file_mb']:.0f} MB. One look-up and its tree took "
@@ -188,10 +185,12 @@ def draft_sources(data: Row) -> Parts:
 
 def skip_sets(data: Row) -> Parts:
     """A searched skip set compared with random ones of the same size."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "left out": lambda row: row["set"],
-        "acceptance": lambda row: f"{row['acceptance']:.3f}",
-        "tokens per step": lambda row: row["tokens_per_step"],
-        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
-    }
-    return {"": [table(columns, summary(data["figures"]))]}
+    return one_table(
+        {
+            "left out": lambda row: row["set"],
+            "acceptance": lambda row: f"{row['acceptance']:.3f}",
+            "tokens per step": lambda row: row["tokens_per_step"],
+            "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
+        },
+        summary(data["figures"]),
+    )

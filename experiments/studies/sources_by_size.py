@@ -17,18 +17,16 @@ size and on the texts of each category. The best source is chosen on the same te
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 import yaml
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode
+from treespec import Law, Step, TreeShape
 from treespec.draft import (
     Datastore,
     EarlyExit,
@@ -54,13 +52,11 @@ from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.prompts import embedded_prompts, read_prompts
 from treespec.experiments.search_then_run.run import run
+from treespec.experiments.studies.skip_sets import GREEDY, greedy_steps
 from treespec.experiments.studies.studies import study_of_run
 from treespec.models.load import Pair
 from treespec.models.sublayers import Sublayer
 from treespec.protocols import Drafter
-from treespec.search.intervals import Interval
-from treespec.target import make_target
-from treespec.verify import greedy
 
 NAME, SAMPLING = "sources_by_size", "T=0"
 
@@ -126,52 +122,35 @@ def learned(
     def steps() -> Iterator[Step]:
         for text in track(texts, description="learning"):
             drafters[:] = [learner(drafters[0] if drafters else None)]
-            yield from decode(
-                make_target(pair.target),
-                drafters[0],
-                greedy,
-                torch.tensor(text),
-                sampling=Sampling(0.0),
-                coins=TorchCoins(0),
-                max_new_tokens=NEW,
-            )
+            yield from greedy_steps(pair, drafters[0], text, NEW)
 
     rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
     return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
 
 
-@dataclass(frozen=True)
-class Begun:
-    """The initial state of the sources.
+def begin(pair: Pair, folder: Path) -> tuple[dict[str, str], dict[str, list[list[float]]]]:
+    """Let every source learn from other texts, and write the files that it starts from.
 
-    Args:
-        files: paths of files by name.
-        rates: acceptance rates by source, see `learned`.
+    Returns:
+        Paths of files by name, and acceptance rates by source, see `learned`.
     """
-
-    files: dict[str, str]
-    rates: dict[str, list[list[float]]]
-
-
-def begin(pair: Pair, folder: Path) -> Begun:
-    """Let every source learn from other texts, and write the files that it starts from."""
-    vocab_size, digest = pair.target.vocab_size, tokenizer_digest(pair.tokenizer)
-    tokenizer = {"vocab_size": vocab_size, "tokenizer": digest}
-    prompts = embedded_prompts(pair.tokenizer, OTHERS, TOKENS)
-    texts = [list(prompt.ids) for prompt in prompts]
+    tokenizer = {
+        "vocab_size": pair.target.vocab_size,
+        "tokenizer": tokenizer_digest(pair.tokenizer),
+    }
+    texts = [list(prompt.ids) for prompt in embedded_prompts(pair.tokenizer, OTHERS, TOKENS)]
     files = {
         name: f"{folder / name}"
         for name in ("python.datastore", "past.npz", "successors.npz", "ngrams.npz", "held_out.txt")
     }
     if not Path(files["python.datastore"]).exists():
-        build = (
-            "datastore",
-            "build",
-            files["python.datastore"],
-            "--most-tokens",
-            f"{DATASTORE_TOKENS}",
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "treespec.experiments.cli", "datastore", "build"),
+                *(files["python.datastore"], "--most-tokens", f"{DATASTORE_TOKENS}"),
+            ],
+            check=True,
         )
-        subprocess.run([sys.executable, "-m", "treespec.experiments.cli", *build], check=True)
     held_out = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
     Path(files["held_out.txt"]).write_text("\n".join(held_out), encoding="utf-8")
     past = SuffixCounts()
@@ -181,12 +160,12 @@ def begin(pair: Pair, folder: Path) -> Begun:
     past.save(files["past.npz"], **tokenizer)
     store = Datastore(files["python.datastore"], **tokenizer)
     room = {"depth": DEEPEST_OF_MODELS, "size": 64, "branching": 4}
-    greedy_sampling, law = Sampling(0.0), Law.DETERMINISTIC
+    law = Law.DETERMINISTIC
     skipped = [Sublayer.of(name) for name in SKIP]
     learners: dict[str, Learner] = {
-        "model": lambda last: make_drafter(pair.draft, WIDE, law, greedy_sampling),
-        "early_exit": lambda last: EarlyExit(pair.target, LAYERS, WIDE, law, greedy_sampling),
-        "layer_skip": lambda last: LayerSkip(pair.target, skipped, WIDE, law, greedy_sampling),
+        "model": lambda last: make_drafter(pair.draft, WIDE, law, GREEDY),
+        "early_exit": lambda last: EarlyExit(pair.target, LAYERS, WIDE, law, GREEDY),
+        "layer_skip": lambda last: LayerSkip(pair.target, skipped, WIDE, law, GREEDY),
         "lookup": lambda last: PromptLookup(**room),
         "suffix_tree": lambda last: SuffixTree(**room, past=None),
         "retrieval": lambda last: Retrieval(store, **room),
@@ -199,12 +178,18 @@ def begin(pair: Pair, folder: Path) -> Begun:
     origin = tokenizer | {"target": pair.target.fingerprint}
     drafters["token_recycling"].save(files["successors.npz"], **origin)
     drafters["lookahead"].save(files["ngrams.npz"], **origin)
-    return Begun(files, rates)
+    return files, rates
 
 
-def methods(begun: Begun) -> Iterator[dict[str, Any]]:
-    """Yield the methods of the config: every source as a chain and as a tree of each size."""
-    files, rates = begun.files, begun.rates
+def methods(
+    files: Mapping[str, str], rates: Mapping[str, list[list[float]]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the methods of the config: every source as a chain and as a tree of each size.
+
+    Args:
+        files: paths of files by name.
+        rates: acceptance rates by source, see `learned`.
+    """
     layered = {
         "model": {"source": "model"},
         "early_exit": {"source": "early_exit", "layers": LAYERS},
@@ -328,14 +313,9 @@ def fastest(loaded: Run) -> list[dict[str, Any]]:
 
 def over_best(part: Measurements, name: str, others: Sequence[str], per: str) -> dict[str, Any]:
     """Find the best of the `others`, and the ratio of `name` to it, in new tokens per unit of `per`."""
-
-    def ratio(over: str) -> Interval:
-        return part.totals.ratio(
-            [(name, "new_tokens"), (over, per)], [(name, per), (over, "new_tokens")]
-        )
-
-    best = min(others, key=lambda other: ratio(other).estimate)
-    return {"best": best.rpartition(" of ")[0], "ratio": ratio(best)._asdict()}
+    ratios = {other: speed_ratio(part.totals, name, other, per) for other in others}
+    best = min(others, key=lambda other: ratios[other].estimate)
+    return {"best": best.rpartition(" of ")[0], "ratio": ratios[best]._asdict()}
 
 
 def main(
@@ -353,14 +333,14 @@ def main(
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         models = MODELS | {"dtype": dtype}
-        begun = begin(load_models(ModelsConfig.model_validate(models)), folder)
+        files, rates = begin(load_models(ModelsConfig.model_validate(models)), folder)
         written: dict[str, Any] = {
             "name": NAME,
             "models": models,
             "prompts": {"kind": "tasks"},
             "max_new_tokens": 32,
             "samplings": [{"temperature": 0}],
-            "methods": list(methods(begun)),
+            "methods": list(methods(files, rates)),
             "meters": [],
             "alone": 0,
         }

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, percent, table
+import polars as pl
+
+from treespec.experiments.studies.result_tables import Parts, Row, named, one_table, percent, table
 
 __all__ = [
     "coverage",
@@ -22,15 +24,6 @@ __all__ = [
 
 def interleaving(data: Row) -> Parts:
     """Two identical chains and a dearer one beside a neighbour, by way of measuring."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "beside": lambda row: row["beside"],
-        "measured": lambda row: row["way"],
-        "runs": lambda row: row["runs"],
-        "interval of two equal methods holds 1": lambda row: row["holds_one"],
-        "its half-width": lambda row: f"{100 * row['half_width']:.1f} %",
-        "5 % dearer found slower": lambda row: row["found_slower"],
-        "its mean speed": lambda row: f"{row['mean_dearer']:.3f}",
-    }
     rows = [
         {**figures, "beside": beside, "way": way}
         for beside, ways in data["figures"].items()
@@ -56,7 +49,20 @@ def interleaving(data: Row) -> Parts:
             f"Time of a step of one text decoded alone over that in turns, on the quiet machine, median of "
             f"{len(alone)} runs: {', '.join(f'{name} {ratio:.3f}' for name, ratio in ratios.items())}."
         )
-    return {"": [table(columns, rows, words=2), *notes]}
+    return one_table(
+        {
+            "beside": lambda row: row["beside"],
+            "measured": lambda row: row["way"],
+            "runs": lambda row: row["runs"],
+            "interval of two equal methods holds 1": lambda row: row["holds_one"],
+            "its half-width": lambda row: f"{100 * row['half_width']:.1f} %",
+            "5 % dearer found slower": lambda row: row["found_slower"],
+            "its mean speed": lambda row: f"{row['mean_dearer']:.3f}",
+        },
+        rows,
+        words=2,
+        notes=notes,
+    )
 
 
 def same_verdicts(data: Row) -> Parts:
@@ -75,15 +81,18 @@ def same_verdicts(data: Row) -> Parts:
                 "least": f"{min(ratios):.2f}",
                 "most": f"{max(ratios):.2f}",
             })  # fmt: skip
-    columns: dict[str, Callable[[Row], Any]] = {
-        "compared": lambda row: row["sides"],
-        "beside": lambda row: row["beside"],
-        "runs": lambda row: row["runs"],
-        "winner, in so many runs": lambda row: row["winner"],
-        "times as fast, least": lambda row: row["least"],
-        "most": lambda row: row["most"],
-    }
-    return {"": [table(columns, rows, words=2)]}
+    return one_table(
+        {
+            "compared": lambda row: row["sides"],
+            "beside": lambda row: row["beside"],
+            "runs": lambda row: row["runs"],
+            "winner, in so many runs": lambda row: row["winner"],
+            "times as fast, least": lambda row: row["least"],
+            "most": lambda row: row["most"],
+        },
+        rows,
+        words=2,
+    )
 
 
 def honest(data: Row) -> Parts:
@@ -95,8 +104,12 @@ def honest(data: Row) -> Parts:
         "least": lambda row: f"{row['low']:.4f}",
         "most": lambda row: f"{row['high']:.4f}",
     }
-    size = f"The target was enlarged to {data['figures']['enlarge']} parameters (`--enlarge`)."
-    return {"": [size, table(columns, data["figures"]["methods"])]}
+    return {
+        "": [
+            f"The target was enlarged to {data['figures']['enlarge']} parameters (`--enlarge`).",
+            table(columns, data["figures"]["methods"]),
+        ]
+    }
 
 
 def estimator(data: Row) -> Parts:
@@ -120,12 +133,14 @@ def estimator(data: Row) -> Parts:
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),
         "coverage": lambda row: percent(row["adjusted, coverage"], 1),
     }
-    intro = (
-        f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts per row: the standard "
-        "deviation of the ratio of two methods' costs; for adjusted times also its bias, and the "
-        "half-width and coverage of its 95 % interval."
-    )
-    return {"": [intro, table(columns, figures["kinds"], words=2)]}
+    return {
+        "": [
+            f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts per row: the "
+            "standard deviation of the ratio of two methods' costs; for adjusted times also its bias, and "
+            "the half-width and coverage of its 95 % interval.",
+            table(columns, figures["kinds"], words=2),
+        ]
+    }
 
 
 def until(data: Row) -> Parts:
@@ -168,17 +183,18 @@ def _needed(row: Row) -> str:
 
 def coverage(data: Row) -> Parts:
     """Coverage of the intervals by number of prompts."""
-    cells = data["figures"]["cells"]
-    prompts = sorted({cell["prompts"] for cell in cells})
-    worlds = {cell["world"]: {} for cell in cells}
-    for cell in cells:
-        worlds[cell["world"]][cell["prompts"]] = cell["coverage"]
+    cells = pl.DataFrame(data["figures"]["cells"])
+    worlds = cells.pivot("prompts", index="world", values="coverage")
     columns: dict[str, Callable[[Row], Any]] = {
         "speedups over prompts": lambda row: row["world"],
-        **{f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in prompts},
+        **{f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in worlds.columns[1:]},
     }
-    intro = f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals."
-    return {"": [intro, table(columns, [row | {"world": world} for world, row in worlds.items()])]}
+    return {
+        "": [
+            f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals.",
+            table(columns, worlds.to_dicts()),
+        ]
+    }
 
 
 def power(data: Row) -> Parts:
@@ -196,13 +212,14 @@ def power(data: Row) -> Parts:
 
 def faults(data: Row) -> Parts:
     """Injected faults and how many of them runs survived, by kind."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "kind": lambda row: row["kind"],
-        "faults": lambda row: row["faults"],
-        "nothing lost, doubled or changed": lambda row: row["survived"],
-    }
-    kinds = data["figures"]["kinds"]
-    return {"": [table(columns, [row | {"kind": kind} for kind, row in kinds.items()])]}
+    return one_table(
+        {
+            "kind": lambda row: row["kind"],
+            "faults": lambda row: row["faults"],
+            "nothing lost, doubled or changed": lambda row: row["survived"],
+        },
+        named(data["figures"]["kinds"], "kind"),
+    )
 
 
 def sweep_faults(data: Row) -> Parts:

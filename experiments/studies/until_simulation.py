@@ -73,6 +73,7 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.sequential import (
+    Floats,
     boundary_at,
     log_ratio,
     looks,
@@ -92,8 +93,6 @@ MOST_PROMPTS = (24, 60, 200)
 RATIOS = (1.05, 1.1, 1.2)
 HALF_WIDTH = 0.05
 TOKENS = 64.0
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -164,48 +163,41 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
     columns = world.runs(rng, runs, most, ratio)
     ends = looks(most)
     truth = float(np.log(ratio))
-    open_, wide = np.ones(runs, bool), np.ones(runs, bool)
-    naive, symmetric, won, wrong, narrow_won = (np.zeros(runs, bool) for _ in range(5))
-    missed, narrow_missed = np.zeros(runs, bool), np.zeros(runs, bool)
-    prompts, width_prompts, estimates = np.zeros(runs), np.zeros(runs), np.full(runs, np.nan)
-    once = np.zeros(runs, bool)
+    seen = []
     for place, n in enumerate(ends):
         tokens, spent, b_tokens, b_spent = (column[:, :n] for column in columns)
         middle, error = log_ratio(tokens, spent, b_tokens, b_spent)
         boundary = boundary_at(n, most, ends[:place], last=n == most)
         below, above = reach(tokens, spent, b_tokens, b_spent, boundary)
-        low, high = middle - below, middle + above
-        out, away = (low > 0) | (high < 0), (low > truth) | (high < truth)
-        once = np.abs(middle) > student(1.959964, n) * error
-        naive |= once
-        symmetric |= np.abs(middle) > boundary * error
-        end = open_ & (out | (n == most))
-        won |= end & out
-        wrong |= end & out & (np.sign(middle) != np.sign(truth or 1.0))
-        missed |= end & away
-        prompts[end] = n
-        estimates[end & out] = np.exp(middle[end & out])
-        open_ &= ~end
-        half = (np.exp(np.minimum(high, 50.0)) - np.exp(low)) / 2
-        end = wide & ((half < HALF_WIDTH) | (n == most))
-        narrow_won |= end & out
-        narrow_missed |= end & away
-        width_prompts[end] = n
-        wide &= ~end
+        fixed, symmetric = student(1.959964, n) * error, boundary * error
+        seen.append((middle, middle - below, middle + above, fixed, symmetric))
+    middle, low, high, fixed, symmetric = np.stack(seen, axis=1)  # [looks, runs] each
+    out, away = (low > 0) | (high < 0), (low > truth) | (high < truth)
+    naive = np.abs(middle) > fixed
+    half = (np.exp(np.minimum(high, 50.0)) - np.exp(low)) / 2
+
+    def at_end(ends_run: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+        """The value of each run at its last look: the first one that ends it, or the last of all."""
+        last = np.where(ends_run.any(0), ends_run.argmax(0), len(ends) - 1)
+        return values[last, np.arange(runs)]
+
+    prompts = np.broadcast_to(np.array(ends)[:, None], out.shape)
+    narrow = half < HALF_WIDTH
+    won, middle_at_end, until_decided = (at_end(out, values) for values in (out, middle, prompts))
     return {
         "decided": float(won.mean()),
-        "wrong": float(wrong.mean()),
-        "symmetric": float(symmetric.mean()),
-        "naive": float(naive.mean()),
-        "once": float(once.mean()),
-        "missed": float(missed.mean()),
-        "prompts": float(prompts.mean()),
-        "median": float(np.median(prompts)),
-        "nine_in_ten": float(np.quantile(prompts, 0.9)),
-        "estimate": float(np.median(estimates[won])) if won.any() else float("nan"),
-        "width": float(narrow_won.mean()),
-        "width_missed": float(narrow_missed.mean()),
-        "width_prompts": float(width_prompts.mean()),
+        "wrong": float((won & (np.sign(middle_at_end) != np.sign(truth or 1.0))).mean()),
+        "symmetric": float((np.abs(middle) > symmetric).any(0).mean()),
+        "naive": float(naive.any(0).mean()),
+        "once": float(naive[-1].mean()),
+        "missed": float(at_end(out, away).mean()),
+        "prompts": float(until_decided.mean()),
+        "median": float(np.median(until_decided)),
+        "nine_in_ten": float(np.quantile(until_decided, 0.9)),
+        "estimate": float(np.median(np.exp(middle_at_end[won]))) if won.any() else float("nan"),
+        "width": float(at_end(narrow, out).mean()),
+        "width_missed": float(at_end(narrow, away).mean()),
+        "width_prompts": float(at_end(narrow, prompts).mean()),
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
@@ -11,10 +11,8 @@ from treespec.errors import InvalidTree
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
+from treespec.step import Step
 from treespec.tree import TreeShape
-
-if TYPE_CHECKING:
-    from treespec.step import Step
 
 __all__ = [
     "Shown",
@@ -149,7 +147,7 @@ def visible(piece: str) -> str:
     return shown + "…"
 
 
-def show(steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None) -> Shown:
+def show(steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None) -> Shown:
     """Show steps of `treespec.decode` as pictures in a notebook, with tokens as text.
 
     Args:
@@ -160,7 +158,7 @@ def show(steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None) -> 
 
 
 def trail_of(
-    steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None, method: str = ""
+    steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None, method: str = ""
 ) -> Trail:
     """Convert steps of `treespec.decode` to text.
 
@@ -169,8 +167,6 @@ def trail_of(
         tokenizer: tokenizer of the models; without it, pieces are ids.
         method: name of the method.
     """
-    from treespec.step import Step
-
     known: dict[int, str] = {}
 
     def piece(token: int) -> str:

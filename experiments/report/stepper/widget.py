@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterable
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,9 +18,7 @@ from treespec.experiments.report.stepper.steps import (
     trail_of,
     trails_of_run,
 )
-
-if TYPE_CHECKING:
-    from treespec.step import Step
+from treespec.step import Step
 
 __all__ = ["MissingWidget", "Stepper"]
 
@@ -53,7 +51,7 @@ class Stepper:
     """
 
     def __init__(
-        self, source: "RunRecords | Step | Iterable[Step]", tokenizer: Tokenizer | None = None
+        self, source: RunRecords | Step | Iterable[Step], tokenizer: Tokenizer | None = None
     ) -> None:
         if isinstance(source, RunRecords):
             self.trails: list[Trail] = trails_of_run(source)

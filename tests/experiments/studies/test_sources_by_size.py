@@ -10,7 +10,6 @@ from treespec.experiments.studies.source_sections import sources
 from treespec.experiments.studies.sources_by_size import (
     MODELS,
     SIZES,
-    Begun,
     merged,
     methods,
 )
@@ -29,7 +28,7 @@ class AnyName(dict):
 
 
 def test_every_source_is_in_the_config_at_every_size():
-    every = list(methods(Begun({name: name for name in FILES}, AnyName())))
+    every = list(methods({name: name for name in FILES}, AnyName()))
     config = Config.model_validate(
         {
             "name": "sources",
