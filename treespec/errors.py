@@ -131,7 +131,8 @@ class StaleScores(TreespecError, RuntimeError):
 
 
 class Unavailable(TreespecError, NotImplementedError):
-    """The requested implementation does not exist here, or cannot handle its input."""
+    """The requested implementation does not exist here, or cannot handle its input; or a quantity cannot be
+    read on this machine."""
 
 
 class Unreadable(TreespecError, ValueError):

@@ -217,17 +217,18 @@ class MergeDraft(Combined):
                 "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
                 f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
             )
-        for name in self.budgets or ():
-            if name not in self.names:
+        if self.budgets is not None:
+            for name in self.budgets:
+                if name not in self.names:
+                    raise ValueError(
+                        f"budgets: there is no source {name!r}{nearest(name, list(self.names))} "
+                        f"(the sources are {', '.join(self.names)})"
+                    )
+            missing = [name for name in self.names if name not in self.budgets]
+            if missing:
                 raise ValueError(
-                    f"budgets: there is no source {name!r}{nearest(name, list(self.names))} "
-                    f"(the sources are {', '.join(self.names)})"
+                    f"budgets: {missing[0]!r} has none: give each source a number of nodes, or remove it"
                 )
-        missing = [name for name in self.names if name not in (self.budgets or {})]
-        if missing and self.budgets is not None:
-            raise ValueError(
-                f"budgets: {missing[0]!r} has none: give each source a number of nodes, or remove it"
-            )
         by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates}
         for name, rates in by_name.items():
             if rates is not None and len(rates) != len(self.sources):

@@ -121,9 +121,8 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
     else:
         waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
         replacement = shape.model_copy(update=dict.fromkeys(waiting))
-    if (
-        getattr(shape, "calibration", None) == MEASURED
-    ):  # the config may hold the same growth without a calibration too
+    # The config may hold the same growth without a calibration too
+    if getattr(shape, "calibration", None) == MEASURED:
         name += ", calibrated"
     return method.model_copy(update={"shape": replacement, "name": name})
 

@@ -50,15 +50,13 @@ def sources(data: Row) -> Parts:
         "fastest of all": lambda row: row["speed of all"]["best"],
         "speed, over this": lambda row: row["speed of all"]["ratio"],
     }
-    rows, words = (
-        data["figures"]["merges"],
-        {
-            "tokens": "tokens per step, over its sources",
-            "tokens of all": "over all",
-            "speed": "speed, over its sources",
-            "speed of all": "over all",
-        },
-    )
+    rows = data["figures"]["merges"]
+    words = {
+        "tokens": "tokens per step, over its sources",
+        "tokens of all": "over all",
+        "speed": "speed, over its sources",
+        "speed of all": "over all",
+    }
     held = [f"{said}, {_held(rows, key)} of {len(rows)}" for key, said in words.items()]
     return {
         **{
