@@ -56,6 +56,7 @@ _CANDIDATE = {"length": COUNT, "threshold": NUMBER}
 _TUNED = {
     "table": each(_CANDIDATE | {"tokens_per_second": NUMBER, "prompts?": COUNT}),
     "chosen": _CANDIDATE,
+    "totals_because?": or_null(TEXT),
     "errors?": or_null(each(_CANDIDATE | {"error": ANY})),
 }
 _CONFIG = {

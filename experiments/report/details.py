@@ -196,7 +196,9 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
                 left=True,
             ),
         ]
-        return Table(subject, columns, tuned["table"], title=title)
+        reason = tuned.get("totals_because")
+        said = f"{reason[0].upper()}{reason[1:]}." if reason else ""
+        return Table(subject, columns, tuned["table"], title=title, said=said)
     failed = tuned.get("errors") or []
     columns.append(keyed("error", "error", left=True))
     said = "Every candidate failed." if failed else "There was nothing to tune."

@@ -22,6 +22,10 @@ Setting = tuple[int, float]
 RACE_KEEPS = (0.7, 0.8, 0.85, 0.9)
 """Candidates below this fraction of the fastest speed are dropped: after 1, 2, 3, and 4 or more prompts."""
 
+NOT_TOGETHER = (
+    "totals decide: memory does not hold all settings at once, so that not all of them took turns"
+)
+
 
 def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
     """Number of prompts that tuning these methods needs in addition to the measured ones."""
@@ -87,6 +91,7 @@ def _tune_one(
     texts: dict[Setting, list[Outcome]] = {setting: [] for setting in grid}
     failed: dict[Setting, str] = {}
     rates: dict[Setting, float] = {}
+    totals_because: str | None = None
     racing = list(grid)
     seconds_of = _adjusted_s if len(grid) <= together else _totals_s
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
@@ -106,7 +111,7 @@ def _tune_one(
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
         decoded = {setting: outcomes for setting, outcomes in texts.items() if outcomes}
-        rates = _rates(decoded, seconds_of)
+        rates, totals_because = _rates(decoded, seconds_of)
         kept_share = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)]
         least = kept_share * max(rates[setting] for setting in racing)
         racing = [setting for setting in racing if rates[setting] >= least]
@@ -120,7 +125,8 @@ def _tune_one(
         }
         for length, threshold in rates
     ]
-    return {"table": table, "chosen": dict(zip(("length", "threshold"), best, strict=True))}
+    chosen = dict(zip(("length", "threshold"), best, strict=True))
+    return {"table": table, "chosen": chosen, "totals_because": totals_because}
 
 
 def _race(
@@ -144,21 +150,24 @@ def _race(
 
 def _rates(
     texts: Mapping[Setting, Sequence[Outcome]],
-    seconds_of: Callable[[Sequence[Sequence[Outcome]]], list[float]],
-) -> dict[Setting, float]:
-    """Tokens per second of each candidate on the texts that it decoded."""
+    seconds_of: Callable[[Sequence[Sequence[Outcome]]], tuple[list[float], str | None]],
+) -> tuple[dict[Setting, float], str | None]:
+    """Tokens per second of each candidate on its texts, and why totals decide, if they do."""
     tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
-    seconds = seconds_of(list(texts.values()))
-    return {setting: n / s for setting, n, s in zip(texts, tokens, seconds, strict=True)}
+    seconds, totals_because = seconds_of(list(texts.values()))
+    rates = {setting: n / s for setting, n, s in zip(texts, tokens, seconds, strict=True)}
+    return rates, totals_because
 
 
-def _totals_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
+def _totals_s(texts: Sequence[Sequence[Outcome]]) -> tuple[list[float], str]:
     """Seconds of all steps of each candidate, as measured."""
-    return [sum(step.took for outcome in outcomes for step in outcome.steps) for outcomes in texts]
+    took = [sum(step.took for outcome in outcomes for step in outcome.steps) for outcomes in texts]
+    return took, NOT_TOGETHER
 
 
-def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
-    """The same at the machine's usual speed, for candidates that took turns.
+def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> tuple[list[float], str | None]:
+    """The same at the machine's usual speed, for candidates that took turns; totals, with the reason, if
+    it is unknown.
 
     Steps of a candidate do equal work if they verify equally many tokens; first steps are kept apart.
     """
@@ -179,4 +188,5 @@ def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
         seconds=np.array(seconds),
         steady=np.ones(len(texts), dtype=bool),
     )
-    return adjust(steps).seconds.sum(1).tolist()
+    adjusted = adjust(steps)
+    return adjusted.seconds.sum(1).tolist(), adjusted.reason

@@ -135,6 +135,14 @@ def test_a_tuning_that_failed_says_why(tmp_path):
     assert "no &lt;assistant&gt;" in write_report(load_run(folder)).read_text(encoding="utf-8")
 
 
+def test_a_tuning_by_totals_says_so(tmp_path):
+    folder = write_run(tmp_path / "run", prompts=4, temperatures=[0.0])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tuning"]["assisted"]["assisted"]["T=0"]["totals_because"] = "totals decide: no room"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "Totals decide: no room." in write_report(load_run(folder)).read_text(encoding="utf-8")
+
+
 def test_an_unfinished_run_with_one_method(tmp_path):
     method = SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))
     folder = write_run(tmp_path / "run", [method], prompts=1, temperatures=[1.0], finished=False)

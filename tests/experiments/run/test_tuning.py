@@ -99,3 +99,4 @@ def test_totals_decide_where_memory_does_not_hold_all_candidates(assisted, monke
             (row["length"], row["threshold"]): row["tokens_per_second"] for row in one["table"]
         }
         assert (rates == pytest.approx(totals)) is (together == 1)
+        assert one["totals_because"] == (tuning.NOT_TOGETHER if together == 1 else None)
