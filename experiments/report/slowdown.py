@@ -11,12 +11,11 @@ adjusted times), in which steps on a slow machine weigh less. A step counts only
 around it: not much slower than at its calmest, and even, that is, no neighbour was much slower than the
 others. The time of the step itself plays no part in this, and the two neighbours right behind it no part in
 whether the machine was even, because a dear step leaves cold caches that slow them; so no genuine cost is
-set aside. Among the remaining steps, those
-far from the median of their class are attributed to pauses of the machine and set aside, if there are
-several and each method loses time by them in proportion to the time it takes. If one method loses clearly
-more than that, they count as cost, and a remark names the method. If the machine changed from step to
-step, so that it was hardly ever calm, all steps count, and a remark says so. If some method has no other
-steady method, totals decide, and a reason says so.
+set aside. Among the remaining steps, those far from the median of their class are attributed to pauses of
+the machine and set aside, if there are several and each method loses time by them in proportion to the time
+it takes. If one method loses clearly more than that, they count as cost, and a remark names the method. If
+the machine changed from step to step, so that it was hardly ever calm, all steps count, and a remark says
+so. If some method has no other steady method, totals decide, and a reason says so.
 
 **Assumptions.** Slowdowns last longer than a step and affect all methods alike; equal steps of steady
 methods cost the same; all steps of a class do equal work.
@@ -26,71 +25,78 @@ values have, to first order, the variance of the estimator with tokens, class co
 sums resampled together. On average over runs, the bounds agree with those of the joint bootstrap within
 5 % of the width of the interval at 12 and 24 prompts (`tests/experiments/report/test_slowdown.py`).
 
-**Simulation** by `python -m treespec.experiments.studies.interleaved_estimator` (1,000 experiments per row,
-12 prompts of 48 tokens, steps of 4 to 20 ms; synthetic machines: bursts slow steps 1.6 to 3 times for 0.7 s
-of 2 s, drift reaches 30 %, stalls stop the machine for some 50 ms every 2 s, steady contention slows it 1.2
-to 3.2 times, drawn anew every 4 ms). Standard deviation of the ratio of costs and, for the estimate of this
-file, also the bias, the median half-width and the coverage of the 95 % interval, in percent:
+**Simulation** by `python -m treespec.experiments.studies.interleaved_estimator`: the first two of several
+methods are compared over 12 prompts of 48 tokens; steps take 4 to 20 ms. On made-up machines bursts slow
+steps 1.6 to 3 times for 0.7 s of 2 s, drift reaches 30 %, stalls stop the machine for some 50 ms every 2 s,
+and steady contention slows it 1.2 to 3.2 times, drawn anew every 4 ms. *Several classes*: the work of a
+step varies; *rare dear steps*: one step in 50 costs five times as much; they *chill caches* if they also
+slow the two steps behind them by half; *caches grow*: steps at the end of a text cost 30 % more than at its
+beginning; *feels 0.8 of it*: the method feels a slowdown f as f ^ 0.8. All in percent: the standard
+deviation of the ratio of costs by prompts, by totals of steps in turns, and by the estimate of this file
+(*adjusted*); for the latter also the bias, the median half-width and the coverage of the 95 % interval. A
+column *nearest*, if there is one, is of `studies.nearest_steps`, the scheme that this file began with.
 
-                                by prompts  totals  adjusted    bias  half-width  coverage
-    A/A               quiet           0.35    0.19      0.19   -0.00        0.50      98.3
-                      bursts          13.7    1.07      0.23   +0.01        0.59      97.8
-                      drift           0.48    0.19      0.20   -0.00        0.50      98.0
-                      stalls          4.08    4.00      2.08   -0.04        0.54      95.9
-                      steady          3.44    1.19      1.23   +0.02        3.18      97.1
-    5 % dearer        quiet           0.35    0.19      0.20   +0.01        0.49      97.5
-                      bursts          13.9    1.03      0.24   +0.00        0.58      96.8
-    several classes   quiet           0.34    0.20      0.21   +0.01        11.2      94.8
-                      bursts          13.5    2.26      0.26   -0.01        11.0      93.4
-    rare dear steps   quiet           0.36    0.20      0.28   -0.02         6.8      94.6
-    (1 in 50, x 5)    bursts          14.2    1.67      2.10   -0.21         7.8      94.4
-                      stalls          4.11    4.07      4.76   -1.47         7.7      57.0
-    a cache grows     quiet           0.35    0.19      0.21   -0.10        0.94      96.7
-    (step + 30 %)     bursts          14.1    1.06      0.77   -0.08        2.07      97.3
-    two methods only  bursts          13.2    0.88      0.36   -0.01        0.93      97.3
-    one feels less    bursts          11.9    0.90      0.24   +0.18        0.59      93.6
-    (slowdown ^ 0.8)  drift           0.44    0.19      0.19   -2.44        1.24       0.0
+    methods                       machine  prompts  totals  adjusted    bias  half-width  coverage
+    A/A                           quiet       0.35    0.19      0.19   -0.00        0.50      98.3
+                                  bursts     13.74    1.07      0.23   +0.01        0.59      97.8
+                                  drift       0.48    0.19      0.20   -0.00        0.50      98.0
+                                  stalls      4.08    4.00      2.08   -0.04        0.54      95.9
+                                  steady      3.44    1.19      1.23   +0.02        3.18      97.1
+    5 % dearer                    quiet       0.35    0.19      0.20   +0.01        0.49      97.5
+                                  bursts     13.95    1.03      0.24   +0.00        0.58      96.8
+    several classes               quiet       0.34    0.20      0.21   +0.01       11.16      94.8
+                                  bursts     13.49    2.26      0.26   -0.01       11.02      93.4
+    rare dear steps               quiet       0.36    0.20      0.28   -0.02        6.77      94.6
+                                  bursts     14.19    1.67      2.10   -0.21        7.77      94.4
+                                  drift       0.53    0.32      0.25   -0.02        6.77      94.7
+                                  stalls      4.11    4.07      4.76   -1.47        7.70      57.0
+                                  steady      3.32    1.25      1.51   +0.01        7.63      89.9
+    caches grow                   quiet       0.35    0.19      0.21   -0.10        0.94      96.7
+                                  bursts     14.06    1.06      0.77   -0.08        2.07      97.3
+    A/A, no other method          bursts     13.22    0.88      0.36   -0.01        0.93      97.3
+    feels 0.8 of it               bursts     11.91    0.90      0.24   +0.18        0.59      93.6
+                                  drift       0.44    0.19      0.19   -2.44        1.24       0.0
+                                  steady      2.72    0.98      0.98  -12.62        2.62       0.0
+    1,000 runs per row, measured 2026-11-23, commit 308882e:
+    interleaved_estimator-intel-r-xeon-r-processor-2-cores.json
 
-The same with slowdowns recorded on two cores of an Intel Xeon (`benchmarks.slowdown_traces`), where nine in
-ten equal pieces of work take 0.93 to 1.10 times their median on the quiet machine, up to 3.3 times in
-bursts and 9 times in steady contention:
+The same with slowdowns that `benchmarks.slowdown_traces` recorded on the machine that the file is named
+after, alone and beside its neighbours (stalls are added to the record of the quiet machine):
 
-                                by prompts  totals  adjusted    bias  half-width  coverage
-    A/A               quiet           1.61    0.67      0.43   -0.01        0.83      93.7
-                      bursts          16.4    3.42      0.52   +0.01        0.90      95.7
-                      drift           3.09    1.13      1.04   +0.07        2.47      96.1
-                      stalls          3.20    2.71      1.38   +0.02        0.86      94.3
-                      steady          5.30    2.44      4.40   +0.16        7.93      88.4
-    5 % dearer        quiet           1.56    0.69      0.41   +0.05        0.83      95.3
-                      bursts          15.4    3.43      0.57   +0.03        0.91      93.5
-                      drift           3.20    1.13      0.97   -0.02        2.39      97.3
-                      stalls          3.14    2.66      1.51   +0.04        0.89      92.8
-    several classes   quiet           1.54    0.74      0.51   +0.26        11.1      95.0
-                      bursts          14.6    4.38      0.61   +0.19        11.2      95.4
-                      drift           3.06    1.39      1.32   +0.35        11.5      95.3
-                      stalls          3.03    2.56      1.49   +0.24        11.2      94.8
-    rare dear steps   quiet           1.68    0.70      1.90   -0.11         7.6      88.5
-    (1 in 50, x 5)    bursts          15.5    3.98      3.21   -1.06         8.2      74.7
-                      drift           3.20    1.27      4.20   -1.25         7.4      63.9
-                      stalls          3.17    2.81      4.11   -0.90         8.8      66.5
-    a cache grows     quiet           1.59    0.66      0.66   +0.30        1.59      93.7
-    (step + 30 %)     bursts          15.1    3.45      1.12   +0.14        2.24      91.6
-                      drift           3.11    1.13      1.35   +0.39        3.27      96.0
-                      stalls          3.15    2.79      1.42   +0.27        1.77      93.1
-    two methods only  bursts          15.9    3.02      0.88   +0.01        1.28      90.7
+    methods                       machine  prompts  totals  adjusted    bias  half-width  coverage
+    A/A                           quiet       1.61    0.67      0.43   -0.01        0.83      93.7
+                                  bursts     16.45    3.42      0.52   +0.01        0.90      95.7
+                                  drift       3.09    1.13      1.04   +0.07        2.47      96.1
+                                  stalls      3.20    2.71      1.38   +0.02        0.86      94.3
+                                  steady      5.30    2.44      4.40   +0.16        7.93      88.4
+    5 % dearer                    quiet       1.56    0.69      0.41   +0.05        0.83      95.3
+                                  bursts     15.40    3.43      0.57   +0.03        0.91      93.5
+    several classes               quiet       1.54    0.74      0.51   +0.26       11.14      95.0
+                                  bursts     14.64    4.38      0.61   +0.19       11.17      95.4
+    rare dear steps               quiet       1.68    0.70      1.90   -0.11        7.57      88.5
+                                  bursts     15.50    3.98      3.21   -1.06        8.19      74.7
+                                  drift       3.20    1.27      4.20   -1.25        7.42      63.9
+                                  stalls      3.17    2.81      4.11   -0.90        8.76      66.5
+                                  steady      5.99    2.54      5.23   -2.03        9.46      75.8
+    caches grow                   quiet       1.59    0.66      0.66   +0.30        1.59      93.7
+                                  bursts     15.14    3.45      1.12   +0.14        2.24      91.6
+    A/A, no other method          bursts     15.94    3.02      0.88   +0.01        1.28      90.7
+    feels 0.8 of it               bursts     12.57    2.78      0.51   -1.07        0.91      38.6
+                                  drift       2.79    1.62      2.02   -4.61        2.57      18.0
+                                  steady      3.83    1.69      3.19  -22.06        5.58       0.0
+    1,000 runs per row, measured 2026-11-23, commit 308882e:
+    interleaved_estimator_recorded-intel-r-xeon-r-processor-2-cores.json
 
-**Failure cases.** Contention that changes within a step, on all cores: the estimate is unbiased, and its
-intervals, a quarter to a half wider than those of totals, contain the truth in 88 % of runs on the recorded
-machine; if the method has rare dear steps of its own, in 76 %, with a cost 2 % too low. By contrast, if
-bursts occur on a machine that is restless even without them, intervals of totals are 10 to 25 % wide and
-these 1 to 6 % (12 runs of `benchmarks.interleaving`); they contain the truth in 90 to 92 % of simulated
-runs on such a machine, and in 55 to 61 % with rare dear steps. A method that a slowdown affects less than
-others, in a run without a quiet part: the estimate is biased like totals (the last row of the first
-table; 1 to 5 % on the recorded machine, 13 to 22 % in steady contention). Rare dear steps on a machine
+**Failure cases.** Contention that changes within a step, on all cores (*steady*): the intervals are wider
+than those of totals, and on the recorded machine they contain the truth too rarely, even more so if the
+method has rare dear steps of its own, which then appears cheaper than it is. By contrast, if bursts occur
+on a machine that is restless even without them, totals are far more uncertain than these times
+(`test_on_a_restless_machine_all_steps_count`). A method that a slowdown affects less than others, in a run
+without a quiet part: the estimate is biased like totals (*feels 0.8 of it*). Rare dear steps on a machine
 that also stops now and then: if they are too few to be told from its pauses, they are set aside, and the
-method appears a few percent cheaper than it is, with intervals that are too narrow. A growing cache
-during bursts: intervals are slightly too narrow. Fewer than four far steps in total count as cost, so a
-pause of the machine may remain in a short run."""
+method appears cheaper than it is, with intervals that are too narrow. A growing cache during bursts:
+intervals may be slightly too narrow. Fewer than four far steps in total count as cost, so a pause of the
+machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treespec.experiments.report import slowdown
 from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust
 from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
@@ -13,6 +14,7 @@ from treespec.experiments.studies.interleaved_estimator import (
     WAYS,
     WORLDS,
     cell,
+    excerpts,
     simulate,
     summary,
     truth,
@@ -275,6 +277,12 @@ def test_steps_that_cannot_be_are_refused():
         replace(steps, at=np.full(len(steps.at), np.nan))
     with pytest.raises(ValueError, match="two methods"):
         replace(steps, work=np.zeros_like(steps.work))
+
+
+def test_tables_of_the_docstring_are_those_of_the_latest_files():
+    """After a new simulation: put what `studies.interleaved_estimator.excerpts` returns in their place."""
+    shown = [line for line in slowdown.__doc__.splitlines() if line.startswith("    ")]
+    assert shown == [line for line in excerpts().splitlines() if line]
 
 
 def exact_interval(steps, found, resamples=10_000):
