@@ -159,7 +159,7 @@ def _generate(
                 cached_once(target, prompt, cache)
             synchronize()
             prefill = time.perf_counter() - start
-            calls = stack.enter_context(Calls(target, synchronize))
+            calls = stack.enter_context(Calls(target))
             turns = _Turns(
                 prompt,
                 max_new_tokens,

@@ -81,13 +81,14 @@ class Calls:
 
     Args:
         model: a twin (`plain_twin`).
-        synchronize: called before the clock is read.
+        synchronize: called before the clock is read; None if the first call need not be timed, so that the
+            step in which it falls does not wait for the device.
     """
 
-    def __init__(self, model: Any, synchronize: Callable[[], None]) -> None:
+    def __init__(self, model: Any, synchronize: Callable[[], None] | None = None) -> None:
         self._model, self._synchronize = model, synchronize
         self.first_s = 0.0
-        """Seconds of the first call."""
+        """Seconds of the first call; 0 if it is not timed."""
         self.latest: Int[Tensor, " T"] = torch.empty(0, dtype=torch.long)
         """Input tokens of the latest call."""
         self._finite: list[Tensor] = []
@@ -108,12 +109,12 @@ class Calls:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is not None:
             self.latest = ids[0]
-        if not self.first_s:
+        if self._synchronize is not None and not self.first_s:
             self._synchronize()
             self._start = time.perf_counter()
 
     def _after(self, model: Any, args: Any, output: Any) -> None:
-        if not self.first_s:
+        if self._synchronize is not None and not self.first_s:
             self._synchronize()
             self.first_s = time.perf_counter() - self._start
         low, high = output.logits.aminmax()

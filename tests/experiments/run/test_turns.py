@@ -273,6 +273,33 @@ def test_stages_on_cuda_wait_once():
     assert cuda.waits == 1
 
 
+def test_a_step_on_cuda_waits_once_at_its_end(loaded_pair, monkeypatch):
+    """Before the first step, prefills are waited for; it is assisted generation that has two of them."""
+    from treespec.experiments.run import baselines, ours
+
+    cuda = FakeCuda()
+
+    class OnCuda(StageTimer):
+        def __init__(self, device):
+            super().__init__()
+            self.clock = CudaClock(device, cuda)
+
+    monkeypatch.setattr(ours, "StageTimer", OnCuda)
+    monkeypatch.setattr(baselines, "synchronizer", lambda device: lambda: cuda.synchronize(device))
+
+    def noted(steps, waits):
+        for one in steps:
+            waits.append(cuda.waits)
+            yield one
+
+    for name, begin in methods_of(loaded_pair, 0.0).items():
+        cuda.waits, waits = 0, []
+        finish(noted(begin(), waits))
+        first = {"generate": 3, "assisted": 5}.get(name.split()[0], 2)
+        assert waits == list(range(first, first + len(waits))), name
+        assert len(waits) > 2
+
+
 @pytest.mark.gpu
 def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
     from treespec.experiments.config.schema import Config
