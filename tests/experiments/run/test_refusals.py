@@ -9,16 +9,21 @@ import torch
 from treespec.experiments.errors import PromptError, RunFolderError
 
 
+@pytest.mark.parametrize("taken", [0, 2])
 @pytest.mark.parametrize("failure", [ArithmeticError("boom"), SystemExit("boom")], ids=repr)
-def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypatch, failure):
+def test_a_method_that_fails_leaves_its_error_and_the_others_run(
+    start, monkeypatch, failure, taken
+):
+    """At its first step, or in the middle of its text."""
     from treespec.experiments.run import unit
 
     real = unit.decode_ours
 
     def fragile(pair, method, sampling, ids, **arguments):
-        if method.name == "chain 1" and sampling == "T=0":
-            raise failure
-        return real(pair, method, sampling, ids, **arguments)
+        for number, step in enumerate(real(pair, method, sampling, ids, **arguments)):
+            if method.name == "chain 1" and sampling == "T=0" and number == taken:
+                raise failure
+            yield step
 
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 1}}
     changes = {"methods": [{"kind": "plain"}, chain]}
@@ -26,6 +31,8 @@ def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypa
     result = start(changes)
     assert [row.error for row in result.failures] == ["an error inside the decoding: boom"] * 2
     assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 12
+    steps = pl.read_parquet(result.folder / "steps.parquet").filter(pl.col("sampling") == "T=0")
+    assert set(steps["method"]) == {"plain", "plain (twin)"}
     assert json.loads((result.folder / "manifest.json").read_text())["errors"] == 2
     monkeypatch.undo()
     assert len(start(changes).failures) == 2
