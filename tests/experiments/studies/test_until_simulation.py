@@ -1,6 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
+from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.studies import until_simulation as module
 from treespec.experiments.studies.until_simulation import WORLDS, simulate
 
@@ -41,3 +44,30 @@ def test_boundaries_that_ignore_the_looks_are_seen(monkeypatch):
     fixed = lambda samples, *_, last: module.student(1.96, samples)  # noqa: E731
     monkeypatch.setattr(module, "boundary_at", fixed)
     assert simulate(WORLDS[0], 60, 1.0, 1000)["decided"] > 0.1
+
+
+def test_tables_of_the_docstring_are_those_of_the_latest_file():
+    files = [json.loads(path.read_text()) for path in RESULTS.glob("until_simulation-*.json")]
+    rows = max(files, key=lambda data: data["measured"])["figures"]["rows"]
+
+    def shares(row, *columns):
+        return [f"{100 * row[column]:.1f}" for column in columns]
+
+    equals, needed = set(), dict[tuple[str, int], list[str]]()
+    for row in rows:
+        key = row["world"], row["at_most"]
+        if row["ratio"] == 1.0:
+            figures = shares(row, "decided", "symmetric", "naive", "once", "width")
+            equals.add((*key[0].split(), str(key[1]), str(row["looks"]), *figures))
+        else:
+            needed.setdefault(key, []).extend([f"{row['prompts']:.0f}", *shares(row, "decided")])
+    lines = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
+    head = next(i for i, line in enumerate(lines) if "at ratio" in line)
+    assert {tuple(line.split()) for line in lines[2:head]} == equals
+    world = ""
+    for line in lines[head + 1 :]:
+        if "at most" not in line:
+            world = line.strip()
+            continue
+        _, _, most, *figures = line.split()
+        assert figures == needed[world, int(most)], line
