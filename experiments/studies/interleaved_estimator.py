@@ -56,7 +56,7 @@ from treespec.experiments.studies.nearest_steps import nearest_steps
 
 __all__ = [
     "MACHINES", "WAYS", "WORLDS", "Method", "Simulated", "World", "cell", "excerpt", "excerpts",
-    "recorded", "simulate",
+    "recorded", "simulate", "spread",
 ]  # fmt: skip
 
 EXPERIMENTS, BATCH = 1000, 50
@@ -137,9 +137,7 @@ def recorded(path: Path) -> Machine:
     Returns:
         A machine that draws its slowdown from a random point of the trace on; at the end the trace repeats.
     """
-    with np.load(path) as saved:
-        at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
-    slowdown = seconds / np.quantile(seconds, 0.05)
+    at, slowdown = _trace(path)
     grid = np.arange(at[0], at[-1], GRID)
     on_grid = np.interp(grid, at, slowdown)
 
@@ -147,6 +145,19 @@ def recorded(path: Path) -> Machine:
         return on_grid[(int(rng.integers(len(on_grid))) + np.arange(times)) % len(on_grid)]
 
     return draw
+
+
+def _trace(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The times of a trace, and how many times as long as at its best the machine took then."""
+    with np.load(path) as saved:
+        at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
+    return at, seconds / np.quantile(seconds, 0.05)
+
+
+def spread(path: Path) -> dict[str, float]:
+    """The median of the slowdowns of a trace and their 95th percentile, as `usual` and `slow`."""
+    usual, slow = np.quantile(_trace(path)[1], [0.5, 0.95]).tolist()
+    return {"usual": usual, "slow": slow}
 
 
 @dataclass(frozen=True)
@@ -514,7 +525,9 @@ def main(
         f"a coverage of 95 %: {sqrt(0.05 * 0.95 / experiments):.1%}; {time.perf_counter() - begun:.0f} s",
     )
     name = "interleaved_estimator" if traces is None else "interleaved_estimator_recorded"
-    figures = {"experiments": experiments, "prompts": prompts, "kinds": rows}
+    figures: dict[str, Any] = {"experiments": experiments, "prompts": prompts, "kinds": rows}
+    if traces is not None:
+        figures["traces"] = {machine: spread(traces / f"{machine}.npz") for machine in machines}
     say(console, f"written: {save(name, figures)}")
 
 

@@ -133,12 +133,23 @@ def estimator(data: Row) -> Parts:
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),
         "coverage": lambda row: percent(row["adjusted, coverage"], 1),
     }
+    traces = [
+        f"{name} {trace['usual']:.2f} and {trace['slow']:.2f}"
+        for name, trace in figures.get("traces", {}).items()  # older files lack them
+    ]
+    notes = []
+    if traces:
+        notes.append(
+            "Equal pieces of work took so many times as long as on the recorded machine at its best, in "
+            f"the median and at the 95th percentile: {', '.join(traces)}."
+        )
     return {
         "": [
             f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts per row: the "
             "standard deviation of the ratio of two methods' costs; for adjusted times also its bias, and "
             "the half-width and coverage of its 95 % interval.",
             table(columns, figures["kinds"], words=2),
+            *notes,
         ]
     }
 

@@ -2,6 +2,9 @@
 
 import json
 
+import numpy as np
+import pytest
+
 from treespec.experiments.studies.interleaved_estimator import (
     EXCERPT,
     HARD_WORLDS,
@@ -10,7 +13,9 @@ from treespec.experiments.studies.interleaved_estimator import (
     WORLDS,
     excerpt,
     excerpts,
+    spread,
 )
+from treespec.experiments.studies.trust_sections import estimator
 
 FIGURES = ("bias", "sd", "half-width", "coverage")
 
@@ -54,3 +59,17 @@ def test_excerpts_fit_a_docstring_and_name_worlds_and_machines_that_there_are(tm
     assert set(EXCERPT) == {world.name for world in (*WORLDS, *HARD_WORLDS)}
     assert {machine for shown in EXCERPT.values() for machine in shown} == set(MACHINES)
     assert len(excerpts().split("\n\n")) == 2
+
+
+def test_how_slow_a_recorded_machine_was_is_saved_and_shown(tmp_path):
+    np.savez(
+        tmp_path / "bursts.npz",
+        at=np.arange(100.0),
+        seconds=np.repeat([2.0, 3.0, 8.0], [40, 50, 10]),
+    )
+    trace = spread(tmp_path / "bursts.npz")
+    assert trace == pytest.approx({"usual": 1.5, "slow": 4.0})
+    figures = {"experiments": 1000, "prompts": 12, "kinds": [kind("A/A", "bursts")]}
+    assert len(estimator({"figures": figures})[""]) == 2
+    *_, note = estimator({"figures": figures | {"traces": {"bursts": trace}}})[""]
+    assert note.endswith("at the 95th percentile: bursts 1.50 and 4.00.")
