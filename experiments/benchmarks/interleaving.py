@@ -11,11 +11,10 @@ ratios. All of this is done with adjusted times, with totals of the same runs, a
 method after the other decodes each prompt. How much slower the machine became within a run, which is the
 purpose of `drift`, is printed and saved too. Figures are saved after every run.
 
-Beside the steady neighbours a run takes one and a half to two and a half minutes: a thread that has
-finished its part spins while it waits for the other one, on a core that the other one needs.
-`OMP_WAIT_POLICY=PASSIVE`, set before the command, makes threads sleep instead: a run then takes three
-quarters of a minute; on the quiet machine it takes half as long again as with spinning threads. The policy
-is saved with the figures, in a separate file (`interleaving_steady_passive`).
+Beside the steady neighbours a run takes minutes: a thread that has finished its part spins while it waits
+for the other one, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set before the command,
+makes threads sleep instead: a run is then shorter there, but longer on the quiet machine. The policy is
+saved with the figures, in a separate file (`interleaving_steady_passive`).
 """
 
 import os

@@ -342,7 +342,7 @@ SECTIONS = {
     ),
     "interleaving, steady, threads that sleep": Section(
         "interleaving_steady_passive",
-        "The same with threads that sleep while they wait for each other: a run takes about half as long.",
+        "The same with threads that sleep while they wait for each other, which makes runs shorter.",
         "OMP_WAIT_POLICY=PASSIVE python -m treespec.experiments.benchmarks.interleaving --by-prompts 0 "
         "--neighbour steady",
         trust.interleaving,
