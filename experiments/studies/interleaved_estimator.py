@@ -21,7 +21,6 @@ The machine is made up or recorded: `--traces` takes a folder of files that `ben
 wrote, one for each kind of machine; an experiment starts at a random point of a trace.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -40,6 +39,7 @@ from rich.console import Console
 from rich.progress import track
 
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.slowdown import Steps, adjust, totals
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Table, keyed
@@ -409,7 +409,7 @@ def main(
         list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
     )
     kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(allowed_cores()), mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
         pairs = list(zip(kinds, jobs, strict=True))
         rows = [
