@@ -31,7 +31,7 @@ __all__ = [
     "said",
 ]
 
-_LONGEST = 300
+_LONGEST_QUOTE = 300
 """Characters quoted of the message of another library's error."""
 
 _CLASS = r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b"
@@ -166,7 +166,7 @@ def in_words(error: BaseException, doing: str) -> str:
     text = re.sub(_NAMED, lambda match: f"{match[1] or 'an'} error", text)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+    text = text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 4]} ..."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         if "out of memory" in text.lower():
             return text

@@ -18,7 +18,7 @@ from treespec.door import shown
 from treespec.errors import Unreadable
 
 __all__ = [
-    "DEEPEST",
+    "DEEPEST_NESTING",
     "LONGEST_NUMBER",
     "MOST_BYTES",
     "MOST_VALUES",
@@ -37,7 +37,7 @@ MOST_VALUES = 2**20
 """Largest number of brackets, commas and colons in a JSON text. Each value needs at least one of them, and
 takes up to 200 bytes of memory."""
 
-DEEPEST = 64
+DEEPEST_NESTING = 64
 """Deepest nesting: open brackets in JSON, levels in YAML."""
 
 LONGEST_NUMBER = 1000
@@ -155,7 +155,7 @@ def parse_json(
     """The value in a JSON text.
 
     Args:
-        text: JSON, nested at most `DEEPEST` levels deep.
+        text: JSON, nested at most `DEEPEST_NESTING` levels deep.
         constants: whether NaN and Infinity are accepted as numbers.
         unique: whether to refuse an object that holds a key twice; otherwise the last entry wins.
         most: largest number of brackets, commas and colons outside strings.
@@ -181,7 +181,7 @@ def parse_json(
     except json.JSONDecodeError as error:
         raise Unreadable(_why_no_json(error), error.lineno, error.colno) from None
     except RecursionError:
-        raise Unreadable(f"nested more than {DEEPEST} levels deep") from None
+        raise Unreadable(f"nested more than {DEEPEST_NESTING} levels deep") from None
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:
@@ -207,16 +207,16 @@ def _require_small(text: str, most: int) -> None:
     opening = text.count("[") + text.count("{")
     if opening + text.count(",") + text.count(":") > most and _more_outside_strings(text, most):
         raise Unreadable(f"more than {most:,} brackets, commas and colons")
-    if opening <= DEEPEST:
+    if opening <= DEEPEST_NESTING:
         return
     depth = 0
     for token in _TOKEN.finditer(text):
         if token[1]:
             depth += 1
-            if depth > DEEPEST:
+            if depth > DEEPEST_NESTING:
                 line = text.count("\n", 0, token.start()) + 1
                 column = token.start() - text.rfind("\n", 0, token.start())
-                raise Unreadable(f"nested more than {DEEPEST} levels deep", line, column)
+                raise Unreadable(f"nested more than {DEEPEST_NESTING} levels deep", line, column)
         elif text[token.start()] in "]}":
             depth -= 1
 

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from treespec.errors import Unreadable
-from treespec.reading import DEEPEST, LONGEST_NUMBER, brief
+from treespec.reading import DEEPEST_NESTING, LONGEST_NUMBER, brief
 
 __all__ = ["MOST_CHARACTERS", "MOST_NODES", "NotYaml", "parse_yaml"]
 
@@ -30,9 +30,9 @@ def parse_yaml(text: str) -> Any:
     Raises:
         NotYaml: if the text is not valid YAML.
         Unreadable: if it has more than `MOST_CHARACTERS` or `MOST_NODES`, is nested more than
-            `treespec.reading.DEEPEST` levels deep, or holds a number that is too large or has more than
-            `LONGEST_NUMBER` characters, a key twice, two keys that mean the same (1 and true), or a type
-            such as !!set.
+            `treespec.reading.DEEPEST_NESTING` levels deep, or holds a number that is too large or has more
+            than `LONGEST_NUMBER` characters, a key twice, two keys that mean the same (1 and true), or a
+            type such as !!set.
     """
     if len(text) > MOST_CHARACTERS:
         raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,}")
@@ -71,8 +71,8 @@ class _Loader(yaml.SafeLoader):
         before = self._nodes
         self._count(1, event)
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise _problem(f"nested more than {DEEPEST} levels deep", event)
+        if self._depth > DEEPEST_NESTING:
+            raise _problem(f"nested more than {DEEPEST_NESTING} levels deep", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if event.anchor is not None:

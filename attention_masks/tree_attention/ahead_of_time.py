@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         merges = pool.map(compile_merge, targets)
         for i, (job, kernel) in enumerate(zip(jobs, pool.map(compile_variant, jobs), strict=True)):
             kernels.append(kernel)
-            found = complaints(job, kernel)
-            problems += [f"{kernel.label} on sm_{kernel.capability}: {text}" for text in found]
+            where = f"{kernel.label} on sm_{kernel.capability}"
+            problems += [f"{where}: {text}" for text in complaints(job, kernel)]
             print(f"\r{i + 1} of {len(jobs)} kernels", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         kernels += merges

@@ -137,7 +137,7 @@ def measure_time(
     )
     model.set_attn_implementation(passes[OURS][0])
     ratios = {
-        name: [own / other for own, other in zip(seconds[OURS], seconds[name], strict=True)]
+        name: [ours / other for ours, other in zip(seconds[OURS], seconds[name], strict=True)]
         for name in (THEIRS, STRICT)
     }
     return {

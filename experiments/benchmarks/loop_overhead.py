@@ -19,6 +19,7 @@ from rich.console import Console
 from treespec import Sampling, TreeShape, load_pair
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import Spans, timed_forward, timed_text
+from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.observers import StageTimer
@@ -33,7 +34,6 @@ SHAPES = {
     "expansion 4x3x2x1": TreeShape.expansion([4, 3, 2, 1]),
 }
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 128, 48
-STAGES = ("draft", "verify", "accept", "commit")
 
 COLUMNS = (
     keyed("tree", "tree", left=True),

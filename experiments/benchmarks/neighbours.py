@@ -21,6 +21,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from treespec.experiments.records.machine_load import allowed_cores
+
 __all__ = ["LONGEST_STAY_S", "Neighbour", "beside", "busy_at"]
 
 BURST, PERIOD = 0.7, 2.0
@@ -83,7 +85,7 @@ def beside(kind: Neighbour | None, seconds: float = LONGEST_STAY_S) -> Iterator[
         RuntimeError: if a process did not start in time, or if the block took longer than `seconds`, so
             that its end ran without the neighbour.
     """
-    count = {None: 0, Neighbour.STEADY: os.cpu_count() or 1}.get(kind, 1)
+    count = {None: 0, Neighbour.STEADY: len(allowed_cores())}.get(kind, 1)
     spawn = get_context("spawn")
     working = spawn.Semaphore(
         0

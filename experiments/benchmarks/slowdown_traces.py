@@ -10,7 +10,6 @@ of about 50 ms are added at random, every two seconds on average, since no neigh
 pause at will.
 """
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.terminal import say
 
 __all__ = ["record", "with_stalls"]
@@ -79,7 +79,7 @@ def main(
 ) -> None:
     """Record a trace of each kind of machine, and print how slow they were."""
     console = Console()
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads or len(allowed_cores()))
     folder.mkdir(parents=True, exist_ok=True)
     work = piece_of_work()
     traces: dict[str, tuple[Times, Times]] = {}

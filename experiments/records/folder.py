@@ -112,15 +112,6 @@ class RunFolder(HeldFolder):
         """The folder of the measurements before the run."""
         return self.path / "search"
 
-    def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder atomically.
-
-        Raises:
-            RunFolderError: if it cannot be written. Finished units stay finished.
-        """
-        with self._writing():
-            self.files.write(path.relative_to(self.path).as_posix(), content)
-
     def _measured(self) -> bool:
         return any(re.match(r"search/(trace|latency)", name) for name in self.files.began)
 

@@ -1,8 +1,8 @@
 """A folder that one process at a time writes to; the base of run folders and sweep folders."""
 
 import os
-from abc import ABC
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -48,6 +48,19 @@ class HeldFolder(ABC):
     def _measured(self) -> bool:
         """Whether this start has made expensive measurements that the next start can use."""
         return False
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[None]:
+        """Turn errors of a write into one that names the folder and the way out."""
+
+    def keep(self, path: Path, content: str | bytes) -> None:
+        """Write a file of this folder atomically.
+
+        Raises:
+            OSError: `kind.error`, if it cannot be written. Finished results stay.
+        """
+        with self._writing():
+            self.files.write(path.relative_to(self.path).as_posix(), content)
 
     def settle(self) -> None:
         """Keep what this start has made, whatever happens: the folder holds results now."""

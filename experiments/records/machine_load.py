@@ -18,6 +18,7 @@ __all__ = [
     "NOT_RELIABLE",
     "Counters",
     "LoadWatch",
+    "allowed_cores",
     "busy_percent",
     "busy_sentence",
     "read_counters",
@@ -57,6 +58,12 @@ class Counters(NamedTuple):
     ours: float
 
 
+def allowed_cores() -> list[int]:
+    """Numbers of the cores that this process may use; all cores where the system does not limit them."""
+    limits = hasattr(psutil.Process, "cpu_affinity")
+    return (limits and psutil.Process().cpu_affinity()) or list(range(psutil.cpu_count() or 1))
+
+
 def busy_percent() -> float:
     """Use of all cores by other processes, in percent, over `WATCH_S` seconds."""
     process = psutil.Process()
@@ -73,7 +80,7 @@ def read_counters() -> Counters | None:
     if not psutil.LINUX:
         return None
     try:
-        cores = os.sched_getaffinity(0)
+        cores = allowed_cores()
         times = [t for core, t in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
         root = psutil.Process()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.plugins import parts
 from treespec.reading import open_file
@@ -244,9 +244,7 @@ def _hardware() -> dict[str, Any]:
         "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "cpu": _cpu_name(),
         "simd": torch.backends.cpu.get_cpu_capability(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": len(allowed_cores()),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

@@ -104,11 +104,11 @@ def require_rows(
         refuse(~pl.col(key).is_in(names), key, f"none of the {known}")
     for column, annotated in kind.model_fields.items():
         types = (annotated.annotation, *get_args(annotated.annotation))
-        value, least = pl.col(column), _LEAST.get(column, 0)
+        value, least = pl.col(column), _LEAST_VALUES.get(column, 0)
         if type(None) not in types:
             refuse(value.is_null(), column, "missing")
         if float in types:
-            odd = ~value.is_finite() | (value.abs() > _LARGEST)
+            odd = ~value.is_finite() | (value.abs() > _LARGEST_VALUE)
             refuse(odd, column, "not a number that can be measured")
         if list[int] in types:
             refuse(value.list.min() < least, column, f"below {least}")
@@ -146,8 +146,8 @@ def _refuse(
 _SIGNED = ("divergence_margin", "cpu_energy_net_j", "gpu_energy_net_j", "seed")
 """Columns that may be negative."""
 
-_LEAST = {"kept": 1, "size": 1, "parents": -1}
+_LEAST_VALUES = {"kept": 1, "size": 1, "parents": -1}
 """Least values of columns, or of the numbers in their lists; 0 for all others."""
 
-_LARGEST = 1e15
+_LARGEST_VALUE = 1e15
 """Larger than any time, energy or logit."""

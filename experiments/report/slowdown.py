@@ -367,19 +367,19 @@ def _around(steps: Steps) -> tuple[Ints, Floats] | None:
     indices = np.zeros((len(steps.at), 2 * NEIGHBOURS_EACH_SIDE), np.int64)
     weights = np.zeros(indices.shape)
     for method in np.unique(steps.method):
-        own = np.flatnonzero(steps.method == method)
+        of_method = np.flatnonzero(steps.method == method)
         candidates = guides[steps.method[guides] != method]
         if not len(candidates):
             return None
         times = steps.at[candidates]
-        insertion = np.searchsorted(times, steps.at[own])
+        insertion = np.searchsorted(times, steps.at[of_method])
         rank = insertion[:, None] + np.arange(-NEIGHBOURS_EACH_SIDE, NEIGHBOURS_EACH_SIDE)
         exists = (rank >= 0) & (rank < len(candidates))
         rank = np.clip(rank, 0, len(candidates) - 1)
         gap = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
-        distance = (times[rank] - steps.at[own, None]) / (HALF_WEIGHT_GAPS * gap or 1.0)
-        indices[own] = candidates[rank]
-        weights[own] = exists / (1 + distance**2)
+        distance = (times[rank] - steps.at[of_method, None]) / (HALF_WEIGHT_GAPS * gap or 1.0)
+        indices[of_method] = candidates[rank]
+        weights[of_method] = exists / (1 + distance**2)
     return (indices, weights / weights.sum(1, keepdims=True)) if len(indices) else None
 
 

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import CannotEnlarge, LoadError, Unavailable, UnsupportedModel
+from treespec.errors import CannotEnlarge, LoadError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
-from treespec.experiments.run.parts import parts_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
@@ -56,31 +55,17 @@ def load_models(config: ModelsConfig) -> "Pair":
 
 
 def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
-    """Add the draft models that methods bring to the pair, and choose the passes of parts of the target.
+    """Add the draft models that methods bring to the pair; `passes.load_with_passes` chooses their passes.
 
     Raises:
         LoadError: if a model is missing or cannot be read; names the config's key and the model.
-        Unavailable, UnsupportedModel: if the passes of a part are not possible; names the key and the part.
         TreespecError: see `treespec.models.load.with_drafts`.
     """
     from treespec.models.load import with_drafts
-    from treespec.models.passes import choose_passes
 
     for name in _own_drafts(methods):
         with _naming_draft():
-            pair = with_drafts(
-                pair,
-                [name],
-                dtype=config.dtype,
-                attention=config.attention,
-                passes=config.draft_passes,
-            )
-    if config.draft_passes is not None:
-        for name, part in parts_of(methods, pair.target).items():
-            try:
-                choose_passes(part, config.draft_passes, draft=True)
-            except (Unavailable, UnsupportedModel) as error:
-                raise type(error)(f"models.{error} (of {name}, which drafts)") from error
+            pair = with_drafts(pair, [name], dtype=config.dtype, attention=config.attention)
     return pair
 
 

@@ -16,8 +16,10 @@ from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import load_models, load_own_drafts
+from treespec.experiments.run.models import load_models
 from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.passes import load_with_passes
+from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.readiness import require_fits
@@ -184,7 +186,7 @@ def decode_one(
     with _naming_options():
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
-    pair = load_own_drafts(config.models, load(config.models), [method])
+    pair = load_with_passes(config.models, [method], load, Reporter(None))
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer

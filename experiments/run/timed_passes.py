@@ -38,7 +38,7 @@ def cautions_of_times(config: Config, pair: "Pair", measured: Measured | None) -
     for method in config.methods:
         file = getattr(getattr(method, "shape", None), "latency", None)
         if isinstance(method, TreeMethod) and file not in (None, MEASURED):
-            own = used | (draft if by_pair(method.draft) else {})
+            kinds = used | (draft if by_pair(method.draft) else {})
             timed = passes_of(LatencyModel.load(Path(str(file))))
-            cautions.append(other_passes("this run", own, f"the times of {file}", timed))
+            cautions.append(other_passes("this run", kinds, f"the times of {file}", timed))
     return list(dict.fromkeys(filter(None, cautions)))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
+from treespec.door import shown
 from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
 from treespec.experiments.records.rows import SOURCES_JOINED, PromptRow, StepRow, TreeRow
@@ -61,9 +62,13 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
         if value is not None:
             try:
                 value = float(value)
-            except (TypeError, ValueError):
+            except OverflowError:
                 raise InvalidPlugin(
-                    f"metric {name!r} gives {value!r}, which is not a number"
+                    f"metric {name!r} gives {shown(value)}, which is too large"
+                ) from None
+            except Exception:  # `__float__` of a tensor or of a class of the plug-in may raise any
+                raise InvalidPlugin(
+                    f"metric {name!r} gives {shown(value)}, which is not a number"
                 ) from None
             if not isfinite(value):
                 raise InvalidPlugin(f"metric {name!r} gives {value}, which is not a finite number")

@@ -30,6 +30,7 @@ from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
+from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
@@ -95,7 +96,7 @@ def figures_of(data: Measurements) -> dict[str, Any]:
 
     `calibrated_over_not` holds the tokens per step of calibrated policies over the plain policy, and
     `planted_over_not` those of OPT-Tree with planted maps; `said` says in two sentences what dynamic trees,
-    and what calibration, are worth.
+    and what calibration, are worth, as far as the run has such methods.
     """
     totals, names, all_duels = data.totals, _drafting(data), duels(data)
     calibrated = {
@@ -110,15 +111,22 @@ def figures_of(data: Measurements) -> dict[str, Any]:
         if d.left.family == "dynamic"
     ]
     against = [d.ratio.estimate for d in all_duels if d.left.family != "dynamic"]
-    gains = [ratio.estimate - 1 for ratio in calibrated.values()]
-    costs = [ratio.estimate - 1 for ratio in planted.values()]
-    decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
-    said = (
-        f"{data.sampling}: in tokens per step the best dynamic tree reaches {', '.join(ratios)}. "
-        f"Calibrating the draft changes dynamic trees by {min(gains):+.1%} to {max(gains):+.1%} "
-        f"({decided} of {len(calibrated)} distinguishable from no change), and planted miscalibration "
-        f"changes OPT-Tree by {min(costs):+.1%} to {max(costs):+.1%}: "
-        f"{min(against):.2f}-{max(against):.2f} of the best chain."
+    effects = []
+    if calibrated:
+        decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
+        effects.append(
+            f"calibrating the draft changes dynamic trees by {_changes(calibrated)} ({decided} of "
+            f"{len(calibrated)} distinguishable from no change)"
+        )
+    if planted and against:
+        effects.append(
+            f"planted miscalibration changes OPT-Tree by {_changes(planted)}: "
+            f"{min(against):.2f}-{max(against):.2f} of the best chain"
+        )
+    reached = f"in tokens per step the best dynamic tree reaches {', '.join(ratios)}"
+    sentences = [*([reached] if ratios else []), *([", and ".join(effects)] if effects else [])]
+    said = f"{data.sampling}: " + " ".join(
+        f"{text if i == 0 else text[0].upper() + text[1:]}." for i, text in enumerate(sentences)
     )
     return {
         "rows": rows_of(data),
@@ -127,6 +135,12 @@ def figures_of(data: Measurements) -> dict[str, Any]:
         "planted_over_not": planted,
         "said": said,
     }
+
+
+def _changes(ratios: Mapping[str, Interval]) -> str:
+    """The smallest and the largest change, in percent."""
+    changes = [ratio.estimate - 1 for ratio in ratios.values()]
+    return f"{min(changes):+.1%} to {max(changes):+.1%}"
 
 
 def main(

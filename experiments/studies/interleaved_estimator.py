@@ -28,7 +28,6 @@ A test compares them with the latest files.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -48,6 +47,7 @@ from rich.console import Console
 from rich.progress import track
 
 from treespec.experiments.benchmarks.results_file import RESULTS, save
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.slowdown import Steps, adjust, totals
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Table, keyed
@@ -502,7 +502,7 @@ def main(
         list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
     )
     kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(allowed_cores()), mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
         pairs = list(zip(kinds, jobs, strict=True))
         rows = [

@@ -33,7 +33,7 @@ from treespec.search.intervals import Interval
 
 NAME = "merge_at_equal_nodes"
 
-NEARLY = 0.9
+LEAST_SHARE_OF_BEST = 0.9
 """Single sources that keep at least this share of the tokens per step of the best one are compared, too."""
 
 FOLDER = Path("runs") / sources_by_size.NAME
@@ -58,7 +58,7 @@ def contenders(before: Run, methods: Sequence[Mapping[str, Any]]) -> list[Mappin
         }
         for size in {_size(name) for name in kept}:
             of_size = [name for name in kept if _size(name) == size]
-            least = NEARLY * max(kept[name] for name in of_size)
+            least = LEAST_SHARE_OF_BEST * max(kept[name] for name in of_size)
             best |= {name for name in of_size if kept[name] >= least}
     sources = {(name.rpartition(", ")[0], _size(name)) for name in best}
 

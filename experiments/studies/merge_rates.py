@@ -26,7 +26,9 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import Config, SearchConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.report.terminal import say
-from treespec.experiments.run.models import load_models, load_own_drafts
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.passes import load_with_passes
+from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts, search_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.models.load import Pair
@@ -80,7 +82,8 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
         if isinstance(method, TreeMethod) and isinstance(method.draft, MergeDraft)
     ]
     drafts = {built.name: built for built in build(config).methods}
-    pair = load_own_drafts(config.models, load_models(config.models), drafts.values())
+    reporter = Reporter(Console(stderr=True))
+    pair = load_with_passes(config.models, drafts.values(), load_models, reporter)
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
     texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]

@@ -15,7 +15,6 @@ On the embedded pair in float32:
 - *speed*: 1,000 random trees of up to 64 nodes on 10,000 positions.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from rich.progress import track
 from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
@@ -243,7 +243,7 @@ def main(
         "prompts": prompts,
         "tokens": tokens,
         "temperature 0": cold(pair, ids, tokens),
-        "temperature 1": warm(ids, tokens, seeds, live, jobs or os.cpu_count() or 1),
+        "temperature 1": warm(ids, tokens, seeds, live, jobs or len(allowed_cores())),
         "speed": speed(),
     }
     show(console, figures)

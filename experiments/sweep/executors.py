@@ -12,9 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 import treespec
+from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.sweep.attempts import Ended, Task
 from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 
@@ -174,9 +173,7 @@ class LocalWorkers(Executor):
 
 def threads_for(workers: int) -> int:
     """Threads of torch per worker: an equal share of the cores, at most what the user allows."""
-    affinity = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
-    cores = len(affinity) if affinity else psutil.cpu_count() or 1
-    return at_most_allowed(max(1, cores // workers))
+    return at_most_allowed(max(1, len(allowed_cores()) // workers))
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -200,15 +200,6 @@ class SweepFolder(HeldFolder):
         with self._writing():
             self.files.adopt(path.relative_to(self.path.resolve()).as_posix() for path in inside)
 
-    def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder atomically.
-
-        Raises:
-            SweepError: if it cannot be written.
-        """
-        with self._writing():
-            self.files.write(path.relative_to(self.path).as_posix(), content)
-
     def _keep_manifest(self, manifest: Mapping[str, Any]) -> None:
         data = dict(manifest) | {"folder_id": self.files.id}
         self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

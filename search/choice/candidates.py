@@ -46,7 +46,7 @@ MOST_IN_CHAINS = 2**21
 DEEPEST_UNASKED = 64
 """Edges of the deepest tree that is considered if no depth is given."""
 
-LARGER = "profile larger trees (`treespec profile --sizes 1,2,4,8,16`)"
+PROFILE_LARGER = "profile larger trees (`treespec profile --sizes 1,2,4,8,16`)"
 """The way out if times are known for one node only."""
 
 
@@ -216,10 +216,10 @@ def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
     if narrow and len(narrow) == len(rooms):
         raise NotMeasured(
             "times are known for 1 node only, which is plain decoding, so that no tree or chain can be "
-            f"compared with it: {LARGER}"
+            f"compared with it: {PROFILE_LARGER}"
         )
     return [
-        f"{law}: no tree or chain was considered, since times are known for 1 node only: {LARGER}"
+        f"{law}: no tree or chain was considered, since times are known for 1 node only: {PROFILE_LARGER}"
         for law in narrow
     ]
 

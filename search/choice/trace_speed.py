@@ -35,8 +35,8 @@ WHOLE_TEXTS = 24
 """Texts that are enough to choose on. If fewer fit whole, a stretch of each of this many texts is taken."""
 NEARLY_KNOWN_LEVELS = 16
 """Levels that trees may have although they are not known at the ends of texts, if they are known at the
-share `NEARLY_ALL` of the positions."""
-NEARLY_ALL = 0.85
+share `LEAST_SHARE_KNOWN` of the positions."""
+LEAST_SHARE_KNOWN = 0.85
 MOST_DRAWS = 8
 """Draws of random ranks that choices are made on, the recorded one included."""
 MOST_GROUPS = 2048
@@ -356,7 +356,7 @@ def _deepest(trace: Trace) -> int:
     lengths, kept = np.diff(trace.offsets), trace.text_kept
     everywhere = 1 + int((lengths - kept).min())
     for depth in range(min(NEARLY_KNOWN_LEVELS, int(lengths.min())), everywhere, -1):
-        if np.minimum(kept, lengths - depth + 1).sum() >= NEARLY_ALL * kept.sum():
+        if np.minimum(kept, lengths - depth + 1).sum() >= LEAST_SHARE_KNOWN * kept.sum():
             return depth
     return everywhere
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
-from treespec.search.growth.values import best, last_level, read_values
+from treespec.search.growth.values import best, best_nodes, last_level, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["Eagle2"]
@@ -69,6 +69,4 @@ class Eagle2:
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The best nodes of the pool."""
-        if shape.size <= self.size:
-            return range(shape.size)
-        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()
+        return best_nodes(shape, probs, self.size, self.calibration)

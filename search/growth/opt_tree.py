@@ -15,7 +15,13 @@ from treespec.search.growth.settings import (
     require_number,
     require_whole,
 )
-from treespec.search.growth.values import best, last_level, promising, rank_bounds, read_values
+from treespec.search.growth.values import (
+    best_nodes,
+    last_level,
+    promising,
+    rank_bounds,
+    read_values,
+)
 from treespec.tree import Law, TreeShape
 
 __all__ = ["OptTree"]
@@ -90,9 +96,7 @@ class OptTree:
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The nodes with the largest path products."""
-        if shape.size <= self.size:
-            return range(shape.size)
-        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()
+        return best_nodes(shape, probs, self.size, self.calibration)
 
     def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
         """The expected gain of the best tree of these nodes."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
-from treespec.search.growth.values import best, promising, rank_bounds, read_values
+from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["SpecExec"]
@@ -73,6 +73,4 @@ class SpecExec:
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The best nodes."""
-        if shape.size <= self.size:
-            return range(shape.size)
-        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()
+        return best_nodes(shape, probs, self.size, self.calibration)

@@ -5,7 +5,7 @@ node is ever worth more than its parent, even after rounding. So the best nodes,
 creation, always form a tree. (Sums of logarithms in another order lack this property, and saturate.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from treespec.tree import TreeShape
 __all__ = [
     "Values",
     "best",
+    "best_nodes",
     "calibrated",
     "last_level",
     "promising",
@@ -98,6 +99,18 @@ def calibrated(
 def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:
     """The indices of the `count` largest values, best first, with ties in order."""
     return np.argsort(-values, kind="stable")[:count]
+
+
+def best_nodes(
+    shape: TreeShape,
+    probs: Callable[[], Float[Tensor, "N"]],
+    size: int,
+    calibration: CalibrationMap | None,
+) -> Sequence[int]:
+    """The nodes with the largest path products, at most `size`; see `read_values` for the arguments."""
+    if shape.size <= size:
+        return range(shape.size)
+    return best(read_values(shape, probs, calibration).paths, size).tolist()
 
 
 def rank_bounds(branching: int, calibration: CalibrationMap | None) -> Float[np.ndarray, "k"]:

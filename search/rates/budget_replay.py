@@ -67,14 +67,14 @@ def replay_budget(trace: Trace, budget: Budget) -> GrowthReplay:
             start += lengths[start] + 1
         counts.append(len(steps) - before)
     return GrowthReplay(
-        accepted[steps],
-        np.array(kept),
-        sizes[steps],
-        np.ones(len(steps), dtype=bool),
-        np.concatenate([[0], np.cumsum(counts)]),
-        trace.file_of,
-        budget.depth,
-        [()] * len(steps),
+        accepted=accepted[steps],
+        kept=np.array(kept),
+        sizes=sizes[steps],
+        sure=np.ones(len(steps), dtype=bool),
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        file_of=trace.file_of,
+        max_depth=budget.depth,
+        levels=[()] * len(steps),
     )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import StepParts, seconds_of
-from treespec.search.rates.replay import by_file
+from treespec.search.rates.replay import ReplayedSteps, by_file
 
 __all__ = ["GrowthReplay", "Levels"]
 
@@ -20,49 +20,22 @@ Levels: TypeAlias = tuple[tuple[int, ...], ...]
 """The draft passes of one step: for each pass, the number of children of every node that it ran."""
 
 
-@dataclass(frozen=True, eq=False)
-class GrowthReplay:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GrowthReplay(ReplayedSteps):
     """The steps of one growth on one trace.
 
     Args:
-        accepted: accepted draft tokens of every step, text after text.
-        kept: tokens of every step that the text keeps: accepted + 1, or fewer in a text's last step.
+        accepted, kept, offsets, file_of: see `ReplayedSteps`.
         sizes: verified nodes of every step, the root included.
         sure: whether the step is proved to be a live run's (`treespec.search.rates.growth_replay`).
-        offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-        file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
         max_depth: maximum number of edges of the growth's trees.
         levels: for every step and each pass of the draft, the number of children of every node that it ran.
     """
 
-    accepted: Int[np.ndarray, "steps"]
-    kept: Int[np.ndarray, "steps"]
     sizes: Int[np.ndarray, "steps"]
     sure: Bool[np.ndarray, "steps"]
-    offsets: Int[np.ndarray, "texts_1"]
-    file_of: Int[np.ndarray, "texts"]
     max_depth: int
     levels: Sequence[Levels]
-
-    @cached_property
-    def steps(self) -> Int[np.ndarray, "texts"]:
-        """Number of steps of each text."""
-        return np.diff(self.offsets)
-
-    @cached_property
-    def emitted(self) -> Int[np.ndarray, "texts"]:
-        """Emitted tokens of each text, those past its end included."""
-        return np.add.reduceat(self.accepted + 1, self.offsets[:-1])
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Emitted tokens per step, pooled over steps (block efficiency, tau)."""
-        return float(self.emitted.sum() / len(self.accepted))
-
-    @property
-    def kept_per_step(self) -> float:
-        """Kept tokens per step, pooled over steps: what tables that compare methods show."""
-        return float(self.kept.sum() / len(self.kept))
 
     @property
     def nodes_per_step(self) -> float:
@@ -74,13 +47,6 @@ class GrowthReplay:
         """The share of steps that accept a node at depth 1, 2, ..., `max_depth`."""
         counts = np.bincount(self.accepted, minlength=self.max_depth + 1)
         return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
-
-    def interval(
-        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
-    ) -> Interval:
-        """Tokens per step with a bootstrap interval over texts, as `Replay.interval`."""
-        emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
-        return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
     @cached_property
     def _kinds(self) -> tuple[list[tuple[Levels, int]], Int[np.ndarray, "steps"]]:

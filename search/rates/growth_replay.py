@@ -96,7 +96,14 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
     accepted, kept, sizes, sure = map(np.array, columns)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return GrowthReplay(
-        accepted, kept, sizes, sure, offsets, trace.file_of, growth.max_depth, levels
+        accepted=accepted,
+        kept=kept,
+        sizes=sizes,
+        sure=sure,
+        offsets=offsets,
+        file_of=trace.file_of,
+        max_depth=growth.max_depth,
+        levels=levels,
     )
 
 
@@ -107,14 +114,14 @@ def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     sizes = np.full(len(replayed.accepted), shape.size)
     levels = [((1,),) * depth] * len(sizes)
     return GrowthReplay(
-        replayed.accepted,
-        replayed.kept,
-        sizes,
-        sizes > 0,
-        replayed.offsets,
-        trace.file_of,
-        depth,
-        levels,
+        accepted=replayed.accepted,
+        kept=replayed.kept,
+        sizes=sizes,
+        sure=sizes > 0,
+        offsets=replayed.offsets,
+        file_of=trace.file_of,
+        max_depth=depth,
+        levels=levels,
     )
 
 

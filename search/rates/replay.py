@@ -30,6 +30,7 @@ from treespec.tree import TreeShape
 __all__ = [
     "EMITTED",
     "Replay",
+    "ReplayedSteps",
     "by_file",
     "child_table",
     "replay",
@@ -48,19 +49,17 @@ LARGEST_TABLE = 2**24
 """Limit on the entries of a tree's table of children: its nodes times its maximum branching."""
 
 
-@dataclass(frozen=True, eq=False)
-class Replay:
-    """The steps of one tree on one trace.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReplayedSteps:
+    """The steps of a tree or a growth on one trace.
 
     Args:
-        shape: the tree.
         accepted: accepted draft tokens of every step, text after text.
         kept: tokens of every step that the text keeps: accepted + 1, or fewer in a text's last step.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
         file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
     """
 
-    shape: TreeShape
     accepted: Int[np.ndarray, "steps"]
     kept: Int[np.ndarray, "steps"]
     offsets: Int[np.ndarray, "texts_1"]
@@ -86,6 +85,29 @@ class Replay:
         """Kept tokens per step, pooled over steps: what tables that compare methods show."""
         return float(self.kept.sum() / len(self.accepted))
 
+    def interval(
+        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
+    ) -> Interval:
+        """Tokens per step with a bootstrap interval over texts.
+
+        Excerpts of one file count as one text. The same seed draws the same texts for every tree on a
+        trace. With a single text there is no interval, and its bounds are NaN.
+        """
+        emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
+        return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Replay(ReplayedSteps):
+    """The steps of one tree on one trace.
+
+    Args:
+        shape: the tree.
+        accepted, kept, offsets, file_of: see `ReplayedSteps`.
+    """
+
+    shape: TreeShape
+
     @property
     def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
         """The share of steps that accept a node at depth 1, 2, ..., `shape.depth`."""
@@ -100,17 +122,6 @@ class Replay:
         """
         text = integer("text", text, 0, most=len(self.offsets) - 2)
         return self.accepted[self.offsets[text] : self.offsets[text + 1]]
-
-    def interval(
-        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
-    ) -> Interval:
-        """Tokens per step with a bootstrap interval over texts.
-
-        Excerpts of one file count as one text. The same seed draws the same texts for every tree on a
-        trace. With a single text there is no interval, and its bounds are NaN.
-        """
-        emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
-        return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
 
 def by_file(
@@ -263,7 +274,9 @@ class _Walk:
         ends = np.repeat(limits, counts)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         kept = np.minimum(accepted + 1, ends - np.array(steps))
-        return Replay(shape, accepted, kept, offsets, self._trace.file_of)
+        return Replay(
+            shape=shape, accepted=accepted, kept=kept, offsets=offsets, file_of=self._trace.file_of
+        )
 
     def _lengths(self, table: Int[np.ndarray, "nodes ranks"], depth: int) -> Int[np.ndarray, "T"]:
         """The number of tokens that a step from each position accepts."""

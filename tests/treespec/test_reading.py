@@ -9,7 +9,7 @@ import pytest
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import (
-    DEEPEST,
+    DEEPEST_NESTING,
     LONGEST_NUMBER,
     MOST_VALUES,
     brief,
@@ -114,7 +114,7 @@ def test_json_beyond_the_limits_is_refused(text, words):
 
 
 def test_json_at_the_limits_is_read():
-    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+    assert parse_json("[" * DEEPEST_NESTING + "]" * DEEPEST_NESTING)
     assert parse_json("9" * LONGEST_NUMBER) == 10**LONGEST_NUMBER - 1
     assert len(parse_json("[" + "0," * 100_000 + "0]")) == 100_001
     assert parse_json('[NaN, {"a": 1, "a": 2}]', constants=True, unique=False)[1] == {"a": 2}
@@ -131,7 +131,7 @@ def test_json_at_the_limits_is_read():
         ("a: [1, 2.5, x, null, true]", {"a": [1, 2.5, "x", None, True]}),
         ("base: &b {k: 1}\nown: {<<: *b, l: 2}", {"base": {"k": 1}, "own": {"k": 1, "l": 2}}),
         ("[&a [1, 2], *a, *a]", [[1, 2], [1, 2], [1, 2]]),
-        ("[" * DEEPEST + "]" * DEEPEST, ...),
+        ("[" * DEEPEST_NESTING + "]" * DEEPEST_NESTING, ...),
         ("9" * LONGEST_NUMBER, 10**LONGEST_NUMBER - 1),
         ("x" * 200_000, "x" * 200_000),
         ("[.inf, -.Inf]", [float("inf"), -float("inf")]),

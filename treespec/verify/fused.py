@@ -39,7 +39,8 @@ _KINDS = {
     rrsw: "RRSW",
     onehot: "ONEHOT",
 }
-_WIDEST = 1 << 30
+_LARGEST_TOKEN_ID = 1 << 30
+"""Limit on token ids where no draft distributions state the vocabulary."""
 
 BLOCK = 4096
 """Number of tokens that the kernel reads at once."""
@@ -124,7 +125,7 @@ class Fused(WrappedRule):
         uniforms = torch.tensor(coins.peek(shape.size), dtype=torch.float64)
         out = torch.empty(4, dtype=torch.int32, device=device)
         block = min(self.block, 1 << max(vocabulary - 1, 0).bit_length())
-        limit = _WIDEST if tree.draft_probs is None else tree.draft_probs.shape[1]
+        limit = _LARGEST_TOKEN_ID if tree.draft_probs is None else tree.draft_probs.shape[1]
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             kernel.walk[(1,)](
                 rows.values,

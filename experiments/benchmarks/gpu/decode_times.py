@@ -22,6 +22,7 @@ from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
 from treespec.experiments.benchmarks.gpu.session import Deadline, Session
 from treespec.experiments.benchmarks.timing import Spans, TimedText, timed_forward, timed_text
+from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -61,7 +62,6 @@ SHAPES = {
 TARGETS = ("graphs", "graph", "eager")
 """How passes run. Plain decoding has no draft, so `graphs` does not apply to it."""
 
-STAGES = ("draft", "verify", "accept", "commit")
 SIZES = 2, 512, 48
 """Number of prompts, tokens of each prompt, new tokens of each."""
 

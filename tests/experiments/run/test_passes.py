@@ -18,7 +18,6 @@ from treespec.experiments.report.details import facts
 from treespec.experiments.run import passes
 from treespec.experiments.run.models import (
     load_models,
-    load_own_drafts,
     model_data,
     passes_data,
 )
@@ -294,7 +293,9 @@ def test_parts_are_told_in_the_report(with_parts, pair):
 def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, chosen, monkeypatch):
     parts = parts_of(with_parts.methods, pair.target)
     for asked, kinds in ((None, ["eager"] * 2), ("compiled", ["compiled"] * 2)):
-        load_own_drafts(ModelsConfig(draft_passes=asked), pair, with_parts.methods)
+        load_with_passes(
+            ModelsConfig(draft_passes=asked), with_parts.methods, lambda _: pair, Reporter(None)
+        )
         assert [part.passes.kind for part in parts.values()] == kinds
     assert all(draft for _, _, draft in chosen)
 
@@ -302,11 +303,18 @@ def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, cho
         raise UnsupportedModel(f"draft_passes={asked!r} cannot be had: it cannot")
 
     monkeypatch.setattr(library, "choose_passes", refuse)
+    for part in parts.values():  # passes that are already as asked are not chosen again
+        part.passes = EAGER
     with pytest.raises(
         UnsupportedModel,
         match=rf"^models\.draft_passes='compiled' cannot be had: it cannot \(of {NAMES[0]}, which",
     ):
-        load_own_drafts(ModelsConfig(draft_passes="compiled"), pair, with_parts.methods)
+        load_with_passes(
+            ModelsConfig(draft_passes="compiled"),
+            with_parts.methods,
+            lambda _: pair,
+            Reporter(None),
+        )
 
 
 def test_what_was_not_asked_for_is_left_alone(pair, experiment, chosen):

@@ -7,19 +7,23 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import shape_checks
+import torch
 import yaml
 from typer.testing import CliRunner
 
 from treespec import plugin_files, plugins, testing
+from treespec.errors import InvalidPlugin
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run import proof_of_parts
+from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.run import proof_of_parts, unit_rows
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.tree import Law
 
@@ -238,6 +242,24 @@ def test_what_is_wrong_is_said_and_nothing_is_written(said, write, tmp_path):
     assert done.exit_code == 2
     assert said in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (10**400, "which is too large"),
+        (10**5000, "a huge integer, which is too large"),
+        (torch.zeros(2), "a tensor float32 [2], which is not a number"),
+        (float("nan"), "nan, which is not a finite number"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_metric_gives_is_refused_by_name(value, said, monkeypatch):
+    monkeypatch.setattr(
+        unit_rows, "parts", lambda kind: {"odd": SimpleNamespace(make=lambda steps: value)}
+    )
+    with pytest.raises(InvalidPlugin, match=rf"^metric 'odd' gives .*{re.escape(said)}$"):
+        unit_rows.metrics_of(Outcome.of(()))
 
 
 def test_a_metric_that_fails_is_recorded_with_its_name(write, tmp_path):

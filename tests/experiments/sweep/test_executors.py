@@ -5,9 +5,9 @@ import signal
 import sys
 import time
 
+import psutil
 import pytest
 
-from treespec.experiments.sweep import executors
 from treespec.experiments.sweep.attempts import Task
 from treespec.experiments.sweep.executors import LocalWorkers, threads_for
 
@@ -85,7 +85,7 @@ def test_workers_end_with_their_parent(tmp_path):
 
 
 def test_threads_are_shared_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(executors.psutil.Process, "cpu_affinity", lambda self: list(range(8)))
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: list(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert [threads_for(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
