@@ -28,8 +28,13 @@ HEAD_BYTES = 4096
 SORTED_TOKENS = 32
 """Number of tokens by which suffixes are sorted; a match and its continuation must fit within it."""
 
+READ_AT_ONCE = 2**20
+"""Numbers of the file that are read at a time when it is checked."""
+
 LARGEST_ID = 2**31 - 1
 MOST_TOKENS = 2**31 - 1
+
+DAMAGED = "a damaged datastore: build it again"
 
 Ids = NDArray[np.int32]
 
@@ -38,8 +43,9 @@ class Datastore:
     """Texts that can be searched for any string of up to `SORTED_TOKENS` tokens in logarithmic time.
 
     The file holds the tokens of all texts, each text followed by `END`, and their places sorted by what
-    follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes per token and four per place. The
-    file is mapped into memory, and the system reads only the pages that are accessed.
+    follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes per token and four per place. It
+    is read once when it is opened, to check every id and place, and then mapped into memory, which holds
+    only the pages that are accessed.
 
     Args:
         path: path of a file written by `build`.
@@ -48,8 +54,8 @@ class Datastore:
             the check.
 
     Raises:
-        Unreadable: if there is no such file, it is truncated, damaged or of another version, or it was made
-            with another tokenizer.
+        Unreadable: if there is no such file, it is truncated, damaged or of another version, it was made
+            with another tokenizer, or it holds ids beyond the vocabulary.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class Datastore:
             self.about = _header(os.fspath(path), file)
             require_same_tokens(os.fspath(path), self.about, vocab_size, tokenizer)
             count = self.about["tokens"]
+            _require_in_range(self.path, file, "id", count, END, self.about["vocab_size"])
+            _require_in_range(self.path, file, "place", count, 0, count)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.tokens: Ids = np.frombuffer(mapped, dtype="<i4", count=count, offset=HEAD_BYTES)
         self.places: Ids = np.frombuffer(
@@ -127,14 +135,14 @@ class Datastore:
         """The tokens at these places; as every text is followed by `END`, the place after a token exists.
 
         Raises:
-            Unreadable: if a place is out of range, or holds an id beyond the vocabulary: the file is
-                damaged. Only the accessed part of the file is checked, not the whole file.
+            Unreadable: if a place is out of range, because places of the file are not sorted, or holds an
+                id beyond the vocabulary, because the file has changed since it was opened.
         """
         if places.max(initial=0) < len(self.tokens) and places.min(initial=0) >= 0:
             ids = self.tokens[places]
             if ids.max(initial=END) < self.about["vocab_size"] and ids.min(initial=END) >= END:
                 return ids
-        raise Unreadable(f"{self.path}: a damaged datastore: build it again")
+        raise Unreadable(f"{self.path}: {DAMAGED}")
 
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
         """The longest suffix of `ending` that occurs in a text, and where.
@@ -216,13 +224,24 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
     texts = header.get("texts")
     has_counts = type(count) is int and type(texts) is int and 1 <= texts <= count
     if not has_counts or header.get("sorted_by") != SORTED_TOKENS:
-        raise Unreadable(f"{name}: a damaged datastore: build it again")
+        raise Unreadable(f"{name}: {DAMAGED}")
     if size != HEAD_BYTES + 8 * count:
         raise Unreadable(
             f"{name}: {size:,} bytes, but a datastore of {count:,} tokens has {HEAD_BYTES + 8 * count:,}: "
             "it was truncated or changed; build it again"
         )
     return header
+
+
+def _require_in_range(
+    path: Path, file: IO[bytes], what: str, count: int, least: int, end: int
+) -> None:
+    """Read the next `count` numbers of a file, each of which is to be at least `least` and below `end`."""
+    for first in range(0, count, READ_AT_ONCE):
+        numbers = np.frombuffer(file.read(4 * min(READ_AT_ONCE, count - first)), "<i4")
+        for value in (int(numbers.min()), int(numbers.max())):
+            if not least <= value < end:
+                raise Unreadable(f"{path}: {what} {value} is not in {least}..{end - 1}: {DAMAGED}")
 
 
 def _write(path: Path, header: Mapping[str, Any], tokens: Ids, places: Ids) -> None:

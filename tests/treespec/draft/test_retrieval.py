@@ -61,24 +61,27 @@ def test_of_many_places_some_are_asked(drafted):
     assert drafted(texts, [1, 2], hits=8, **WIDE)[1] == (10, 11, 12, 13)
 
 
-def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path):
-    """Header and size are right, so it opens; invalid token ids must not reach the target."""
+def changed_in_place(path, at, data):
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_a_file_that_changes_while_it_is_open_is_refused_where_it_is_used(tmp_path):
+    """Invalid token ids must not reach the target."""
     path = Datastore.build(tmp_path / "x", [[1, 2, i % 3, 3] for i in range(9)], vocab_size=4).path
     whole = path.read_bytes()
     said, numbers = [], len(np.frombuffer(whole[HEAD_BYTES:], "<i4"))
     for at in range(0, numbers, 3):
         for wrong in (70_000, -5):
-            data = bytearray(whole)
-            data[HEAD_BYTES + 4 * at : HEAD_BYTES + 4 * at + 4] = wrong.to_bytes(
-                4, "little", signed=True
-            )
-            path.write_bytes(data)
             drafter = Retrieval(Datastore(path, vocab_size=4), 2, shortest=1, **WIDE)
             drafter.prefill(torch.tensor([1, 2]))
+            changed_in_place(path, HEAD_BYTES + 4 * at, wrong.to_bytes(4, "little", signed=True))
             try:
                 assert set(drafter.propose(TorchCoins(0)).token_ids) <= {0, 1, 2, 3}
             except Unreadable as error:
                 said.append(str(error))
+            changed_in_place(path, 0, whole)
     assert set(said) == {f"{path}: a damaged datastore: build it again"}
     assert len(said) > numbers // 10
 
