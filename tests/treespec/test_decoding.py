@@ -17,6 +17,7 @@ from treespec.errors import (
     InvalidPrompt,
     InvalidTree,
     NonFiniteLogits,
+    RefusedTree,
 )
 from treespec.stopping import any_of, stop_at_tokens
 from treespec.target import ModelTarget
@@ -290,6 +291,23 @@ def test_an_id_that_the_target_does_not_have_is_refused_before_the_target_runs(
     drafter.propose = lambda coins: [1, 2]
     with pytest.raises(InvalidArgument, match=r"the drafter.s proposal = .* must be a TokenTree"):
         run(drafter=drafter)
+
+
+def test_a_child_drafted_twice_is_refused_before_the_first_token_or_does_no_harm():
+    """A rule that repeated children bias refuses them; one that draws once for each node stays exact."""
+    target, sampling = TabularModel(random_table(4, 0), 4), Sampling()
+    steps = decode(
+        ModelTarget(target), DraftsAnId(0), verify.onehot, torch.tensor([0]), sampling=sampling,
+        coins=TorchCoins(0), max_new_tokens=9,
+    )  # fmt: skip
+    with pytest.raises(RefusedTree, match=r"'onehot' needs distinct children.*tokens \[0, 0\]"):
+        next(steps)
+    found = output_law(
+        verify.naive, TreeShape.chain(1), Law.DETERMINISTIC, target=target, draft=target, tokens=2,
+        draft_with=lambda *_: DraftsAnId(0),
+    )  # fmt: skip
+    right = target_law(target, (0,), 2, sampling)
+    assert float((found.probs - right).abs().max()) <= 1e-12
 
 
 def test_a_context_is_used_to_its_last_position():

@@ -309,6 +309,22 @@ def test_rows_of_another_tree_are_refused(make):
         committed(drafter, own, (0,), 8, logits)
 
 
+def test_settings_that_are_not_given_are_those_of_the_papers(stored):
+    """Windows, bounds and widths of the definitions; other tests give their own."""
+    counts = SuffixTree(4)
+    assert (counts.window, counts.factor, counts.offset, counts.least) == (64, 1.0, 0.0, 0.1)
+    store = Retrieval(stored.datastore)
+    assert (store.longest, store.shortest, store.hits, store.max_depth) == (16, 2, 5000, 10)
+    lookahead = Lookahead()
+    assert (lookahead.window, lookahead.ngram, lookahead.guesses) == (7, 5, 7)
+    assert TokenRecycling().shape.size == 81
+    table = TokenRecycling()
+    table.prefill(torch.tensor([4]))
+    root = TokenTree(TreeShape.chain(0), torch.tensor([4]), None, Law.DETERMINISTIC)
+    committed(table, root, (0,), 8, torch.arange(20.0)[None])
+    assert table.table == {4: [19, 18, 17, 16, 15, 14, 13, 12]}
+
+
 def test_state_before_a_prompt_is_what_was_given(tmp_path):
     table, pool = TokenRecycling(table={1: [2, 3]}), Lookahead(1, 2, 1, pool={1: [(2,)]})
     assert (table.table, pool.pool) == ({1: [2, 3]}, {1: [(2,)]})

@@ -1,6 +1,8 @@
 """Counts of all short strings: against the definition as texts come and go, and in files."""
 
 import json
+import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -95,6 +97,23 @@ def test_at_most_two_nodes_a_token_however_the_text_repeats():
         counts = SuffixCounts(64)
         counts.read(text)
         assert counts.nodes <= 2 * len(text)
+
+
+@pytest.mark.parametrize("tokens", [2000, 10_000])
+def test_at_most_600_bytes_a_token(tokens):
+    """In allocations of Python alone: the growth of a process includes libraries loaded meanwhile."""
+    rng = random.Random(0)
+    texts = (rng.choices(range(5), k=tokens), list(range(tokens)), [i % 97 for i in range(tokens)])
+    for text in texts:
+        tracemalloc.start()
+        try:
+            counts = SuffixCounts(64)
+            counts.read(text)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(counts) == tokens
+        assert held <= 600 * tokens
 
 
 def test_nodes_of_dropped_texts_are_used_again():
