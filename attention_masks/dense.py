@@ -1,4 +1,4 @@
-"""Dense masks of a token tree behind a prefix: boolean, or additive for transformers.
+"""Dense masks of a token tree after a prefix: boolean, or additive for transformers.
 
 A row is a queried node, a column a key: first the `prefix_len` cached keys, then one key for each
 node, in node order. A row sees the whole prefix, itself and its ancestors, but neither siblings nor
@@ -132,7 +132,7 @@ def of_nodes(values: Tensor, nodes: range | tuple[int, ...]) -> Tensor:
 
 
 def main() -> None:
-    """Draw a tree of 9 nodes behind 6 cached keys: all rows, then its last level under a window."""
+    """Draw a tree of 9 nodes after 6 cached keys: all rows, then its last level under a window."""
     tree = topology([-1, 0, 0, 0, 1, 1, 2, 4, 6])
     print("parents", list(tree.parents))
     print("\nEvery node sees the prefix, itself and its ancestors:\n")

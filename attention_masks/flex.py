@@ -241,7 +241,7 @@ def _at_least_one(name: str, value: Any) -> int:
 
 
 def main() -> None:
-    """Draw the tiles of a tree of 9 nodes for two heads behind 20 cached keys, then under a window."""
+    """Draw the tiles of a tree of 9 nodes for two heads after 20 cached keys, then under a window."""
     tree = topology([-1, 0, 0, 0, 1, 1, 2, 4, 6])
     print("parents", list(tree.parents))
     print("\nTiles of 4 rows x 4 keys, 2 heads of 9 rows each, 20 cached keys and 9 nodes:\n")

@@ -243,7 +243,7 @@ def main() -> None:
     print("parents", list(trees[0].parents), "and as 32-bit words:\n")
     print(draw(packed_rows(trees[0]), trees[0].size))
     mask = flashinfer_mask(trees, [4, 2])
-    print("\nFlashInfer, behind 4 keys, and parents", list(trees[1].parents), "behind 2:\n")
+    print("\nFlashInfer, after 4 keys, and parents", list(trees[1].parents), "after 2:\n")
     print(
         "packed_custom_mask", " ".join(f"{byte:02x}" for byte in mask.packed_custom_mask.tolist())
     )

@@ -1,4 +1,4 @@
-"""Dense masks of several token trees: one in each sequence of a batch, or all behind one prefix.
+"""Dense masks of several token trees: one in each sequence of a batch, or all after one prefix.
 
 In a batch (`ragged_mask`) each sequence has its own tree and prefix length. Its key slots are, from
 the left, its `prefix_len` cached keys, one slot for each of its nodes, and padding; its rows are the
@@ -116,7 +116,7 @@ def ragged_additive_mask(
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Several trees behind one prefix.
+    """Several trees after one prefix.
 
     Attributes:
         mask: rows are the nodes of all trees, one tree after another; columns are the prefix, then the
@@ -235,13 +235,13 @@ def draw(mask: Bool[Tensor, "rows keys"]) -> str:
 
 
 def main() -> None:
-    """Draw a batch of two sequences, then two trees behind one prefix."""
+    """Draw a batch of two sequences, then two trees after one prefix."""
     trees = [topology([-1, 0, 0, 1, 2]), topology([-1, 0, 1])]
     for tree, prefix_len, mask in zip(trees, (3, 6), ragged_mask(trees, [3, 6]), strict=True):
-        print(f"parents {list(tree.parents)} behind {prefix_len} keys, padded:\n")
+        print(f"parents {list(tree.parents)} after {prefix_len} keys, padded:\n")
         print(draw(mask), "\n")
     both = forest(trees, 4)
-    print(f"Both behind the same 4 keys, rows {both.offsets}:\n")
+    print(f"Both after the same 4 keys, rows {both.offsets}:\n")
     print(draw(both.mask))
 
 

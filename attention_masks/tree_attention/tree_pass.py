@@ -56,7 +56,7 @@ class AnyPass:
 
 
 class TreePass(AnyPass):
-    """The queried nodes of a tree behind a prefix, with each mask that the layers need, made once.
+    """The queried nodes of a tree after a prefix, with each mask that the layers need, made once.
 
     Make one for each forward pass and pass it to `attend` in every layer. Window, dtype and device
     come from the layer: a model that mixes them gets one mask for each combination, at first use.

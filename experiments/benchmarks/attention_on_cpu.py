@@ -1,4 +1,4 @@
-"""Time attention of a short tree behind a long prefix on the CPU: PyTorch's in one or two passes, and ours.
+"""Time attention of a short tree after a long prefix on the CPU: PyTorch's in one or two passes, and ours.
 
     python -m treespec.experiments.benchmarks.attention_on_cpu [--rounds 40] [--no-save]
 

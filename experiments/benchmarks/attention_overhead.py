@@ -3,7 +3,7 @@
     python -m treespec.experiments.benchmarks.attention_overhead [--enlarge 100M] [--repeats 60]
         [--dtypes float32,bfloat16] [--prefixes 256,1024,4096] [--nodes 1,16,64] [--no-save]
 
-Time: the enlarged embedded target runs one token behind a prefix, repeatedly at the same position. One loop
+Time: the enlarged embedded target runs one token after a prefix, repeatedly at the same position. One loop
 runs in changing order: our pass (`TransformersModel.run`, attention="sdpa", including topology, masks,
 checks and cache), and transformers' sdpa with the minimal arguments, once with its `DynamicCache`, which
 copies all keys and values at every step, and once with our cache, which does not. Ratios are medians of the
@@ -114,7 +114,7 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
 def measure_time(
     model: PreTrainedModel, ids: Tensor, repeats: int, title: str = ""
 ) -> dict[str, Any]:
-    """Milliseconds of a pass over the last token behind the others, and ratios of our pass to the others.
+    """Milliseconds of a pass over the last token after the others, and ratios of our pass to the others.
 
     Args:
         model: any model; it is left with our attention.

@@ -3,7 +3,7 @@
     python -m treespec.experiments.benchmarks.passes [--size 50M --size 100M] [--rounds 30]
 
 Every verification pass reads every weight once, so no pass is faster than reading as many bytes (the
-floor). This reading, eager passes and compiled passes take turns, behind a prefix of 192 tokens, in
+floor). This reading, eager passes and compiled passes take turns, after a prefix of 192 tokens, in
 bfloat16. Goals: a compiled pass of the target takes at most 2.2 times the floor at 1 to 8 nodes; a pass of
 the embedded draft, which is one level of drafting, takes at most 0.4 ms up to 22 nodes.
 
@@ -236,7 +236,7 @@ def main(
         }
         copies = model.passes.packed_bytes / 2**20
         title = (
-            f"{name}: milliseconds of a pass behind {PREFIX} tokens, {DTYPE}; {read / 1e9:.0f} GB/s"
+            f"{name}: milliseconds of a pass after {PREFIX} tokens, {DTYPE}; {read / 1e9:.0f} GB/s"
         )
         print_table(Table(title, PASS_COLUMNS, rows), console)
         say(

@@ -243,7 +243,7 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
         return None
     return (
         f"Caution: turns flatter trees and chains here. Behind {FEWEST_STEPS_BEHIND} or more steps of "
-        f"plain decoding a step of it took {ratio:.2f} of the time that it took behind other methods: "
+        f"plain decoding a step of it took {ratio:.2f} of the time that it took after other methods: "
         "plain decoding by itself is faster than in this run. (What other methods read drives what it "
         "reads out of the processor's caches; a model about as large as these feels it.)"
     )

@@ -9,7 +9,7 @@ the midmean of its adjusted times, time / slowdown; levels and slowdowns are com
 **Estimate.** The cost of a method is the sum over classes of (number of all its steps) x (mean of their
 adjusted times), in which steps on a slow machine weigh less. A step counts only if the machine was *calm*
 around it: not much slower than at its calmest, and even, that is, no neighbour was much slower than the
-others. The time of the step itself plays no part in this, and the two neighbours right behind it no part in
+others. The time of the step itself plays no part in this, and the two neighbours right after it no part in
 whether the machine was even, because a dear step leaves cold caches that slow them; so no genuine cost is
 set aside. Among the remaining steps, those far from the median of their class are attributed to pauses of
 the machine and set aside, if there are several and each method loses time by them in proportion to the time
@@ -30,7 +30,7 @@ methods are compared over 12 prompts of 48 tokens; steps take 4 to 20 ms. On mad
 steps 1.6 to 3 times for 0.7 s of 2 s, drift reaches 30 %, stalls stop the machine for some 50 ms every 2 s,
 and steady contention slows it 1.2 to 3.2 times, drawn anew every 4 ms. *Several classes*: the work of a
 step varies; *rare dear steps*: one step in 50 costs five times as much; they *chill caches* if they also
-slow the two steps behind them by half; *caches grow*: steps at the end of a text cost 30 % more than at its
+slow the two steps after them by half; *caches grow*: steps at the end of a text cost 30 % more than at its
 beginning; *feels 0.8 of it*: the method feels a slowdown f as f ^ 0.8. All in percent: the standard
 deviation of the ratio of costs by prompts, by totals of steps in turns, and by the estimate of this file
 (*adjusted*); for the latter also the bias, the median half-width and the coverage of the 95 % interval. A
@@ -138,7 +138,7 @@ factor."""
 
 STEPS_IN_THE_WAKE = 2
 """Neighbours right after a step that say nothing about evenness: a step that takes several times as long as
-others leaves cold caches, which slow the steps behind it, and would otherwise be set aside for that."""
+others leaves cold caches, which slow the steps after it, and would otherwise be set aside for that."""
 
 POWER_OF_DISTRUST = 3
 """Exponent with which the weight of slow steps falls with the slowdown."""

@@ -103,11 +103,11 @@ def passes(data: Row) -> Parts:
         name for name, part in figures.items() if isinstance(part, Mapping) and "rows" in part
     ]
     if all("again_ms" in row for name in models for row in figures[name]["rows"]):
-        columns["right behind another, ms"] = lambda row: row["again_ms"]
+        columns["right after another, ms"] = lambda row: row["again_ms"]
     return {
         **{
             name: [
-                f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind a prefix of "
+                f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, after a prefix of "
                 f"{figures['setting']['prefix']} tokens.",
                 table(columns, figures[name]["rows"]),
             ]

@@ -176,7 +176,7 @@ class Method:
         free: draw a new depth for each step, from 2 to 6, at a cost that depends on the depth; such a
             method is not steady.
         feels: exponent of the machine's slowdown that the method is exposed to.
-        chills: factor on the time of the two steps behind a dear one, which leaves caches cold.
+        chills: factor on the time of the two steps after a dear one, which leaves caches cold.
     """
 
     name: str
@@ -193,7 +193,7 @@ class Method:
 
     def text(self, rng: np.random.Generator, rate: float) -> list[tuple[int, float, int, float]]:
         """For each step of a text: tokens kept before it, its work, its class within the method, and the
-        factor on the time of the steps behind it."""
+        factor on the time of the steps after it."""
         kept, steps = 0, []
         depths = rng.integers(2, 7, TOKENS).tolist() if self.free else [self.depth] * TOKENS
         # draft tokens in a row that would be accepted

@@ -205,7 +205,7 @@ SECTIONS = {
     ),
     "context_length": Section(
         "study-context_length",
-        "How do trees and chains compare behind longer texts?",
+        "How do trees and chains compare after longer texts?",
         "treespec sweep context_length",
         runs.grid,
     ),
@@ -231,6 +231,13 @@ SECTIONS = {
         "What is each draft source worth, as a chain and as a tree, by size and kind of text?",
         "python -m treespec.experiments.studies.sources_by_size",
         sources.sources,
+    ),
+    "merge_at_equal_nodes": Section(
+        "study-merge_at_equal_nodes",
+        "Do merges keep more tokens per step than the best single source, at as many nodes and on longer "
+        "texts?",
+        "python -m treespec.experiments.studies.merge_at_equal_nodes",
+        sources.equal_nodes,
     ),
     "draft_sources": _benchmark(
         "draft_sources",
@@ -310,7 +317,7 @@ SECTIONS = {
     "attention_on_cpu": _benchmark(
         "attention_on_cpu",
         "benchmarks",
-        "How long does attention of a short tree behind a long prefix take on the CPU: in one pass with "
+        "How long does attention of a short tree after a long prefix take on the CPU: in one pass with "
         "PyTorch's attention, in two passes that are merged, and with the kernel of compiled passes?",
         benchmarks.attention,
     ),

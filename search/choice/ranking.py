@@ -222,7 +222,7 @@ class Ranking:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
                  for line in cells]  # fmt: skip
-        prefix = "" if self.prefix is None else f", behind {self.prefix} tokens"
+        prefix = "" if self.prefix is None else f", after {self.prefix} tokens"
         title = f"predicted speed of trees, chains and plain decoding{prefix}, batch {self.batch}"
         lines.append(f"{100 * self.level:g} % intervals from {self.draws} resamples")
         if trees:

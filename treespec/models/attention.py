@@ -116,7 +116,7 @@ class CausalAttention:
     The implementation is chosen for trees. On prompts, layers without window, softcap and sinks use
     PyTorch's causal attention, which needs no mask, whatever the implementation; only "reference" computes
     prompts too. In other layers the implementation computes the prompt in blocks of rows, each a chain
-    behind the rows before it, so that with a window no mask is larger than block x (block + window).
+    after the rows before it, so that with a window no mask is larger than block x (block + window).
 
     Args:
         length: number of tokens of the prompt.

@@ -52,7 +52,7 @@ class CompiledRunner(TreeRunner):
             UnsupportedModel: if the model's attention was changed in the meantime, or its weights replaced.
         """
         count, cache = len(tokens), self.cache
-        # The graphs need at least 2 slots; behind a single slot, memory of an earlier text may lie.
+        # The graphs need at least 2 slots; after a single slot, memory of an earlier text may lie.
         if count > MOST_NODES or self.length + len(parents) < 2:
             return super().run(tokens, parents, first)
         self._require_nodes(count, len(parents), first)

@@ -8,7 +8,7 @@ from the cache. bfloat16 numbers are widened to float32, which on Intel processo
 fast as multiplying pairs (AVX512-BF16); on AMD processors, pairs are multiplied, which treats denormal
 numbers as 0. Passes over any number of nodes share one copy: trees read what plain decoding reads.
 
-Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes behind 192 rows, medians in ms.
+Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes after 192 rows, medians in ms.
 "Library" is oneDNN. Reading the weights of 50M parameters once takes 2.0 ms at best.
 
     | nodes | 1 | 2 | 4 | 8 | 16 | 22 | 32 | 64 |

@@ -1,7 +1,7 @@
 """Choose how a model runs its passes: operation by operation, compiled, or captured. Done once, at load.
 
 A compiled pass is tested like the model itself (`probe`): a short prompt with the probe's tree, once as a
-whole, once level by level as drafters run it, and the root alone; then a tree of 64 nodes behind a prompt
+whole, once level by level as drafters run it, and the root alone; then a tree of 64 nodes after a prompt
 longer than the model's window, in a cache that has grown. All logits must match those of ordinary passes
 within the probe's tolerance, and ignoring the tree must change them visibly.
 """
@@ -174,7 +174,7 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
 
 
 def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel) -> float:
-    """The largest error of a node of a large tree behind a longer prompt."""
+    """The largest error of a node of a large tree after a longer prompt."""
     config = ordinary.model.config.get_text_config(decoder=True)
     window = getattr(config, "sliding_window", None) or MOST_PROMPT_TOKENS
     rows = min(window + 8, MOST_PROMPT_TOKENS, ordinary.max_length - len(LARGE_TREE))

@@ -122,7 +122,7 @@ class StaticPass:
     def load(
         self, tokens: Int[Tensor, "T"], tree: Topology, prefix_len: int, first: int = 0
     ) -> None:
-        """Copy nodes behind `prefix_len` committed rows into the buffers, without waiting for the device.
+        """Copy nodes after `prefix_len` committed rows into the buffers, without waiting for the device.
 
         Args:
             tokens: tokens of the nodes to run, on the model's device. Tokens of earlier trees remain behind

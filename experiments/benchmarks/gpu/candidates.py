@@ -56,7 +56,7 @@ class Case(NamedTuple):
         return f"{self.heads} T={self.rows} prefix={self.prefix}"
 
     def tree_pass(self) -> TreePass:
-        """A pass over a tree of this many nodes behind the prefix, with its own masks."""
+        """A pass over a tree of this many nodes after the prefix, with its own masks."""
         return TreePass(topology([(i - 1) // BRANCHING for i in range(self.rows)]), self.prefix)
 
 

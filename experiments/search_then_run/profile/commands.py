@@ -154,7 +154,7 @@ def print_profile(model: LatencyModel, console: Console) -> None:
     """Medians and quartiles of what was measured, two tables for each prefix length."""
     laws = model.times().laws
     for prefix in model.prefixes:
-        title = f"behind {prefix} tokens, milliseconds"
+        title = f"after {prefix} tokens, milliseconds"
         verify = model.times().verify.curves[prefix]
         columns = [
             Column[int]("nodes", str),

@@ -32,8 +32,8 @@ class Loop:
     """The loop on a text of about one length: it starts over when the text has grown too long.
 
     The first text is as long as is drawn, within `drift_of` the prefix length, and later ones begin at the
-    lower end. So whatever comes first or last is behind texts of all these lengths, prefix length in the
-    mean: had all texts begun at the lower end, what comes first would always be behind shorter ones.
+    lower end. So whatever comes first or last is after texts of all these lengths, prefix length in the
+    mean: had all texts begun at the lower end, what comes first would always be after shorter ones.
 
     Args:
         pair: the models.

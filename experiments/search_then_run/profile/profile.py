@@ -5,8 +5,8 @@ text of the config's prompts. So caches, pending tokens and the order of passes 
 all shapes and plain decoding take turns, because machines drift; the first round warms up. A turn begins
 with steps that do not count (`WARM_UP_STEPS`): a text that is decoded by one method finds what its own
 steps read in the caches. For the same reason a tree comes behind one that is hardly smaller. Where others
-use the caches too, time empties them: behind a pass over 64 nodes, which took 27 ms, one over 2 took
-4.4 ms, behind others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something
+use the caches too, time empties them: after a pass over 64 nodes, which took 27 ms, one over 2 took
+4.4 ms, after others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something
 else disturbed are measured again.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
@@ -44,7 +44,7 @@ PLAIN_STEPS = 4
 WARM_UP_STEPS = 4
 """Steps at the beginning of a turn that do not count. Where passes over one node and over several read two
 copies of 36 MB of weights, beside a cache of 32 MiB, those over one took 1.56, 1.41, 1.32, 1.21, 1.18 and,
-at the seventh, 1.06 ms behind the others (two cores of an AMD EPYC)."""
+at the seventh, 1.06 ms after the others (two cores of an AMD EPYC)."""
 
 ROUNDS_PER_EXTRA = 2
 """For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
@@ -80,7 +80,7 @@ def profile_pair(
     progress: Callable[[str], None] = lambda what: None,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Timed:
-    """Measure all settings behind all prefixes, round after round.
+    """Measure all settings after all prefixes, round after round.
 
     Args:
         pair: the models.

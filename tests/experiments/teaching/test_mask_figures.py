@@ -58,7 +58,7 @@ def test_tile_map_agrees_with_the_mask(data, parents, prefix_len, group, split_c
 
 @plain
 def test_tile_map_of_a_small_case():
-    # 40 nodes behind 70 keys in tiles of 32 x 32: keys 0..63 are full, 64..109 hold the tree.
+    # 40 nodes after 70 keys in tiles of 32 x 32: keys 0..63 are full, 64..109 hold the tree.
     made = tile_map(TreePass(topology(range(-1, 39)), 70), 1, Tile(32, 32, 4, 1), 1)
     assert made.kinds.tolist() == [
         [UNMASKED, UNMASKED, MASKED, MASKED],

@@ -34,7 +34,7 @@ def test_a_step_is_the_sum_of_its_parts():
     model = full()
     # levels expand 1, 2 and 2 nodes: the root to 2 children, then 1 each, then 1 and 3
     shape = TreeShape((-1, 0, 0, 1, 2, 3, 4, 4, 4))
-    level = 0.002 + (0.004 - 0.002) / 3  # of two nodes, behind 64 tokens: median 0.004 at four
+    level = 0.002 + (0.004 - 0.002) / 3  # of two nodes, after 64 tokens: median 0.004 at four
     parts = model.parts_s(shape, 64)
     draws = 1 * 0.0001 + 3 * 0.0001  # root: 2 - 1; third: 3 - 1 for one node, and a second group
     assemble = 0.0003 + 8 / 15 * 0.0015

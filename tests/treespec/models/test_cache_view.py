@@ -95,7 +95,7 @@ def test_layers_run_and_bytes_stored(target, prompt):
 
 
 def test_drafts_are_those_of_a_cache_of_its_own(target, prompt):
-    """Compared tree by tree, behind a prompt of one token and beyond the initial capacity of a cache."""
+    """Compared tree by tree, after a prompt of one token and beyond the initial capacity of a cache."""
     long = torch.cat([prompt] * 10)[:236]
     for text, sampling, law, rule in (
         (prompt[:1], COLD, BEST, greedy),
@@ -153,7 +153,7 @@ def test_the_law_of_a_text(target, prompt, without_shape_checks):
 
 
 def test_memory_that_moves_between_two_levels_of_a_draft(target, prompt):
-    """Rows of earlier levels move too: levels of 1, 4 and 8 nodes behind up to 252 rows."""
+    """Rows of earlier levels move too: levels of 1, 4 and 8 nodes after up to 252 rows."""
     sampling, text, moved = Sampling(0.7), torch.cat([prompt] * 11), []
     for length in (243, 246, 252, 253):
         trees = []

@@ -83,7 +83,7 @@ def test_trees_one_after_another(name, load):
 @interpreted
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_whatever_the_padding_holds(name, load):
-    """Padding tokens whose every state is NaN, behind cache rows of NaN."""
+    """Padding tokens whose every state is NaN, after cache rows of NaN."""
     model = TransformersModel(load(name))
     with torch.no_grad():
         model.model.get_input_embeddings().weight[POISON] = torch.nan

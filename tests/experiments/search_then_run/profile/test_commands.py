@@ -37,7 +37,7 @@ def test_trace_then_profile_then_search(call, tmp_path):
     few = ("--sizes", "1,2,5,9", "--prefixes", "16,32,120", "--repeats", "2")
     done = call("profile", "exp.yaml", "seed=3", "--out", "latency.json", *few)
     assert done.exit_code == 0, done.output
-    assert "behind 32 tokens" in done.stdout
+    assert "after 32 tokens" in done.stdout
     assert "latency.json: 2 rounds, laws deterministic, iid, without_replacement" in done.stdout
     assert "prefix 120 is left out" in done.stderr
     model = LatencyModel.load(tmp_path / "latency.json")
@@ -55,7 +55,7 @@ def test_trace_then_profile_then_search(call, tmp_path):
         assert 0 < model.step_s(shape, 20, law=law) < 1
     ranked = call("search", "0.6,0.2", "--latency", "latency.json", "--law", "deterministic")
     assert ranked.exit_code == 0, ranked.output
-    assert "behind 16 tokens, batch 1" in ranked.stdout
+    assert "after 16 tokens, batch 1" in ranked.stdout
     words = ("exp.yaml", "prompts.count=4", "max_new_tokens=24", "--sampling", "T=1")
     traced = call("trace", *words, "--out", "trace.npz", "-q")
     assert traced.exit_code == 0, traced.output

@@ -176,7 +176,7 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
 
 
 def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch):
-    """Trees from small to large, and plain decoding, each behind steps that fill the caches for it."""
+    """Trees from small to large, and plain decoding, each after steps that fill the caches for it."""
     kinds, run, plan = [], TransformersModel.run, setting()
 
     def noted(self, tokens, parents, first=0):
@@ -324,7 +324,7 @@ def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
 
 
 def test_no_size_has_longer_texts_than_others(loaded_pair, monkeypatch):
-    """Or times of large trees would be those behind longer texts; here steps bring tokens and no times."""
+    """Or times of large trees would be those after longer texts; here steps bring tokens and no times."""
     lengths = defaultdict(list)
 
     def decoded(target, drafter, *parts, **options):
