@@ -82,7 +82,7 @@ def through_copies(adjusted: Adjusted, copies: Mapping[int, tuple[int, int]]) ->
             method.
     """
     totals = adjusted.seconds.sum(1)
-    seconds = adjusted.seconds.copy()
+    seconds, of_prompts = adjusted.seconds.copy(), adjusted.of_prompts.copy()
     stages = {stage: values.copy() for stage, values in adjusted.stages.items()}
     for method, (reference, copy) in copies.items():
         if min(totals[reference], totals[copy]) <= 0:
@@ -92,4 +92,5 @@ def through_copies(adjusted: Adjusted, copies: Mapping[int, tuple[int, int]]) ->
         for values in (seconds, *stages.values()):
             values[method] += values[method].sum() * change
             values[method] *= totals[reference] / totals[copy]
-    return replace(adjusted, seconds=seconds, stages=stages)
+        of_prompts[method] *= totals[reference] / totals[copy]
+    return replace(adjusted, seconds=seconds, of_prompts=of_prompts, stages=stages)

@@ -21,6 +21,7 @@ __all__ = [
     "CLOCK",
     "COUNTS",
     "METRIC",
+    "OF_PROMPT",
     "ONE_METHOD",
     "ROWS",
     "TIMES",
@@ -33,6 +34,10 @@ STAGED = tuple(f"{stage}_s" for stage in STAGES)
 TIMES = ("decode_s", "total_s", *STAGED)
 CLOCK = "clock_s"
 """Column of the decoding time as measured, slowdowns of the machine included."""
+
+OF_PROMPT = "of_prompt_s"
+"""Column of the decoding time of each prompt by itself. The values of `decode_s` are for sums over prompts
+and their intervals, and may be negative for a prompt (`report.slowdown.Adjusted`)."""
 
 METRIC = "metric "
 """Prefix of the columns that hold metrics of plug-ins."""
@@ -170,7 +175,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         for column in (*columns, *([ROWS] if metrics else [])):
             if shared[column].null_count() == 0:
                 values[name, column] = shared[column].to_numpy()
-        values[name, CLOCK] = values[name, "decode_s"]
+        values[name, CLOCK] = values[name, OF_PROMPT] = values[name, "decode_s"]
     data = Measurements(
         sampling=sampling,
         methods=working,
@@ -261,6 +266,7 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
     for i, name in enumerate(names):
         prefill = values[name, "total_s"] - values[name, "decode_s"]
         values[name, "decode_s"] = adjusted.seconds[i]
+        values[name, OF_PROMPT] = adjusted.of_prompts[i]
         values[name, "total_s"] = prefill + adjusted.seconds[i]
         for column in STAGED:
             if (name, column) in values:

@@ -36,28 +36,30 @@ deviation of the ratio of costs by prompts, by totals of steps in turns, and by 
 (*adjusted*); for the latter also the bias, the median half-width and the coverage of the 95 % interval. A
 column *nearest*, if there is one, is of `studies.nearest_steps`, the scheme that this file began with.
 
-    methods                       machine  prompts  totals  adjusted    bias  half-width  coverage
-    A/A                           quiet       0.35    0.19      0.19   -0.00        0.50      98.3
-                                  bursts     13.74    1.07      0.23   +0.01        0.59      97.8
-                                  drift       0.48    0.19      0.20   -0.00        0.50      98.0
-                                  stalls      4.08    4.00      2.08   -0.04        0.54      95.9
-                                  steady      3.44    1.19      1.23   +0.02        3.18      97.1
-    5 % dearer                    quiet       0.35    0.19      0.20   +0.01        0.49      97.5
-                                  bursts     13.95    1.03      0.24   +0.00        0.58      96.8
-    several classes               quiet       0.34    0.20      0.21   +0.01       11.16      94.8
-                                  bursts     13.49    2.26      0.26   -0.01       11.02      93.4
-    rare dear steps               quiet       0.36    0.20      0.28   -0.02        6.77      94.6
-                                  bursts     14.19    1.67      2.10   -0.21        7.77      94.4
-                                  drift       0.53    0.32      0.25   -0.02        6.77      94.7
-                                  stalls      4.11    4.07      4.76   -1.47        7.70      57.0
-                                  steady      3.32    1.25      1.51   +0.01        7.63      89.9
-    caches grow                   quiet       0.35    0.19      0.21   -0.10        0.94      96.7
-                                  bursts     14.06    1.06      0.77   -0.08        2.07      97.3
-    A/A, no other method          bursts     13.22    0.88      0.36   -0.01        0.93      97.3
-    feels 0.8 of it               bursts     11.91    0.90      0.24   +0.18        0.59      93.6
-                                  drift       0.44    0.19      0.19   -2.44        1.24       0.0
-                                  steady      2.72    0.98      0.98  -12.62        2.62       0.0
-    1,000 runs per row, measured 2026-11-23, commit 308882e:
+    methods                       machine  prompts  totals  nearest  adjusted    bias  half-width  coverage
+    A/A                           quiet       0.35    0.19     0.19      0.19   -0.00        0.50      98.3
+                                  bursts     13.74    1.07     1.04      0.24   +0.01        0.59      97.8
+                                  drift       0.48    0.19     0.20      0.20   -0.00        0.50      98.0
+                                  stalls      4.08    4.00     3.58      2.05   -0.07        0.54      96.4
+                                  steady      3.44    1.19     1.30      1.23   +0.03        3.19      97.1
+    5 % dearer                    quiet       0.35    0.19     0.20      0.20   +0.01        0.49      97.5
+                                  bursts     13.95    1.03     1.00      0.25   +0.00        0.58      96.8
+    several classes               quiet       0.34    0.20     0.22      0.21   +0.01       11.16      94.8
+                                  bursts     13.49    2.26     2.22      0.27   -0.01       11.02      93.4
+    rare dear steps               quiet       0.36    0.20     1.14      0.28   -0.02        6.79      94.6
+                                  bursts     14.19    1.67     1.76      2.10   -0.21        7.77      94.4
+                                  drift       0.53    0.32     1.33      0.24   -0.01        6.77      94.8
+                                  stalls      4.11    4.07     4.07      4.87   -1.68        7.49      54.5
+                                  steady      3.32    1.25     2.00      1.60   -0.01        7.63      89.9
+    rare dear steps chill caches  quiet       1.03    0.40     2.81      0.59   -0.12        6.82      93.8
+                                  bursts     13.97    1.68     2.20      2.23   -0.44        7.46      92.6
+    caches grow                   quiet       0.35    0.19     0.22      0.21   -0.10        0.94      96.7
+                                  bursts     14.06    1.06     1.04      0.77   -0.08        2.07      97.3
+    A/A, no other method          bursts     13.22    0.88     0.69      0.40   -0.01        0.94      97.0
+    feels 0.8 of it               bursts     11.91    0.90     1.43      0.24   +0.18        0.59      93.6
+                                  drift       0.44    0.19     0.20      0.19   -2.44        1.24       0.0
+                                  steady      2.72    0.98     1.08      1.02  -12.66        2.68       0.0
+    1,000 runs per row, measured 2026-11-26, commit e2bf230:
     interleaved_estimator-intel-r-xeon-r-processor-2-cores.json
 
 The same with slowdowns that `benchmarks.slowdown_traces` recorded on the machine that the file is named
@@ -114,6 +116,7 @@ __all__ = [
     "by_prompt",
     "classes",
     "midmean",
+    "of_prompts",
     "totals",
 ]
 
@@ -244,7 +247,9 @@ class Adjusted:
         kept: `[S]`, whether the step counts, that is, was not set aside.
         weight: `[S]`, weight of the step within its class.
         seconds: `[M, P]`, adjusted decoding time by method and prompt. Its sum over prompts is the sum over
-            classes of (number of all steps) x (weighted mean of the class).
+            classes of (number of all steps) x (weighted mean of the class). They are meant for resampling:
+            where the machine was slow for most of a run, that of a single prompt may be negative.
+        of_prompts: `[M, P]`, adjusted decoding time of each prompt by its own steps, never negative.
         stages: `[M, P]` each, the parts of `seconds` spent in each stage.
         reason: why `seconds` are the plain totals, as a sentence; None if they are adjusted.
         restless: whether the machine changed from step to step, so that all steps count.
@@ -256,6 +261,7 @@ class Adjusted:
     kept: Bools
     weight: Floats
     seconds: Floats
+    of_prompts: Floats
     stages: dict[str, Floats] = field(default_factory=dict)
     reason: str | None = None
     restless: bool = False
@@ -299,6 +305,7 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
         kept=kept,
         weight=weight,
         seconds=by_prompt(steps, adjusted, weight * kept),
+        of_prompts=of_prompts(steps, adjusted, weight * kept),
         stages={
             name: by_prompt(steps, spent / slowdown, weight * kept)
             for name, spent in stages.items()
@@ -315,6 +322,7 @@ def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> 
         kept=ones > 0,
         weight=ones,
         seconds=totals(steps, steps.seconds),
+        of_prompts=totals(steps, steps.seconds),
         stages={name: totals(steps, spent) for name, spent in stages.items()},
         reason=reason,
     )
@@ -351,6 +359,27 @@ def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
         means = (np.bincount(steps.work, weight * adjusted) / weights)[steps.work]
         share = (counts / weights)[steps.work]
     return totals(steps, means + share * weight * (adjusted - means))
+
+
+def of_prompts(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
+    """Steps of a prompt at the mean of those steps of their class that are the prompt's own; `[M, P]`.
+
+    Where none of them counts, the mean of the whole class takes its place. Unlike `by_prompt`, which is for
+    intervals, this is the time of one prompt; its sum over prompts is only nearly the estimate.
+
+    Args:
+        steps: steps of all methods.
+        adjusted: `[S]`, times whose means are taken.
+        weight: `[S]`, weight of the step within its class; 0 sets it aside.
+    """
+    _, cell = np.unique(np.stack([steps.work, steps.prompt]), axis=1, return_inverse=True)
+
+    def mean_of(group: Ints) -> Floats:
+        with np.errstate(invalid="ignore"):
+            return (np.bincount(group, weight * adjusted) / np.bincount(group, weight))[group]
+
+    own = mean_of(cell.ravel())
+    return totals(steps, np.where(np.isnan(own), mean_of(steps.work), own))
 
 
 def _around(steps: Steps) -> tuple[Ints, Floats] | None:

@@ -77,5 +77,7 @@ def test_the_interval_holds_what_the_copies_differ_by():
     wide, narrow = ratio(linked.seconds, true), ratio(adjusted.seconds, true)
     expected = seconds[4].sum() * seconds[REFERENCE].sum() / seconds[COPY].sum()
     assert linked.seconds[4].sum() == pytest.approx(expected)
+    scale = seconds[REFERENCE].sum() / seconds[COPY].sum()
+    assert linked.of_prompts[4] == pytest.approx(adjusted.of_prompts[4] * scale)
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
     assert linked.stages["verify"] + linked.stages["rest"] == pytest.approx(linked.seconds)

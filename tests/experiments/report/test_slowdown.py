@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treespec.experiments.report import slowdown
-from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust
+from treespec.experiments.report.slowdown import (
+    NO_NEIGHBOURS,
+    RESTLESS,
+    Steps,
+    adjust,
+    by_prompt,
+    of_prompts,
+)
 from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
@@ -73,6 +80,35 @@ def test_prompts_add_up_to_all_steps_at_the_weighted_means_of_their_classes(step
             members = steps.work == work
             cost += members.sum() * np.average(adjusted[members], weights=weight[members])
         assert found.seconds[method].sum() == pytest.approx(cost)
+
+
+@given(made_up())
+def test_a_prompt_takes_no_less_and_no_more_than_its_steps(steps):
+    found = adjust(steps)
+    assert found.of_prompts.shape == found.seconds.shape
+    assert (found.of_prompts >= 0).all()
+    if found.reason:
+        assert found.of_prompts == pytest.approx(totals(steps, steps.seconds))
+        return
+    adjusted = steps.seconds / found.slowdown
+    slowest, fastest = np.zeros(len(adjusted)), np.zeros(len(adjusted))
+    for work in np.unique(steps.work):
+        members = steps.work == work
+        slowest[members], fastest[members] = adjusted[members].max(), adjusted[members].min()
+    assert (found.of_prompts <= totals(steps, slowest) + 1e-9).all()
+    assert (found.of_prompts >= totals(steps, fastest) - 1e-9).all()
+
+
+def test_a_prompt_of_steps_that_weigh_more_than_others_takes_no_negative_time():
+    """What the prompt adds to the interval is far below its time, as its steps lower the mean of all."""
+    prompt = np.repeat([0, 1], [10, 90])
+    one = np.zeros_like(prompt)
+    seconds, weight = np.where(prompt == 0, 0.5, 5.0), np.where(prompt == 0, 1.0, 0.1)
+    steps = Steps(one, prompt, one, np.cumsum(seconds), seconds, np.ones(1, bool))
+    assert by_prompt(steps, seconds, weight)[0, 0] < 0
+    assert of_prompts(steps, seconds, weight) == pytest.approx(np.array([[5.0, 450.0]]))
+    nothing_counts = np.where(prompt == 0, 0.0, 1.0)
+    assert of_prompts(steps, seconds, nothing_counts) == pytest.approx(np.array([[50.0, 450.0]]))
 
 
 @pytest.mark.parametrize("machine", [*MACHINES])
