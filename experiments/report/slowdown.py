@@ -32,9 +32,9 @@ and steady contention slows it 1.2 to 3.2 times, drawn anew every 4 ms. *Several
 step varies; *rare dear steps*: one step in 50 costs five times as much; they *chill caches* if they also
 slow the two steps after them by half; *caches grow*: steps at the end of a text cost 30 % more than at its
 beginning; *feels 0.8 of it*: the method feels a slowdown f as f ^ 0.8. All in percent: the standard
-deviation of the ratio of costs by prompts, by totals of steps in turns, and by the estimate of this file
-(*adjusted*); for the latter also the bias, the median half-width and the coverage of the 95 % interval. A
-column *nearest*, if there is one, is of `studies.nearest_steps`, the scheme that this file began with.
+deviation of the ratio of costs by prompts, by totals of steps in turns, by `studies.nearest_steps`, the
+scheme that this file began with (*nearest*), and by the estimate of this file (*adjusted*); for the latter
+also the bias, the median half-width and the coverage of the 95 % interval.
 
     methods                       machine  prompts  totals  nearest  adjusted    bias  half-width  coverage
     A/A                           quiet       0.35    0.19     0.19      0.19   -0.00        0.50      98.3
@@ -65,40 +65,41 @@ column *nearest*, if there is one, is of `studies.nearest_steps`, the scheme tha
 The same with slowdowns that `benchmarks.slowdown_traces` recorded on the machine that the file is named
 after, alone and beside its neighbours (stalls are added to the record of the quiet machine):
 
-    methods                       machine  prompts  totals  adjusted    bias  half-width  coverage
-    A/A                           quiet       1.61    0.67      0.43   -0.01        0.83      93.7
-                                  bursts     16.45    3.42      0.52   +0.01        0.90      95.7
-                                  drift       3.09    1.13      1.04   +0.07        2.47      96.1
-                                  stalls      3.20    2.71      1.38   +0.02        0.86      94.3
-                                  steady      5.30    2.44      4.40   +0.16        7.93      88.4
-    5 % dearer                    quiet       1.56    0.69      0.41   +0.05        0.83      95.3
-                                  bursts     15.40    3.43      0.57   +0.03        0.91      93.5
-    several classes               quiet       1.54    0.74      0.51   +0.26       11.14      95.0
-                                  bursts     14.64    4.38      0.61   +0.19       11.17      95.4
-    rare dear steps               quiet       1.68    0.70      1.90   -0.11        7.57      88.5
-                                  bursts     15.50    3.98      3.21   -1.06        8.19      74.7
-                                  drift       3.20    1.27      4.20   -1.25        7.42      63.9
-                                  stalls      3.17    2.81      4.11   -0.90        8.76      66.5
-                                  steady      5.99    2.54      5.23   -2.03        9.46      75.8
-    caches grow                   quiet       1.59    0.66      0.66   +0.30        1.59      93.7
-                                  bursts     15.14    3.45      1.12   +0.14        2.24      91.6
-    A/A, no other method          bursts     15.94    3.02      0.88   +0.01        1.28      90.7
-    feels 0.8 of it               bursts     12.57    2.78      0.51   -1.07        0.91      38.6
-                                  drift       2.79    1.62      2.02   -4.61        2.57      18.0
-                                  steady      3.83    1.69      3.19  -22.06        5.58       0.0
-    1,000 runs per row, measured 2026-11-23, commit 308882e:
+    methods                       machine  prompts  totals  nearest  adjusted    bias  half-width  coverage
+    A/A                           quiet       1.73    0.47     0.46      0.30   -0.01        0.69      96.1
+                                  bursts     15.86    3.21     3.16      0.32   -0.01        0.72      95.8
+                                  drift       3.26    0.92     0.88      0.86   -0.04        1.99      97.0
+                                  stalls      4.36    3.98     3.89      2.17   +0.11        0.74      93.7
+                                  steady      2.44    2.14     2.19      2.28   -0.09        5.89      97.5
+    5 % dearer                    quiet       1.64    0.49     0.48      0.31   +0.03        0.69      96.2
+                                  bursts     15.03    3.37     3.31      0.32   +0.03        0.72      96.3
+    several classes               quiet       1.60    0.56     0.54      0.30   +0.10       11.12      95.1
+                                  bursts     14.76    4.32     4.20      0.32   +0.10       11.13      95.8
+    rare dear steps               quiet       1.74    0.52     0.83      0.98   -0.10        7.07      91.0
+                                  bursts     15.57    3.61     3.72      2.50   -0.79        7.75      80.6
+                                  drift       3.45    1.04     1.48      4.08   -0.75        8.99      72.1
+                                  stalls      4.32    3.80     3.86      4.80   -1.52        7.73      51.6
+                                  steady      2.51    2.16     2.47      2.79   -0.61        8.91      83.3
+    rare dear steps chill caches  quiet       1.94    0.63     1.66      1.02   -0.13        6.92      93.2
+                                  bursts     15.80    3.71     3.84      2.53   -0.82        7.60      82.4
+    caches grow                   quiet       1.70    0.47     0.48      0.37   +0.07        1.19      97.2
+                                  bursts     15.18    3.31     3.24      0.98   -0.01        1.94      91.8
+    A/A, no other method          bursts     15.15    2.96     2.13      0.52   -0.02        1.11      94.2
+    feels 0.8 of it               bursts     12.94    2.51     2.66      0.37   -1.47        0.81       7.4
+                                  drift       3.08    1.65     1.59      1.61   -4.22        2.15       7.4
+                                  steady      1.73    1.60     1.64      1.73  -19.38        4.40       0.0
+    1,000 runs per row, measured 2026-11-26, commit e2bf230:
     interleaved_estimator_recorded-intel-r-xeon-r-processor-2-cores.json
 
 **Failure cases.** Contention that changes within a step, on all cores (*steady*): the intervals are wider
-than those of totals, and on the recorded machine they contain the truth too rarely, even more so if the
-method has rare dear steps of its own, which then appears cheaper than it is. By contrast, if bursts occur
-on a machine that is restless even without them, totals are far more uncertain than these times
+than those of totals, and too narrow still if the method has rare dear steps of its own. By contrast, if
+bursts occur on a machine that is restless even without them, totals are far more uncertain than these times
 (`test_on_a_restless_machine_all_steps_count`). A method that a slowdown affects less than others, in a run
-without a quiet part: the estimate is biased like totals (*feels 0.8 of it*). Rare dear steps on a machine
-that also stops now and then: if they are too few to be told from its pauses, they are set aside, and the
-method appears cheaper than it is, with intervals that are too narrow. A growing cache during bursts:
-intervals may be slightly too narrow. Fewer than four far steps in total count as cost, so a pause of the
-machine may remain in a short run."""
+without long quiet parts: the estimate is biased like totals (*feels 0.8 of it*). Rare dear steps on a
+machine that also stops now and then: if they are too few to be told from its pauses, they are set aside,
+and the method appears cheaper than it is, with intervals that are too narrow. A growing cache during
+bursts: intervals may be slightly too narrow. Fewer than four far steps in total count as cost, so a pause
+of the machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
