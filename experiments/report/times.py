@@ -17,7 +17,7 @@ from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Times", "resolution", "resolution_sentence", "times", "times_finding"]
+__all__ = ["Times", "noise_caution", "resolution", "resolution_sentence", "times", "times_finding"]
 
 NOTE = (
     "Methods took turns step by step. Step: step time without the slowdowns of the machine, which are "
@@ -63,6 +63,30 @@ def resolution_sentence(data: Measurements) -> str | None:
     return (
         f"This run could tell apart {least:.1f} %: two identical copies of {data.twin[1]}, in turns with "
         f"the others, differed by {ratio.estimate:.3f}, 95 % interval {ratio.bounds(3, between=' to ')}."
+    )
+
+
+def noise_caution(data: Measurements, differences: Mapping[str, Interval]) -> str | None:
+    """A sentence if a difference is no larger than that of identical methods may be; None otherwise.
+
+    Args:
+        data: measurements with a twin; without one there is nothing to compare with.
+        differences: ratios of two sides that were found to differ, by names of both sides.
+    """
+    ratio = resolution(data)
+    if ratio is None or not ratio.bounded:
+        return None
+    most = max(ratio.high, 1 / ratio.low)
+    doubtful = [
+        sides
+        for sides, found_ratio in differences.items()
+        if max(found_ratio.estimate, 1 / found_ratio.estimate) <= most
+    ]
+    if not doubtful:
+        return None
+    return (
+        f"Caution: {', and '.join(doubtful)} differ by no more than two identical methods may have "
+        "differed here: repeat the run on a quieter machine before you rely on it."
     )
 
 

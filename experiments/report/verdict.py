@@ -40,7 +40,7 @@ from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Mea
 from treespec.experiments.report.sequential import repeated_interval
 from treespec.experiments.report.statistics import by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
-from treespec.experiments.report.times import resolution_sentence
+from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
 
 __all__ = [
@@ -261,7 +261,14 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
         lines += [_gain(gain, data), spread_caution(sides, gain.ratio, gain.samples, unit)]
     slowed = data.totals_because
     because = f"Caution: {slowed}." if slowed not in (None, BY_PROMPTS) else None
-    lines += [resolution_sentence(data), because, data.remark]
+    decided = {"trees and chains": duel, "speculation and plain decoding": gain}
+    differences = {
+        sides: comparison.ratio
+        for sides, comparison in decided.items()
+        if comparison is not None and comparison.winner is not None
+    }
+    noise = noise_caution(data, differences)
+    lines += [resolution_sentence(data), noise, because, data.remark]
     return [line for line in lines if line is not None]
 
 

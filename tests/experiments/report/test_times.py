@@ -12,8 +12,9 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.measurements import CLOCK, STAGED, measure
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.times import resolution, resolution_sentence
+from treespec.experiments.report.times import noise_caution, resolution, resolution_sentence
 from treespec.experiments.search_then_run.run import run
+from treespec.search.intervals import Interval
 
 SHAPES = ({"kind": "chain", "depth": 2}, {"kind": "expansion", "branching": [2, 2]})
 
@@ -135,6 +136,25 @@ def test_the_twin_tells_what_the_machine_could_tell_apart(finished, tmp_path):
     sentence = resolution_sentence(data)
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
     assert sentence.startswith(f"This run could tell apart {least:.1f} %: two identical copies")
+
+
+@pytest.mark.parametrize("noise", [1.0, 1.3])
+def test_a_difference_as_small_as_that_of_identical_methods_is_doubted(finished, noise):
+    data = finished.measurements["T=0"]
+    twin, method = data.twin
+    cost = np.ones(len(data.prompts))
+    uneven = np.where(np.arange(len(cost)) % 2, noise, 1 / noise)
+    times = {(method, "decode_s"): cost, (twin, "decode_s"): cost * uneven}
+    data = replace(data, values=data.values | times)
+    found = {"trees and chains": Interval(1.2, 1.1, 1.3), "cats and dogs": Interval(0.5, 0.4, 0.6)}
+    caution = noise_caution(data, found)
+    assert (caution is None) is (noise == 1.0)
+    if caution is not None:
+        assert caution.startswith("Caution: trees and chains differ by no more than two identical")
+    slower = {"trees and chains": Interval(1 / 1.2, 0.7, 0.9)}
+    assert (noise_caution(data, slower) is None) is (noise == 1.0)
+    assert noise_caution(replace(data, twin=None), found) is None
+    assert noise_caution(data, {}) is None
 
 
 @pytest.mark.parametrize("copied", [True, False], ids=["copy", "no copy"])

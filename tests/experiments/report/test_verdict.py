@@ -6,10 +6,12 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
+from treespec.experiments.report import times
 from treespec.experiments.report.looks import ENDED_EARLY
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.verdict import compare, comparisons, cross_fit
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 CHAIN, TREE = (-1, 0, 1), (-1, 0, 0)
@@ -26,9 +28,9 @@ def measurements(seconds):
     methods = tuple(Method(name, *kinds[name[0]], {}, {}, True) for name in seconds)
     prompts = len(next(iter(seconds.values())))
     values = {}
-    for name, times in seconds.items():
+    for name, of_prompts in seconds.items():
         values[name, "new_tokens"] = np.full(prompts, 64.0)
-        values[name, "decode_s"] = np.asarray(times, dtype=float)
+        values[name, "decode_s"] = np.asarray(of_prompts, dtype=float)
     return Measurements("T=0", methods, tuple(range(prompts)), prompts, values, ())
 
 
@@ -226,3 +228,23 @@ def test_an_estimate_that_ended_its_run_is_said_to_lie_too_far_from_one(
     assert "repeated 95 % interval" in lines[0]
     assert (lines[1] == ENDED_EARLY) is early
     assert (ENDED_EARLY in lines) is early
+
+
+@pytest.mark.parametrize("noise", [1.0, 4.0])
+def test_winners_that_are_no_better_than_identical_methods_are_doubted(
+    tmp_path, monkeypatch, noise
+):
+    methods = [
+        SyntheticMethod("plain", "plain"),
+        SyntheticMethod("chain", "tree", TreeShape.chain(3), (0.3,)),
+        SyntheticMethod("tree", "tree", TreeShape.kary(2, 3), (0.9, 0.9)),
+    ]
+    run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
+    twins = Interval(1.0, 1 / noise, noise)
+    monkeypatch.setattr(times, "resolution", lambda data: twins)
+    cautions = [line for line in run.verdicts["T=0"] if "two identical methods" in line]
+    assert run.verdicts["T=0"][0].startswith("Trees beat chains")
+    sides = "trees and chains, and speculation and plain decoding"
+    assert [line.startswith(f"Caution: {sides} differ") for line in cautions] == [True] * (
+        noise > 1
+    )
