@@ -27,6 +27,9 @@ __all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
 FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
 """Method groups of each family, whose fastest method is shown; assisted generation drafts chains."""
 
+BELOW_LOWEST = 0.06
+"""Room below the lowest dot, so that its marker is whole, as a share of the range of the dots."""
+
 NAME, SHORT = 4.5, 1.4
 """Maximum width of a line of the legend, and of names side by side, in inches."""
 
@@ -134,7 +137,9 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     # ticks that do not depend on the height: otherwise their labels outgrow the space reserved for them
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_ylim(bottom=min(0.9, 0.95 * min(float(values.min()) for values in ratios.values())))
+    low = min(float(values.min()) for values in ratios.values())
+    high = max(float(values.max()) for values in ratios.values())
+    axes.set_ylim(bottom=min(0.9, low - BELOW_LOWEST * (high - low)))
     clean(axes, "y")
     names = (shown.baseline, *shown.methods.values())
     columns = 1 if any("\n" in wrapped(name, SHORT, SMALL) for name in names) else len(names)
