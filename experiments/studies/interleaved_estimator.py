@@ -20,14 +20,9 @@ all possible prompts.
 The machine is made up or recorded: `--traces` takes a folder of files that `benchmarks.slowdown_traces`
 wrote, one for each kind of machine; an experiment starts at a random point of a trace.
 
-The docstring of `report.slowdown` shows part of the results. After a new run, replace its tables by
-
-    python -c "from treespec.experiments.studies.interleaved_estimator import excerpts; print(excerpts())"
-
-A test compares them with the latest files.
+The docstring of `report.slowdown` shows part of the results, see `studies.estimator_excerpts`.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -37,7 +32,6 @@ from itertools import product
 from math import sqrt
 from multiprocessing import get_context
 from pathlib import Path
-from textwrap import indent
 from typing import Annotated, Any
 
 import numpy as np
@@ -46,7 +40,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from treespec.experiments.benchmarks.results_file import RESULTS, save
+from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.slowdown import Steps, adjust, totals
 from treespec.experiments.report.statistics import bootstrap
@@ -55,8 +49,7 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.studies.nearest_steps import nearest_steps
 
 __all__ = [
-    "MACHINES", "WAYS", "WORLDS", "Method", "Simulated", "World", "cell", "excerpt", "excerpts",
-    "recorded", "simulate", "spread",
+    "MACHINES", "WAYS", "WORLDS", "Method", "Simulated", "World", "cell", "recorded", "simulate", "spread",
 ]  # fmt: skip
 
 EXPERIMENTS, BATCH = 1000, 50
@@ -408,79 +401,6 @@ def summary(world: World, by_way: Mapping[str, NDArray[np.float64]]) -> dict[str
             ),
         }
     return row
-
-
-EXCERPT: Mapping[str, Sequence[str]] = {
-    "A/A": ("quiet", "bursts", "drift", "stalls", "steady"),
-    "5 % dearer": ("quiet", "bursts"),
-    "several classes": ("quiet", "bursts"),
-    "rare dear steps": ("quiet", "bursts", "drift", "stalls", "steady"),
-    "rare dear steps chill caches": ("quiet", "bursts"),
-    "caches grow": ("quiet", "bursts"),
-    "A/A, no other method": ("bursts",),
-    "feels 0.8 of it": ("bursts", "drift", "steady"),
-}
-"""Machines of each world that the docstring of `report.slowdown` shows."""
-
-_EXCERPT_COLUMNS = {
-    "prompts": ("by prompts, sd", ".2f"),
-    "totals": ("totals, sd", ".2f"),
-    "nearest": ("nearest, or totals, sd", ".2f"),
-    "adjusted": ("adjusted, sd", ".2f"),
-    "bias": ("adjusted, bias", "+.2f"),
-    "half-width": ("adjusted, half-width", ".2f"),
-    "coverage": ("adjusted, coverage", ".1f"),
-}
-_WIDTH = 6
-"""Least width of a column of numbers."""
-
-
-def excerpt(path: Path) -> str:
-    """The rows of `EXCERPT` in percent, as a table of aligned text, followed by where they come from.
-
-    Args:
-        path: path of a result file of this study. Files that are older than a world or a way lack its rows
-            or its column, and so does the table.
-    """
-    data = json.loads(path.read_text(encoding="utf-8"))
-    figures = data["figures"]
-    kinds = {(row["world"], row["machine"]): row for row in figures["kinds"]}
-    columns = {
-        head: column
-        for head, column in _EXCERPT_COLUMNS.items()
-        if all(column[0] in row for row in kinds.values())
-    }
-    worlds, machines = max(map(len, EXCERPT)), max(map(len, ("machine", *MACHINES)))
-    heads = "  ".join(f"{head:>{_WIDTH}}" for head in columns)
-    lines = [f"{'methods':{worlds}}  {'machine':{machines}}  {heads}"]
-    for world, shown in EXCERPT.items():
-        name = world
-        for machine in shown:
-            if (world, machine) not in kinds:
-                continue
-            row = kinds[world, machine]
-            cells = [
-                format(100 * row[key], spec).rjust(max(len(head), _WIDTH))
-                for head, (key, spec) in columns.items()
-            ]
-            lines.append(f"{name:{worlds}}  {machine:{machines}}  {'  '.join(cells)}")
-            name = ""  # a world is named once
-    origin = (
-        f"{figures['experiments']:,} runs per row, measured {data['measured'][:10]}, "
-        f"commit {data['git_hash'][:7]}:"
-    )
-    return "\n".join([*lines, origin, path.name])
-
-
-def excerpts() -> str:
-    """The tables of the docstring of `report.slowdown`, from the latest files: made up, then recorded."""
-    names = ("interleaved_estimator", "interleaved_estimator_recorded")
-    latest = [max(RESULTS.glob(f"{name}-*.json"), key=_measured) for name in names]
-    return "\n\n".join(indent(excerpt(path), "    ") for path in latest)
-
-
-def _measured(path: Path) -> str:
-    return json.loads(path.read_text(encoding="utf-8"))["measured"]
 
 
 def _job(world: World, machine: str, traces: Path | None, experiments: int, prompts: int) -> Any:

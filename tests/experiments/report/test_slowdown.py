@@ -16,12 +16,12 @@ from treespec.experiments.report.slowdown import (
     of_prompts,
 )
 from treespec.experiments.report.statistics import paired_bootstrap
+from treespec.experiments.studies.estimator_excerpts import excerpts
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
     WAYS,
     WORLDS,
     cell,
-    excerpts,
     simulate,
     summary,
     truth,
@@ -316,7 +316,7 @@ def test_steps_that_cannot_be_are_refused():
 
 
 def test_tables_of_the_docstring_are_those_of_the_latest_files():
-    """After a new simulation: put what `studies.interleaved_estimator.excerpts` returns in their place."""
+    """After a new simulation: put what `studies.estimator_excerpts.excerpts` returns in their place."""
     shown = [line for line in slowdown.__doc__.splitlines() if line.startswith("    ")]
     assert shown == [line for line in excerpts().splitlines() if line]
 

@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from treespec.experiments.studies.estimator_excerpts import EXCERPT, excerpt, excerpts
 from treespec.experiments.studies.interleaved_estimator import (
-    EXCERPT,
     HARD_WORLDS,
     MACHINES,
     WAYS,
     WORLDS,
-    excerpt,
-    excerpts,
     spread,
 )
 from treespec.experiments.studies.trust_sections import estimator
