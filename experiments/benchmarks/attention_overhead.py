@@ -35,7 +35,7 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
-from treespec.models.cache import TreeCache
+from treespec.models.cache import TreeCache, cache_argument
 from treespec.models.transformers_model import TransformersModel
 
 GOAL = 1.03
@@ -74,12 +74,12 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
     prefix, token = ids[:-1], ids[-1:]
     ours = TransformersModel(model, attention="sdpa")
     ours.prefill(prefix)
-    shared = TreeCache(ours.finding.layout)
+    shared, taken_as = TreeCache(ours.finding.layout), cache_argument(model)
     with ours.as_transformers(), torch.inference_mode():
         dynamic = DynamicCache(config=model.config)
-        model(input_ids=prefix[None], past_key_values=dynamic, use_cache=True, logits_to_keep=1)
+        model(input_ids=prefix[None], **{taken_as: dynamic}, use_cache=True, logits_to_keep=1)
         shared.begin(0, len(prefix))
-        model(input_ids=prefix[None], past_key_values=shared, use_cache=True, logits_to_keep=1)
+        model(input_ids=prefix[None], **{taken_as: shared}, use_cache=True, logits_to_keep=1)
         shared.keep(range(len(prefix)))
     arguments = {
         "input_ids": token[None],
@@ -89,7 +89,7 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
 
     @torch.inference_mode()
     def plain(cache: Any) -> float:
-        return seconds_of(lambda: model(**arguments, past_key_values=cache))
+        return seconds_of(lambda: model(**arguments, **{taken_as: cache}))
 
     def with_dynamic() -> float:
         seconds = plain(dynamic)

@@ -131,6 +131,8 @@ def _generate(
 ) -> Iterator[StepOutcome]:
     from transformers import DynamicCache, GenerationConfig
 
+    from treespec.models.cache import cache_argument
+
     ends = sorted(pair.end_tokens)
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -154,8 +156,9 @@ def _generate(
             synchronize()
             start = time.perf_counter()
             cache = DynamicCache(config=target.config)
+            kept = {cache_argument(target): cache}
             if len(prompt) > 1:
-                target(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                target(ids[:, :-1], **kept, use_cache=True, logits_to_keep=1)
                 cached_once(target, prompt, cache)
             synchronize()
             prefill = time.perf_counter() - start
@@ -173,7 +176,7 @@ def _generate(
             cast(Any, target).generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
-                past_key_values=cache,
+                **kept,
                 generation_config=settings,
                 stopping_criteria=[turns],
                 **assisted,

@@ -12,19 +12,30 @@ A pass in fixed memory (`static_pass`) states in a tensor where its rows go, and
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks.commit_rows import RowMover
 
-__all__ = ["LayerShape", "TreeCache", "TreeLayer"]
+__all__ = ["LayerShape", "TreeCache", "TreeLayer", "cache_argument"]
 
 FIRST_CAPACITY = 256
 """Rows allocated at first, unless more are needed."""
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """Name of the argument of a model's forward method that takes the cache.
+
+    transformers 5.24 renamed `past_key_values` to `cache` and will drop the old name in 5.40; models with
+    code of their own may have either.
+    """
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 class LayerShape(NamedTuple):

@@ -37,7 +37,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.kernels.calls import calls
-from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.compiled_attention import BEYOND_ALL_RANKS, MaskedAttention, Seen
 from treespec.models.direct_call import DirectCall
 from treespec.models.packed_layers import packed_linears
@@ -193,6 +193,7 @@ class CompiledPass:
         """The function that is compiled."""
         model, route, layout = self._model, self._route, self._layout
         stored = [i for i, shape in enumerate(layout) if shape is not None]
+        taken_as = cache_argument(model)
 
         def tree_pass(
             tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
@@ -216,7 +217,7 @@ class CompiledPass:
             output = model(
                 input_ids=tokens[None],
                 position_ids=(tree[2][nodes].long() + length)[None],
-                past_key_values=cache,
+                **{taken_as: cache},
                 use_cache=True,
                 **attention,
             )

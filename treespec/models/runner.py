@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from attention_masks import TreePass, topology
 from treespec.errors import InvalidTree, UnsupportedModel
-from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.routes import Route
 
 __all__ = ["TreeRunner"]
@@ -32,6 +32,7 @@ class TreeRunner:
     ) -> None:
         self.model, self.route = model, route
         self.cache = TreeCache(layout)
+        self._cache_argument = cache_argument(model)
         self._parents: tuple[int, ...] = ()
 
     @property
@@ -53,7 +54,7 @@ class TreeRunner:
         self.model.base_model(
             input_ids=tokens[None],
             position_ids=torch.arange(count, device=tokens.device)[None],
-            past_key_values=self.cache,
+            **{self._cache_argument: self.cache},
             use_cache=True,
             **self.route.prompt(count),
         )
@@ -79,7 +80,7 @@ class TreeRunner:
         output = self.model(
             input_ids=tokens[None],
             position_ids=(depth + length).long()[None],
-            past_key_values=self.cache,
+            **{self._cache_argument: self.cache},
             use_cache=True,
             **self.route.tree(TreePass(tree, length, range(first, first + count))),
         )

@@ -27,7 +27,7 @@ from attention_masks.tree_attention import BufferedPass, PassArrays
 from attention_masks.tree_attention.pass_arrays import HEADER, fill
 from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
-from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
@@ -112,6 +112,7 @@ class StaticPass:
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, size: Size) -> None:
         self.model, self.cache, self.size = model, cache, size
+        self._cache_argument = cache_argument(model)
         device = model.device
         self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
         self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
@@ -160,7 +161,7 @@ class StaticPass:
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + prefix_len)[None],
-                past_key_values=self.cache,
+                **{self._cache_argument: self.cache},
                 use_cache=True,
                 treespec_pass=self._attention,
             )

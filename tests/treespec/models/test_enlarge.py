@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from treespec.errors import CannotEnlarge, UnsupportedModel
+from treespec.models.cache import cache_argument
 from treespec.models.enlarge import enlarge
 from treespec.models.enlarged_shape import parameter_count, shape_to
 
@@ -136,8 +137,9 @@ def test_cached_decoding_agrees_token_by_token(rope: str | None) -> None:
     whole = logits_of(model, ids)[0]
     cache = DynamicCache(config=enlarged.config)
     with torch.no_grad():
-        rows = [enlarged(ids[:, :5], past_key_values=cache).logits[0]]
-        rows += [enlarged(ids[:, i : i + 1], past_key_values=cache).logits[0] for i in range(5, 30)]
+        kept = {cache_argument(enlarged): cache}
+        rows = [enlarged(ids[:, :5], **kept).logits[0]]
+        rows += [enlarged(ids[:, i : i + 1], **kept).logits[0] for i in range(5, 30)]
     assert distance(whole, torch.cat(rows).double()) < 1e-5
     assert cache.get_seq_length(3) == 30, "the appended layers keep a cache as well"
 

@@ -11,6 +11,7 @@ import torch
 
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
+from treespec.models.cache import cache_argument
 from treespec.models.static_pass import Size, StaticRunner, bucket, most_sizes, size_of
 from treespec.models.static_trial import NoHostReads, require_static
 from treespec.models.transformers_model import TransformersModel
@@ -216,11 +217,13 @@ def test_lengths_as_python_numbers_are_found(load):
     made = load("llama")
     forward = made.model.forward
 
-    def counting(*args, position_ids=None, past_key_values=None, **kwargs):
-        if past_key_values is not None and kwargs["input_ids"].shape[1] > 1:
-            start = past_key_values.get_seq_length()
+    taken_as = cache_argument(made.model)
+
+    def counting(*args, position_ids=None, **kwargs):
+        if kwargs.get(taken_as) is not None and kwargs["input_ids"].shape[1] > 1:
+            start = kwargs[taken_as].get_seq_length()
             position_ids = position_ids - position_ids[:, :1] + start
-        return forward(*args, position_ids=position_ids, past_key_values=past_key_values, **kwargs)
+        return forward(*args, position_ids=position_ids, **kwargs)
 
     made.model.forward = counting
     with pytest.raises(UnsupportedModel, match="logits of a pass in fixed memory differ"):
