@@ -11,20 +11,17 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from treespec.door import plain_items, shown
+from treespec.door import LARGEST_INTEGER, plain_integer, plain_items, shown
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
 
 __all__ = [
-    "COUNT", "FLAG", "LARGEST_NUMBER", "LEVELS", "MAPPING", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE",
+    "COUNT", "FLAG", "LEVELS", "MAPPING", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE",
     "TEXT", "Kind", "maybe", "of_class", "shown", "takes",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-LARGEST_NUMBER = 2**40
-"""Limit on sizes, depths and numbers of tokens."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,9 @@ class Kind:
     holds: Callable[[Any], bool]
 
 
-def _whole(value: Any, least: int) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return bool(whole and least <= value <= LARGEST_NUMBER)
+def _within(value: Any, least: int, most: int = LARGEST_INTEGER) -> bool:
+    plain = plain_integer(value)
+    return plain is not None and least <= plain <= most
 
 
 def _number(value: Any) -> bool:
@@ -54,9 +51,9 @@ def _number(value: Any) -> bool:
         return False
 
 
-COUNT = Kind(f"an integer in 1..{LARGEST_NUMBER}", lambda value: _whole(value, 1))
-LEVELS = Kind("an integer in 1..4096", lambda value: _whole(value, 1) and value <= 4096)
-PREFIX = Kind(f"an integer in 0..{LARGEST_NUMBER}", lambda value: _whole(value, 0))
+COUNT = Kind(f"an integer in 1..{LARGEST_INTEGER}", lambda value: _within(value, 1))
+LEVELS = Kind("an integer in 1..4096", lambda value: _within(value, 1, 4096))
+PREFIX = Kind(f"an integer in 0..{LARGEST_INTEGER}", lambda value: _within(value, 0))
 NUMBER = Kind("a finite number", _number)
 FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
 TEXT = Kind("text", lambda value: isinstance(value, str))

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 
-from treespec.door import shown
+from treespec.door import integer, shown
 from treespec.search.arguments import NUMBER
 from treespec.search.errors import InvalidLimit
-from treespec.search.integers import integer
 
 __all__ = [
     "Interval",
@@ -236,7 +235,8 @@ def ratio(
         Interval(estimate=2.0, low=2.0, high=2.0)
     """
     require_level(level)
-    resamples, seed = integer("resamples", resamples, 1), integer("seed", seed, 0)
+    resamples = integer("resamples", resamples, 1, InvalidLimit)
+    seed = integer("seed", seed, 0, InvalidLimit)
     estimate = float(over.sum() / under.sum())
     if len(over) < 2:
         return Interval(estimate, float("nan"), float("nan"))

@@ -36,7 +36,9 @@ class TorchCoins:
         if isinstance(seed, torch.Generator):
             self._generator = seed
         else:
-            self._generator = torch.Generator().manual_seed(integer("seed", seed))
+            self._generator = torch.Generator().manual_seed(
+                integer("seed", seed, -(2**63), most=2**64 - 1)
+            )
         self._block: list[float] = []
 
     def uniform(self) -> float:

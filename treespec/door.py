@@ -15,6 +15,7 @@ from attention_masks._plain import plain_integer, plain_items, shown, unreadable
 from treespec.errors import EmptyPrompt, InvalidArgument, InvalidPrompt, TreespecError
 
 __all__ = [
+    "LARGEST_INTEGER",
     "able",
     "instance",
     "integer",
@@ -29,13 +30,16 @@ __all__ = [
     "without_numbers",
 ]
 
+LARGEST_INTEGER = 2**40
+"""Limit on sizes, depths and numbers of tokens, unless a smaller one applies."""
+
 
 def integer(
     name: str,
     value: Any,
     least: int | None = None,
     error: type[TreespecError] = InvalidArgument,
-    most: int | None = None,
+    most: int | None = LARGEST_INTEGER,
 ) -> int:
     """The value as a plain integer; numpy and torch integers are accepted, bools are not.
 
@@ -50,13 +54,19 @@ def integer(
         InvalidArgument: or `error`, saying what was given and what is allowed.
     """
     plain = plain_integer(value)
+    if least is None:
+        bound = ""
+    elif most in (None, LARGEST_INTEGER):
+        bound = f" of at least {least}"
+    else:
+        bound = f" in {least}..{most}"
     if plain is None:
-        bound = "" if least is None else f" of at least {least}"
         raise error(f"{name} = {shown(value)} is not an integer{bound}")
     if least is not None and plain < least:
-        raise error(f"{name} = {shown(plain)}, but must be an integer of at least {least}")
+        raise error(f"{name} = {shown(plain)}, but must be an integer{bound}")
     if most is not None and plain > most:
-        raise error(f"{name} = {shown(plain)}, but must be at most {most:,}")
+        allowed = f"an integer{bound}" if " in " in bound else f"at most {most:,}"
+        raise error(f"{name} = {shown(plain)}, but must be {allowed}")
     return plain
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from treespec.coins import TorchCoins
 from treespec.distributions import Sampling
+from treespec.door import integer
 from treespec.draft import ModelDrafter
 from treespec.protocols import Growth, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.eagle2 import Eagle2
-from treespec.search.integers import integer
 from treespec.search.rates.archive import LARGEST_FILE
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.step import Scores, Step, Verdict

@@ -14,6 +14,7 @@ from treespec.children import require_children, top_k
 from treespec.coins import TorchCoins
 from treespec.decoding import require_prompt, require_room
 from treespec.distributions import Sampling, require_finite
+from treespec.door import integer
 from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.draft_rows import (
@@ -23,7 +24,6 @@ from treespec.experiments.search_then_run.draft_rows import (
 )
 from treespec.protocols import Coins, Models, TreeModel
 from treespec.search.errors import InvalidTrace
-from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from treespec.door import integer
 from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
 from treespec.search.choice.advice import MOST_DRAWS
 from treespec.search.choice.candidates import (
@@ -33,7 +34,6 @@ from treespec.search.choice.rows import Entry, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.choice.traced import traced
 from treespec.search.errors import InvalidLimit
-from treespec.search.integers import integer
 from treespec.search.intervals import expanded_tail, require_level
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.rates.rule_notes import accepts_alike
@@ -139,13 +139,14 @@ def best_tree(
         'plain'
     """
     require_level(level)
-    draws, seed = _draws(draws, level), integer("seed", seed, 0)
-    batch = integer("batch", batch, 1)
+    draws, seed = _draws(draws, level), integer("seed", seed, 0, InvalidLimit)
+    batch = integer("batch", batch, 1, InvalidLimit)
     limits = Limits(read_sizes(sizes), max_size, depth, branching)
     known = acceptance_by_law(acceptance, latency, laws, batch)
     if chains is None and laws is None:
         chains = chains_as_run(acceptance, latency, batch)
-    prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
+    prefix = None if prefix is None else integer("prefix", prefix, 0, InvalidLimit)
+    prefix = latency.prefix_at(prefix, batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
     sides = {law: _side(law, measured, times) for law, measured in known.items()}
     chain_sides = {} if chains is None else _chain_sides(chains, laws, times)
@@ -302,7 +303,7 @@ def _timed_otherwise(known: Mapping[str, Any], latency: LatencyModel, batch: int
 
 def _draws(draws: Any, level: float) -> int:
     """Check the number of resamples: at least one must lie beyond each bound."""
-    draws, least = integer("draws", draws, 1), ceil(2 / (1 - level) - 1e-9)
+    draws, least = integer("draws", draws, 1, InvalidLimit), ceil(2 / (1 - level) - 1e-9)
     if draws < least:
         raise InvalidLimit(
             f"draws = {draws}, but the bounds of {100 * level:g} % intervals need at least {least}"

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.door import shown
-from treespec.search.arguments import LARGEST_NUMBER
+from treespec.door import LARGEST_INTEGER, integer, shown
 from treespec.search.choice.law_speed import LawSpeed
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InfeasibleTree, InvalidLimit
-from treespec.search.integers import integer
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.optimum.frontier import Frontier, optimal_frontier
 from treespec.search.optimum.problem import largest_tree, require_depth
@@ -74,13 +72,15 @@ class Limits:
         if self.sizes is not None:
             if not self.sizes:
                 raise InvalidLimit("sizes is empty: give at least one, or leave it out")
-            sizes = tuple(integer("sizes", size, 1, most=LARGEST_TREE) for size in self.sizes)
+            sizes = tuple(
+                integer("sizes", size, 1, InvalidLimit, LARGEST_TREE) for size in self.sizes
+            )
             object.__setattr__(self, "sizes", sizes)
         for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
             limit = getattr(self, name)
             if limit is not None:
-                most = LARGEST_TREE if name == "max_size" else LARGEST_NUMBER
-                object.__setattr__(self, name, integer(name, limit, least, most=most))
+                most = LARGEST_TREE if name == "max_size" else LARGEST_INTEGER
+                object.__setattr__(self, name, integer(name, limit, least, InvalidLimit, most))
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 

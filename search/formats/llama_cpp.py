@@ -11,12 +11,12 @@ counted**: it is row 0.
 import json
 from typing import Any
 
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import (
     MAX_NODES,
     fields,
-    integer,
     integers,
     node_count,
     read_json,
@@ -54,7 +54,7 @@ def load(data: Any) -> TreeShape:
     parents = []
     for i, row in enumerate(rows):
         fields(f"row {i}", row, ["pos", "seq_id"], ["token", "logits"])
-        position = integer(f"pos of row {i}", row["pos"], 0, POSITIONS)
+        position = integer(f"pos of row {i}", row["pos"], 0, MalformedTree, POSITIONS)
         sequences = integers(f"seq_id of row {i}", row["seq_id"], 0, MAX_NODES - 1)
         if not sequences:
             raise MalformedTree(f"row {i} is in no sequence: seq_id needs at least one")

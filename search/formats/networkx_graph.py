@@ -9,9 +9,10 @@ graph, not to read one (networkx/networkx, `networkx/readwrite/json_graph/node_l
 import json
 from typing import Any
 
+from treespec.door import integer
 from treespec.search.formats.errors import FormatError, MalformedTree
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.reading import fields, integer, node_count, read_json, shape_of, shown
+from treespec.search.formats.reading import fields, node_count, read_json, shape_of, shown
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load"]
@@ -43,14 +44,13 @@ def load(data: Any) -> TreeShape:
     if kinds["directed"] is not True or kinds.get("multigraph", False) is not False:
         raise MalformedTree("the graph must be directed, without parallel edges: a DiGraph")
     size = node_count(len(nodes))
-    for i, node in enumerate(nodes):
-        integer(f"node {i}", node, 0, size - 1)
+    nodes = [integer(f"node {i}", node, 0, MalformedTree, size - 1) for i, node in enumerate(nodes)]
     if len(set(nodes)) != size or not size:
         raise MalformedTree(f"the nodes must be 0..size-1, once each, not {shown(nodes)}")
     parents = [-1] * size
     for source, target in edges:
-        integer("the target of an edge", target, 1, size - 1)
-        integer(f"the parent of node {target}", source, 0, target - 1)
+        target = integer("the target of an edge", target, 1, MalformedTree, size - 1)
+        source = integer(f"the parent of node {target}", source, 0, MalformedTree, target - 1)
         if parents[target] != -1:
             raise MalformedTree(f"node {target} has two parents: {parents[target]} and {source}")
         parents[target] = source

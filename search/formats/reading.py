@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from treespec.door import shown
+from treespec.door import LARGEST_INTEGER, integer, shown
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import parse_json
 from treespec.search.formats.errors import MalformedTree
@@ -13,7 +13,6 @@ __all__ = [
     "MAX_NODES",
     "MAX_TEXT",
     "fields",
-    "integer",
     "integers",
     "node_count",
     "read_json",
@@ -68,24 +67,16 @@ def fields(what: str, data: Any, needed: Iterable[str], optional: Iterable[str] 
     return data
 
 
-def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """The value, if it is a plain integer in the range; booleans and floats are refused."""
-    bound = f"at least {least}" if most is None else f"in {least}..{most}"
-    if type(value) is not int:
-        raise MalformedTree(f"{name} = {shown(value)}, but must be an integer {bound}")
-    if value < least or (most is not None and value > most):
-        raise MalformedTree(f"{name} = {shown(value)}, but must be {bound}")
-    return value
-
-
-def integers(name: str, value: Any, least: int, most: int | None = None) -> list[int]:
+def integers(name: str, value: Any, least: int, most: int = LARGEST_INTEGER) -> list[int]:
     """The value as a list, if it is a list or tuple of plain integers in the range."""
     if not isinstance(value, list | tuple):
         raise MalformedTree(f"{name} must be a list of integers, not {shown(value)}")
-    high = float("inf") if most is None else most
-    if all(type(number) is int and least <= number <= high for number in value):
+    if all(type(number) is int and least <= number <= most for number in value):
         return list(value)
-    return [integer(f"{name}[{i}]", number, least, most) for i, number in enumerate(value)]
+    return [
+        integer(f"{name}[{i}]", number, least, MalformedTree, most)
+        for i, number in enumerate(value)
+    ]
 
 
 def node_count(count: int) -> int:

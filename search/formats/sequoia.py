@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from attention_masks.topology import topology
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
-from treespec.search.formats.reading import MAX_NODES, fields, integer, integers, shape_of, shown
+from treespec.search.formats.reading import MAX_NODES, fields, integers, shape_of, shown
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "MAX_BYTES", "dump", "load"]
@@ -39,7 +40,7 @@ def load(data: Any) -> TreeShape:
     """
     growmap = _unpickled(bytes(data)) if isinstance(data, bytes | bytearray) else data
     fields("a growmap", growmap, KEYS)
-    size = integer("size", growmap["size"], 1, MAX_NODES)
+    size = integer("size", growmap["size"], 1, MalformedTree, MAX_NODES)
     successors = _nodes("Successors", growmap["Successors"], size)
     if len(successors) != size:
         raise MalformedTree(f"Successors has {len(successors)} lists, but size = {size}")

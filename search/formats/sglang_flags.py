@@ -8,9 +8,10 @@ is 1; `organize_draft_results` in `python/sglang/srt/speculative/eagle_utils.py`
 
 from typing import Any
 
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.reading import MAX_NODES, integer, shown
+from treespec.search.formats.reading import MAX_NODES, shown
 from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.shape import TreeShape
 
@@ -35,7 +36,11 @@ def settings(data: Any) -> TopK:
     given = _flags(data) if isinstance(data, str) else data
     if not isinstance(given, dict):
         raise MalformedTree(f"SGLang's flags must be a text or a dictionary, not {shown(given)}")
-    numbers = {name: integer(name, given[name], 1, MAX_NODES) for name in FLAGS if name in given}
+    numbers = {
+        name: integer(name, given[name], 1, MalformedTree, MAX_NODES)
+        for name in FLAGS
+        if name in given
+    }
     if numbers.get("speculative_eagle_topk") == 1 and "speculative_num_steps" in numbers:
         numbers.setdefault("speculative_num_draft_tokens", numbers["speculative_num_steps"] + 1)
     missing = [name for name in FLAGS if name not in numbers]

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import (
     fields,
-    integer,
     integers,
     node_count,
     read_json,
@@ -108,7 +108,7 @@ def _parents(child: Sequence[int], sibling: Sequence[int]) -> list[int]:
         before, name, at = node, CHILD, node
         number = child[node]
         while number != -1:
-            integer(f"{name}[{at}]", number, before + 1, size - 1)
+            integer(f"{name}[{at}]", number, before + 1, MalformedTree, size - 1)
             if parents[number] != -2:
                 raise MalformedTree(
                     f"{name}[{at}] = {number}, but node {number} is node {parents[number]}'s child"

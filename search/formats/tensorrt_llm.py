@@ -12,11 +12,12 @@ masks are in `attention_masks.packed`.
 
 from typing import Any
 
+from treespec.door import integer
 from treespec.errors import Unreadable
 from treespec.search.formats.errors import MalformedTree, NotExportable
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
 from treespec.search.formats.rank_paths import from_paths, from_text, to_paths
-from treespec.search.formats.reading import MAX_NODES, integer, read_json, shown
+from treespec.search.formats.reading import MAX_NODES, read_json, shown
 from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.shape import TreeShape
 
@@ -49,7 +50,7 @@ def load(data: Any) -> TreeShape:
         raise MalformedTree(f"settings must be an object, not {shown(settings)}")
     given = {key: value for key, value in settings.items() if value is not None}
     numbers = {
-        key: integer(key, given[key], 1, MAX_NODES)
+        key: integer(key, given[key], 1, MalformedTree, MAX_NODES)
         for key in ("max_draft_len", "max_total_draft_tokens", "dynamic_tree_max_topK")
         if key in given
     }

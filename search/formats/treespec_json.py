@@ -5,11 +5,11 @@ The root is counted: it is node 0, and `parents[0]` is -1. Every shape is preser
 
 from typing import Any
 
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import (
     fields,
-    integer,
     integers,
     node_count,
     read_json,
@@ -31,7 +31,7 @@ def load(data: Any) -> TreeShape:
         read_json(data) if isinstance(data, str) else data,
         ["version", "parents", "order"],
     )
-    integer("version", tree["version"], 1, 1)
+    integer("version", tree["version"], 1, MalformedTree, 1)
     if tree["order"] != "node":
         raise MalformedTree(f"order = {tree['order']!r}, but must be 'node'")
     if isinstance(tree["parents"], list):

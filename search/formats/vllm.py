@@ -12,10 +12,11 @@ SpecInfer's expansions are drafted as they are written.
 import json
 from typing import Any
 
+from treespec.door import integer
 from treespec.search.formats.errors import MalformedTree, NotExportable
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
 from treespec.search.formats.rank_paths import from_paths, from_text, to_paths
-from treespec.search.formats.reading import MAX_NODES, integer, read_json, shown
+from treespec.search.formats.reading import MAX_NODES, read_json, shown
 from treespec.shape import TreeShape
 
 __all__ = ["CHAIN", "FORMAT", "dump", "dump_chain", "load", "load_chain"]
@@ -45,7 +46,7 @@ def load(data: Any) -> TreeShape:
         raise MalformedTree(f"speculative_token_tree must be a string, not {shown(tree)}")
     shape = from_text(tree)
     if "num_speculative_tokens" in data:
-        tokens = integer("num_speculative_tokens", data["num_speculative_tokens"], 1)
+        tokens = integer("num_speculative_tokens", data["num_speculative_tokens"], 1, MalformedTree)
         if tokens != shape.size - 1:
             raise MalformedTree(
                 f"num_speculative_tokens = {tokens}, but the tree has {shape.size - 1} paths"
@@ -78,7 +79,11 @@ def load_chain(data: Any) -> TreeShape:
     if "speculative_token_tree" in config:
         raise MalformedTree("speculative_token_tree is set: this is the format 'vllm'")
     tokens = integer(
-        "num_speculative_tokens", config.get("num_speculative_tokens"), 1, MAX_NODES - 1
+        "num_speculative_tokens",
+        config.get("num_speculative_tokens"),
+        1,
+        MalformedTree,
+        MAX_NODES - 1,
     )
     return TreeShape.chain(tokens)
 

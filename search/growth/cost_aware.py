@@ -13,8 +13,8 @@ from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
+    require_integers,
     require_number,
-    require_whole,
 )
 from treespec.search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
 from treespec.search.growth.values import Values, best, last_level, read_values
@@ -83,12 +83,13 @@ class CostAware:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range, and read the times."""
-        for name in ("size", "depth", "branching", *(["width"] if self.width is not None else [])):
-            require_whole(self, name, least=1)
+        require_integers(
+            self, "size", "depth", "branching", *(["width"] if self.width is not None else [])
+        )
         require_number(self, "fixed_s")
         require_number(self, "prior")
         if self.prior > 1:
-            raise InvalidGrowth(f"prior = {self.prior!r} of CostAware, but must be in [0, 1]")
+            raise InvalidGrowth(f"CostAware's prior = {self.prior!r}, but must be in [0, 1]")
         if self.rate is not None:
             require_number(self, "rate", above=0)
         require_calibration(self)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
+from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
 from treespec.search.growth.values import read_values
 from treespec.tree import Law, TreeShape
 
@@ -52,8 +52,7 @@ class DySpec:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        for name in ("size", *(["depth"] if self.depth is not None else [])):
-            require_whole(self, name, least=1)
+        require_integers(self, "size", *(["depth"] if self.depth is not None else []))
         require_calibration(self)
 
     @property

@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
+from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
 from treespec.search.growth.values import best, best_nodes, last_level, read_values
 from treespec.tree import Law, TreeShape
 
@@ -47,8 +47,7 @@ class Eagle2:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        for name in ("k", "depth", "size"):
-            require_whole(self, name, least=1)
+        require_integers(self, "k", "depth", "size")
         require_calibration(self)
 
     @property

@@ -13,8 +13,8 @@ from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
+    require_integers,
     require_number,
-    require_whole,
 )
 from treespec.search.growth.step_times import StepSeconds, StepTimes, read_seconds
 from treespec.search.growth.values import best, last_level, read_values
@@ -61,8 +61,7 @@ class EqualGrowth:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range, and read the times."""
-        for name in ("width", "depth", *(["size"] if self.size is not None else [])):
-            require_whole(self, name, least=1)
+        require_integers(self, "width", "depth", *(["size"] if self.size is not None else []))
         require_number(self, "fixed_s")
         require_calibration(self)
         if self.latency is None and (self.prefix is not None or self.fixed_s):

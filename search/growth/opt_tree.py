@@ -12,8 +12,8 @@ from torch import Tensor
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
+    require_integers,
     require_number,
-    require_whole,
 )
 from treespec.search.growth.values import (
     best_nodes,
@@ -60,8 +60,9 @@ class OptTree:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        for name in ("size", "depth", *(["branching"] if self.branching is not None else [])):
-            require_whole(self, name, least=1)
+        require_integers(
+            self, "size", "depth", *(["branching"] if self.branching is not None else [])
+        )
         require_number(self, "delta")
         require_calibration(self)
 

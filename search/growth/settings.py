@@ -6,34 +6,25 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import plain_integer, shown
-from treespec.search.arguments import LARGEST_NUMBER, NUMBER
+from treespec.door import integer, shown
+from treespec.search.arguments import NUMBER
 from treespec.search.errors import InvalidGrowth
 
-__all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
+__all__ = ["CalibrationMap", "require_calibration", "require_integers", "require_number"]
 
 CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
 """A map from the draft's probability of a node given its parent to the probability that it is accepted if
 its parent is. Must be non-decreasing, with values in [0, 1]."""
 
 
-def require_whole(policy: object, name: str, least: int) -> int:
-    """The setting of this name as an integer of at least `least`.
+def require_integers(policy: object, *names: str) -> None:
+    """Refuse settings of these names that are not integers of at least 1.
 
     Raises:
-        InvalidGrowth: if it is not one.
+        InvalidGrowth: naming the setting, its value and the policy.
     """
-    value = getattr(policy, name)
-    number = plain_integer(value)
-    if number is None:
-        raise InvalidGrowth(f"{_where(policy, name, value)} is not an integer")
-    if number < least:
-        raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at least {least}")
-    if number > LARGEST_NUMBER:
-        raise InvalidGrowth(
-            f"{_where(policy, name, value)}, but must be at most {LARGEST_NUMBER:,}"
-        )
-    return number
+    for name in names:
+        integer(f"{type(policy).__name__}'s {name}", getattr(policy, name), 1, InvalidGrowth)
 
 
 def require_number(policy: object, name: str, above: float | None = None) -> None:
@@ -65,4 +56,4 @@ def require_calibration(policy: object) -> None:
 
 
 def _where(policy: object, name: str, value: Any) -> str:
-    return f"{name} = {shown(value)} of {type(policy).__name__}"
+    return f"{type(policy).__name__}'s {name} = {shown(value)}"

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
+from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
 from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
 
@@ -49,8 +49,7 @@ class SpecExec:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        for name in ("size", "branching", "depth"):
-            require_whole(self, name, least=1)
+        require_integers(self, "size", "branching", "depth")
         require_calibration(self)
 
     @property

@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import require_whole
+from treespec.search.growth.settings import require_integers
 from treespec.search.optimum.marginals import marginal_tree
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -43,8 +43,9 @@ class DDTree:
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
-        for name in ("size", "depth") if self.branching is None else ("size", "depth", "branching"):
-            require_whole(self, name, least=1)
+        require_integers(
+            self, "size", "depth", *(["branching"] if self.branching is not None else [])
+        )
 
     @property
     def max_depth(self) -> int:

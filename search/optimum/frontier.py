@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec import TreeShape
+from treespec.door import integer
 from treespec.search.errors import InfeasibleTree, InvalidLimit
-from treespec.search.integers import integer
 from treespec.search.optimum.best_first import BestFirst
 from treespec.search.optimum.dynamic_programme import DynamicProgramme
 from treespec.search.optimum.problem import Problem, read_problem
@@ -51,8 +51,8 @@ class Frontier:
 
     def _place(self, size: int, depth: int | None) -> tuple[int, int]:
         """Check size and depth."""
-        size = integer("size", size, 0)
-        depth = self.depth if depth is None else integer("depth", depth, 0)
+        size = integer("size", size, 0, InvalidLimit)
+        depth = self.depth if depth is None else integer("depth", depth, 0, InvalidLimit)
         for name, value, least, most in (
             ("size", size, 1, self.size),
             ("depth", depth, 0, self.depth),

@@ -6,9 +6,9 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from treespec.door import integer
 from treespec.reading import brief
 from treespec.search.errors import InfeasibleTree, InvalidLimit
-from treespec.search.integers import integer
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.shape import LARGEST_TREE
 
@@ -79,9 +79,9 @@ def read_problem(
         InvalidLimit: if a limit is not an integer, too small, or beyond the rates.
     """
     rates = read_rates(acceptance)
-    size = integer("size", size, 1, most=LARGEST_TREE)
+    size = integer("size", size, 1, InvalidLimit, LARGEST_TREE)
     if branching is not None:
-        branching = integer("branching", branching, 1)
+        branching = integer("branching", branching, 1, InvalidLimit)
         if branching > rates.ranks:
             raise InvalidLimit(
                 f"branching = {brief(branching, 40)}, but acceptance has rates for {rates.ranks} child "
@@ -90,7 +90,7 @@ def read_problem(
             )
         rates = Rates(rates.table[:, :branching], rates.by_depth)
     if depth is not None:
-        depth = integer("depth", depth, 0)
+        depth = integer("depth", depth, 0, InvalidLimit)
         require_depth(depth, rates)
     limits = [size - 1, *(limit for limit in (depth, rates.levels) if limit is not None)]
     return Problem(rates, size, min(limits))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from treespec.door import integer
 from treespec.search.arguments import of_class, takes
-from treespec.search.errors import InvalidTrace
-from treespec.search.integers import integer
+from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law
 from treespec.verify import RULES
@@ -73,7 +73,7 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
             and not with q; if the trace is of a text source; if no position reaches that depth; or if
             depth is above 1 for given texts.
     """
-    depth = integer("depth", depth, 1)
+    depth = integer("depth", depth, 1, InvalidLimit)
     if Law.of(trace.law) is not Law.DETERMINISTIC:
         raise InvalidTrace(
             f"the trace is of law '{trace.law}': a drawn child is accepted with the ratio of the target's "

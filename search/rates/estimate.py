@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from treespec.door import integer
 from treespec.errors import Unreadable
 from treespec.reading_models import only, read_model
 from treespec.search.arguments import (
@@ -25,7 +26,6 @@ from treespec.search.arguments import (
     takes,
 )
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
-from treespec.search.integers import integer
 from treespec.search.intervals import require_level
 from treespec.search.rates.budget_replay import count_drafts
 from treespec.search.rates.counts import Counts, Records, count_records, count_trace
@@ -361,7 +361,7 @@ def _estimate(
 ) -> AcceptanceEstimate:
     """Rates and intervals from counts; warnings are computed unless given."""
     require_level(level)
-    seed = integer("seed", seed, 0)
+    seed = integer("seed", seed, 0, InvalidLimit)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
     settings = RateSettings(monotone, float(shrinkage))

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.door import shown
+from treespec.door import integer, shown
 from treespec.search.errors import InvalidCalibration
-from treespec.search.integers import integer
 from treespec.search.intervals import require_level, wilson
 
 __all__ = ["Reliability", "Spacing", "pairs", "reliability"]

@@ -19,9 +19,9 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int, Real
 
+from treespec.door import integer
 from treespec.search.arguments import SHAPE, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace
-from treespec.search.integers import integer
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.rule_notes import require_replayable
 from treespec.search.rates.trace import Trace
@@ -120,7 +120,7 @@ class Replay(ReplayedSteps):
         Raises:
             InvalidLimit: if there is no such text.
         """
-        text = integer("text", text, 0, most=len(self.offsets) - 2)
+        text = integer("text", text, 0, InvalidLimit, len(self.offsets) - 2)
         return self.accepted[self.offsets[text] : self.offsets[text + 1]]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from treespec.door import integer
 from treespec.search.errors import InvalidLimit, InvalidTrace
-from treespec.search.integers import integer
 from treespec.search.rates.counts import FEWEST_TRIALS, Counts
 from treespec.tree import TreeShape
 
@@ -36,7 +36,7 @@ def require_limits(
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
     for name, value in (("depth", depth), ("ranks", ranks)):
         if value is not None:
-            integer(name, value, 1, most=MOST_LEVELS)
+            integer(name, value, 1, InvalidLimit, MOST_LEVELS)
     if by == "rank" and depth is not None:
         raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
     if not isinstance(shrinkage, Real) or not 0 <= shrinkage < float("inf"):

@@ -24,12 +24,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import AfterValidator, ConfigDict
 
+from treespec.door import integer
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading_models import Strict, read_model
 from treespec.renamed_keys import with_new_names
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
-from treespec.search.integers import integer
 from treespec.search.rates.archive import read_arrays
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.sampling_names import is_greedy

@@ -106,7 +106,7 @@ def broken(key):
             (True, "True"),
             (huge, "huge int"),
             (None, "None"),
-            (torch.tensor(7), "tensor"),
+            (torch.tensor(7.0), "tensor"),
             (10**9, "4096"),
         ],
         "Successors": [
@@ -131,7 +131,7 @@ def broken(key):
             ([[0], [2, 1], *levels[2:]], "roots"),
             ([[0], [1, 2], [3, 4], [6]], "roots"),
             (7, "must be a list"),
-            ([levels], "must be"),
+            ([levels], r"roots\[0\]\[0\] = \[0\] is not an integer"),
             ([list(range(7))] * 7, "more entries"),
         ],
         "branches": [

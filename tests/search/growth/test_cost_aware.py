@@ -196,12 +196,12 @@ def test_times_that_do_not_reach_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "size = 0 of CostAware"),
-        ({"branching": 0}, "branching = 0 of CostAware"),
-        ({"width": 0}, "width = 0 of CostAware"),
-        ({"rate": 0.0}, r"rate = 0\.0 of CostAware, but must be more than 0"),
-        ({"prior": 1.5}, r"prior = 1\.5 of CostAware"),
-        ({"fixed_s": float("inf")}, "fixed_s = inf of CostAware"),
+        ({"size": 0}, "CostAware's size = 0"),
+        ({"branching": 0}, "CostAware's branching = 0"),
+        ({"width": 0}, "CostAware's width = 0"),
+        ({"rate": 0.0}, r"CostAware's rate = 0\.0, but must be more than 0"),
+        ({"prior": 1.5}, r"CostAware's prior = 1\.5"),
+        ({"fixed_s": float("inf")}, "CostAware's fixed_s = inf"),
     ],
 )
 def test_settings_out_of_range_are_named(growing, settings, message):

@@ -117,7 +117,7 @@ def test_other_laws_are_refused_by_name(growing, law):
 
 
 def test_settings_out_of_range_are_named():
-    with pytest.raises(InvalidGrowth, match="size = 0 of DySpec"):
+    with pytest.raises(InvalidGrowth, match="DySpec's size = 0"):
         DySpec(0)
-    with pytest.raises(InvalidGrowth, match="depth = 0 of DySpec"):
+    with pytest.raises(InvalidGrowth, match="DySpec's depth = 0"):
         DySpec(5, 0)

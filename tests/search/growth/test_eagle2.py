@@ -95,12 +95,12 @@ def test_drawn_children_are_refused_by_name(growing, law):
 
 def test_settings_and_calibrations_out_of_range_are_named(growing):
     for arguments, message in [
-        ((0, 2, 4), "k = 0 of Eagle2, but must be at least 1"),
-        ((2, 0, 4), "depth = 0 of Eagle2"),
-        ((2, 2, 0), "size = 0 of Eagle2"),
-        ((2, 2.5, 4), r"depth = 2\.5 of Eagle2 is not an integer"),
-        ((True, 2, 4), "k = True of Eagle2 is not an integer"),
-        ((2, 2, 4, "isotonic"), "calibration = 'isotonic' of Eagle2"),
+        ((0, 2, 4), "Eagle2's k = 0, but must be an integer of at least 1"),
+        ((2, 0, 4), "Eagle2's depth = 0"),
+        ((2, 2, 0), "Eagle2's size = 0"),
+        ((2, 2.5, 4), r"Eagle2's depth = 2\.5 is not an integer"),
+        ((True, 2, 4), "Eagle2's k = True is not an integer"),
+        ((2, 2, 4, "isotonic"), "Eagle2's calibration = 'isotonic'"),
     ]:
         with pytest.raises(InvalidGrowth, match=message):
             Eagle2(*arguments)

@@ -63,10 +63,10 @@ def test_times_of_a_latency_model(growing):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EqualGrowth(0, 2), "width = 0 of EqualGrowth"),
-        (lambda: EqualGrowth(2, 2, 0), "size = 0 of EqualGrowth"),
+        (lambda: EqualGrowth(0, 2), "EqualGrowth's width = 0"),
+        (lambda: EqualGrowth(2, 2, 0), "EqualGrowth's size = 0"),
         (lambda: EqualGrowth(2, 2, prefix=100), "give latency, or leave them out"),
-        (lambda: EqualGrowth(2, 2, fixed_s=-1.0), r"fixed_s = -1\.0 of EqualGrowth"),
+        (lambda: EqualGrowth(2, 2, fixed_s=-1.0), r"EqualGrowth's fixed_s = -1\.0"),
     ],
 )
 def test_settings_out_of_range_are_named(make, message):

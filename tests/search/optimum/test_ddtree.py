@@ -96,7 +96,9 @@ def test_drawn_children_and_wrong_settings_are_refused():
         {"size": 4, "depth": 0},
         {"size": 4, "depth": 2, "branching": 0},
     ):
-        with pytest.raises(InvalidGrowth, match="of DDTree, but must be at least 1"):
+        with pytest.raises(
+            InvalidGrowth, match=r"DDTree's .*, but must be an integer of at least 1"
+        ):
             DDTree(**wrong)
 
 

@@ -85,7 +85,7 @@ def test_a_search_stops_at_the_sets_that_it_may_try():
     assert found.tried <= 11
     with pytest.raises(InvalidArgument, match="most = 10, but must be an integer of at least 11"):
         SkipSets(Layered(), TEXTS).search(2, most=10)
-    for size, said in ((0, "at least 1"), (6, "at most 5")):
+    for size, said in ((0, "in 1..5"), (6, "in 1..5")):
         with pytest.raises(InvalidArgument, match=said):
             sets.search(size)
     with pytest.raises(InvalidArgument, match="texts has no token"):

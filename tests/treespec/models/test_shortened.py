@@ -180,8 +180,8 @@ def test_rows_up_to_the_first_part_that_is_left_out_are_the_targets(load):
 
 
 REFUSED = {
-    "layers = 0, but must be an integer of at least 1": lambda m, *a: EarlyExit(m, 0, *a),
-    "layers = 3, but must be at most 2": lambda m, *a: EarlyExit(m, 3, *a),
+    "layers = 0, but must be an integer in 1..2": lambda m, *a: EarlyExit(m, 0, *a),
+    "layers = 3, but must be an integer in 1..2": lambda m, *a: EarlyExit(m, 3, *a),
     "skip names mlp.2, but the model has 2 layers: 0 to 1": lambda m, *a: LayerSkip(
         m, ["mlp.2"], *a
     ),
