@@ -23,9 +23,8 @@ from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChe
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.ours import decode_ours
-from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts

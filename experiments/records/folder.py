@@ -1,18 +1,16 @@
 """The folder of a run: write its manifest and rows, find the finished units, recover a killed run."""
 
-import io
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.errors import DISK_FULL, ForeignFolder, RunFolderError, RunNotWritten
+from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, now
@@ -29,10 +27,7 @@ from treespec.experiments.records.rows import (
     to_frame,
     write_lines,
 )
-from treespec.experiments.records.tables import METADATA
-
-if TYPE_CHECKING:
-    import polars
+from treespec.experiments.records.tables import as_parquet
 
 __all__ = ["RUN", "RunFolder"]
 
@@ -66,6 +61,9 @@ RUN = Kind(
     folders=("figures", "search", "plugins"),
     error=RunFolderError,
     foreign=ForeignFolder,
+    not_written=RunNotWritten,
+    goes_on="Every finished prompt is kept: {remedy}, then resume with the same command",
+    measurements=re.compile(r"search/(trace|latency)"),
 )
 
 
@@ -112,9 +110,6 @@ class RunFolder(HeldFolder):
         """The folder of the measurements before the run."""
         return self.path / "search"
 
-    def _measured(self) -> bool:
-        return any(re.match(r"search/(trace|latency)", name) for name in self.files.began)
-
     def forget_search(self) -> None:
         """Remove measurements that were made for another config."""
         with self._writing():
@@ -124,7 +119,7 @@ class RunFolder(HeldFolder):
         """Replace the manifest atomically. From now on, nothing that this start made is removed."""
         data = manifest | {"folder_id": self.files.id}
         self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False))
-        self.settle()
+        self.files.settle()
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
@@ -146,11 +141,6 @@ class RunFolder(HeldFolder):
             "--fresh, which deletes its results. Differences:\n"
             + "\n".join(f"  {line}" for line in changed or ["(a config of another version)"])
         )
-
-    def clear(self) -> None:
-        """Delete what the folder's mark lists, and nothing else; the manifest goes last."""
-        with self._writing():
-            self.files.clear()
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -230,27 +220,12 @@ class RunFolder(HeldFolder):
 
         for name, kind in _TABLES.items():
             rows = sorted(read_lines(self._log(name), kind), key=sort_key)
-            self.keep(self.path / f"{name}.parquet", _parquet(to_frame(rows, kind)))
+            self.keep(self.path / f"{name}.parquet", as_parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn errors of a write into a RunNotWritten that names the folder and the way out."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, RunFolderError):
-                raise
-            full = error.errno in DISK_FULL or "No space left" in str(error)
-            remedy = "free some space on its disk" if full else "make it writable"
-            raise RunNotWritten(
-                f"{self.path} cannot be written: {error.strerror or error}. Every finished prompt is kept: "
-                f"{remedy}, then resume with the same command"
-            ) from None
 
 
 def _without_steps(
@@ -276,13 +251,3 @@ def _completed_hash(config: dict[str, Any]) -> str | None:
         return config_hash(Config.model_validate(config))
     except ValidationError:
         return None
-
-
-def _parquet(frame: "polars.DataFrame") -> bytes:
-    """A table as the bytes of a Parquet file.
-
-    It is made in memory because polars raises errors of its own when a disk is full.
-    """
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, metadata=METADATA)
-    return buffer.getvalue()

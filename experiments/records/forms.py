@@ -1,81 +1,40 @@
 """Forms of JSON data: declare what a file must hold, and find the first place where it does not.
 
-A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be missing), `each(form)` for a
-list or `by_name(form)` for an object. Keys that a form does not name are ignored, because newer versions
-may write more.
+A form is a type that pydantic can check, such as `dict[str, COUNT | None]`, or an object by `with_keys`.
+Inside such an object no value is converted: 1 is not text, and neither true nor 1.0 is a whole number.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from treespec.errors import TreespecError, Unreadable
-from treespec.reading import in_json, parse_json, read_bytes
+from treespec.reading import parse_json, read_bytes
+from treespec.reading_models import problems
 
-__all__ = [
-    "ANY", "COUNT", "DATA", "NAME", "NUMBER", "TEXT", "TRUTH", "Kind", "by_name", "each", "fits", "or_null",
-    "parsed",
-]  # fmt: skip
+__all__ = ["COUNT", "DATA", "NAME", "NUMBER", "misfit", "parsed", "with_keys"]
 
-Form = Any
-"""A `Kind` or a mapping of keys to forms."""
+COUNT = Annotated[int, Field(ge=0, lt=2**63)]
+NUMBER = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NAME = Annotated[str, Field(min_length=1)]
+DATA = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of value.
+def with_keys(forms: Mapping[str, Any]) -> Any:
+    """The form of an object with these keys; one that ends with `?` may be missing.
 
-    Args:
-        words: what messages call it, such as `a number`.
-        holds: tells whether a value is of this kind.
-        inner: the form of each entry of a list or an object; or, with `whole`, of the object itself.
-        whole: whether `inner` applies to the object itself.
+    Keys that are not named are ignored, because newer versions may write more.
     """
-
-    words: str
-    holds: Callable[[Any], bool]
-    inner: Form = None
-    whole: bool = False
-
-
-ANY = Kind("anything", lambda value: True)
-TEXT = Kind("text", lambda value: isinstance(value, str))
-NAME = Kind("text that is not empty", lambda value: isinstance(value, str) and value != "")
-TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
-COUNT = Kind(
-    "a whole number of at least 0", lambda value: type(value) is int and 0 <= value < 2**63
-)
-NUMBER = Kind(
-    "a finite number of at least 0",
-    lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
-)
-DATA = Kind("an object", lambda value: isinstance(value, dict))
+    fields: dict[str, Any] = {
+        key.removesuffix("?"): (form, None if key.endswith("?") else ...)
+        for key, form in forms.items()
+    }
+    return create_model("Form", __config__=ConfigDict(strict=True), **fields)
 
 
-def each(form: Form) -> Kind:
-    """A list whose entries have this form."""
-    return Kind("a list", lambda value: isinstance(value, list), form)
-
-
-def by_name(form: Form) -> Kind:
-    """An object whose values have this form, under arbitrary names."""
-    return Kind("an object", lambda value: isinstance(value, dict), form)
-
-
-def or_null(form: Form) -> Kind:
-    """Data of this form, or null."""
-    kind = Kind(DATA.words, DATA.holds, form, True) if isinstance(form, Mapping) else form
-    return Kind(
-        f"{kind.words} or null",
-        lambda value: value is None or kind.holds(value),
-        kind.inner,
-        kind.whole,
-    )
-
-
-def parsed(path: Path, error: type[TreespecError], way_out: str = "", form: Form = ANY) -> Any:
+def parsed(path: Path, error: type[TreespecError], way_out: str = "", form: Any = Any) -> Any:
     """Read a JSON file.
 
     Args:
@@ -96,32 +55,15 @@ def parsed(path: Path, error: type[TreespecError], way_out: str = "", form: Form
         data = parse_json(content, constants=True)
     except Unreadable as problem:
         raise error(f"{path} is damaged: not JSON: {problem}{advice}") from problem
-    if misfit := fits(data, form):
-        raise error(f"{path} is damaged: {misfit}{advice}")
+    if wrong := misfit(data, form):
+        raise error(f"{path} is damaged: {wrong}{advice}")
     return data
 
 
-def fits(data: Any, form: Form, path: str = "") -> str | None:
-    """The first misfit of data with a form, such as `key = value, but must be ...`; None if it fits."""
-    return next(_misfits(data, form, path), None)
-
-
-def _misfits(data: Any, form: Form, path: str) -> Iterator[str]:
-    kind = DATA if isinstance(form, Mapping) else form
-    if not kind.holds(data):
-        yield f"{path or 'it'} = {in_json(data)}, but must be {kind.words}"
-    elif isinstance(form, Mapping):
-        for name, inner in form.items():
-            key = name.removesuffix("?")
-            if key in data:
-                yield from _misfits(data[key], inner, f"{path}.{key}" if path else key)
-            elif name == key:
-                yield f"{path}.{key} is missing".removeprefix(".")
-    elif kind.whole and data is not None:
-        yield from _misfits(data, kind.inner, path)
-    elif kind.inner is not None and isinstance(data, list):
-        for i, value in enumerate(data):
-            yield from _misfits(value, kind.inner, f"{path}[{i}]")
-    elif kind.inner is not None and data is not None:
-        for key, value in data.items():
-            yield from _misfits(value, kind.inner, f"{path}.{key}")
+def misfit(data: Any, form: Any) -> str | None:
+    """Where data departs from a form first, such as `key = value: must be ...`; None if it has the form."""
+    try:
+        TypeAdapter(form).validate_python(data)
+    except ValidationError as error:
+        return problems(data, error, "it")[0]
+    return None

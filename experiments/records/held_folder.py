@@ -1,8 +1,8 @@
 """A folder that one process at a time writes to; the base of run folders and sweep folders."""
 
 import os
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -10,18 +10,18 @@ from typing import ClassVar, Self
 from filelock import FileLock, Timeout
 
 from treespec.errors import TreespecError
-from treespec.experiments.errors import NotWritten
+from treespec.experiments.errors import DISK_FULL, NotWritten
 from treespec.experiments.records.mark import LOCK, MARK
 from treespec.experiments.records.own_files import Kind, OwnFiles
 
 __all__ = ["HeldFolder"]
 
 
-class HeldFolder(ABC):
+class HeldFolder:
     """A folder with a manifest, locked while it is entered (`with ... as folder:`).
 
-    Its mark says that it is ours (`own_files`). A start that is refused before `settle`, and before it has
-    measured anything, removes what it made: a new folder entirely, in an existing one what it added.
+    Its mark says that it is ours (`own_files`). A start that is refused before `files.settle`, and before
+    it has measured anything, removes what it made: a new folder entirely, in an existing one what it added.
 
     Args:
         path: the folder; made if it does not exist.
@@ -45,13 +45,20 @@ class HeldFolder(ABC):
         """Path of the manifest."""
         return self.path / self.kind.manifest
 
-    def _measured(self) -> bool:
-        """Whether this start has made expensive measurements that the next start can use."""
-        return False
-
-    @abstractmethod
-    def _writing(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         """Turn errors of a write into one that names the folder and the way out."""
+        try:
+            yield
+        except self.kind.error:
+            raise
+        except OSError as error:
+            full = error.errno in DISK_FULL or "No space left" in str(error)
+            remedy = "free some space on its disk" if full else "make it writable"
+            raise self.kind.not_written(
+                f"{self.path} cannot be written: {error.strerror or error}. "
+                f"{self.kind.goes_on.format(remedy=remedy)}"
+            ) from None
 
     def keep(self, path: Path, content: str | bytes) -> None:
         """Write a file of this folder atomically.
@@ -62,13 +69,16 @@ class HeldFolder(ABC):
         with self._writing():
             self.files.write(path.relative_to(self.path).as_posix(), content)
 
-    def settle(self) -> None:
-        """Keep what this start has made, whatever happens: the folder holds results now."""
-        self.files.settle()
+    def clear(self) -> None:
+        """Delete what the folder's mark lists, and those of inner folders, and nothing else.
 
-    def withdraw(self) -> None:
-        """Remove what this start has made: one that only looks leaves nothing behind."""
-        self.files.undo()
+        The manifest goes last.
+
+        Raises:
+            OSError: `kind.error`, before anything is deleted, if another process writes to an inner folder.
+        """
+        with self._writing():
+            self.files.clear()
 
     def __enter__(self) -> Self:
         """Mark the folder if it is new, and take the lock."""
@@ -117,7 +127,7 @@ class HeldFolder(ABC):
         """Remove what a refused start made, and release the lock."""
         refused = isinstance(error, TreespecError) and not isinstance(error, NotWritten)
         try:
-            if error is not None and (self.files.bare or (refused and not self._measured())):
+            if error is not None and (self.files.bare or (refused and not self.files.measured)):
                 self.files.undo()
         finally:
             self._lock.release()

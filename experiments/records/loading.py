@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import polars as pl
 
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
 from treespec.experiments.records.manifest_form import checked_manifest
@@ -18,9 +20,6 @@ from treespec.experiments.records.rows import (
 )
 from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
 from treespec.tree import TreeShape
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "node_at", "read_manifest"]
 
@@ -90,8 +89,8 @@ class RunRecords:
 
     folder: Path
     manifest: dict[str, Any] = field(repr=False)
-    all_prompts: "pl.DataFrame" = field(repr=False)
-    all_steps: "pl.DataFrame" = field(repr=False)
+    all_prompts: pl.DataFrame = field(repr=False)
+    all_steps: pl.DataFrame = field(repr=False)
 
     @property
     def twins(self) -> Mapping[str, str]:
@@ -104,16 +103,16 @@ class RunRecords:
         return next((number for number, names in groups if name in names), 0)
 
     @cached_property
-    def prompts(self) -> "pl.DataFrame":
+    def prompts(self) -> pl.DataFrame:
         """One row per prompt, sampling setting, repeat and method; without twins."""
         return self._without_twins(self.all_prompts)
 
     @cached_property
-    def steps(self) -> "pl.DataFrame":
+    def steps(self) -> pl.DataFrame:
         """One row per step; without twins."""
         return self._without_twins(self.all_steps)
 
-    def _without_twins(self, rows: "pl.DataFrame") -> "pl.DataFrame":
+    def _without_twins(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.filter(~rows["method"].is_in(list(self.twins))) if self.twins else rows
 
     @classmethod
@@ -204,7 +203,7 @@ class RunRecords:
         return tuple(s["name"] for s in self.manifest["samplings"] if s["name"] in present)
 
     @cached_property
-    def trees(self) -> "pl.DataFrame":
+    def trees(self) -> pl.DataFrame:
         """The drafted trees that the run kept, with their tokens, one per step; may be empty.
 
         Raises:
@@ -224,8 +223,6 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
     """
-    import polars as pl
-
     assert method.parents is not None
     shape, steps = TreeShape(method.parents), []
     rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
@@ -270,7 +267,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     )
 
 
-def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> "pl.DataFrame":
+def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> pl.DataFrame:
     """Read and check the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():

@@ -194,10 +194,7 @@ def sha256_of(path: str) -> str | None:
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((installed.version for installed in metadata.distributions(name=package)), None)
 
 
 _RESULTS = ":(exclude)experiments/benchmarks/results"

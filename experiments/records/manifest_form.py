@@ -2,101 +2,99 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from treespec.errors import InvalidTree
+from pydantic import AfterValidator, Field
+
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.forms import (
-    ANY,
     COUNT,
     DATA,
     NAME,
     NUMBER,
-    TEXT,
-    TRUTH,
-    Kind,
-    by_name,
-    each,
-    fits,
-    or_null,
+    misfit,
     parsed,
+    with_keys,
 )
 from treespec.experiments.records.rows import require_version
 from treespec.reading import in_json
 from treespec.renamed_keys import with_new_names
 from treespec.tree import TreeShape
 
-__all__ = ["KINDS", "PLUGINS", "checked_manifest"]
+__all__ = ["PLUGINS", "checked_manifest"]
 
-KINDS = ("generate", "plain", "assisted", "tree")
-"""The kinds of methods."""
-
-PLUGINS = {
-    "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
-    "installed_plugins?": or_null(each({
-        "module": NAME, "sha256": or_null(TEXT), "distribution": or_null(TEXT), "version": or_null(TEXT),
-    })),
-}  # fmt: skip
+_PLUGIN = with_keys({"file": NAME, "sha256": str})
+_INSTALLED = with_keys({
+    "module": NAME, "sha256": str | None, "distribution": str | None, "version": str | None,
+})  # fmt: skip
+PLUGINS = {"plugins?": list[_PLUGIN] | None, "installed_plugins?": list[_INSTALLED] | None}
 """The form of the plug-in keys in the manifest of a run or sweep."""
 
-_PARENT = Kind("an integer of at least -1", lambda v: type(v) is int and -1 <= v < 2**31)
-_KIND = Kind(f"one of {', '.join(KINDS)}", lambda value: value in KINDS)
-_WARMUP = Kind(
-    "an object with prompts and seconds",
-    lambda value: value == {} or fits(value, {"prompts": COUNT, "seconds": NUMBER}) is None,
-)
-_MODEL = {"name": TEXT, "parameters": NUMBER, "dtype": TEXT, "architecture": TEXT}
-_METHOD = {
-    "name": NAME, "kind": _KIND, "parents?": or_null(each(_PARENT)), "size": or_null(COUNT),
-    "depth": or_null(COUNT), "draft?": or_null(DATA), "growth?": or_null(DATA), "files?": or_null(DATA),
-    "law?": or_null(by_name(TEXT)), "rule?": or_null(by_name(TEXT)), "settings?": or_null(DATA),
-    "lossless?": TRUTH,
-}  # fmt: skip
+
+def _of_different_names(entries: list[Any]) -> list[Any]:
+    """Refuse two entries of the same name."""
+    names = [entry.name for entry in entries]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"the name {in_json(duplicate)} appears twice")
+    return entries
+
+
+_ONE_OR_MORE = Field(min_length=1), AfterValidator(_of_different_names)
+_PARENTS = Annotated[
+    list[Annotated[int, Field(ge=-1, lt=2**31)]],
+    AfterValidator(lambda parents: TreeShape(tuple(parents))),
+]
+_MODEL = with_keys({"name": str, "parameters": NUMBER, "dtype": str, "architecture": str})
+_METHOD = with_keys({
+    "name": NAME, "kind": Literal["generate", "plain", "assisted", "tree"],
+    "parents?": _PARENTS | None, "size": COUNT | None, "depth": COUNT | None,
+    "draft?": DATA | None, "growth?": DATA | None, "files?": DATA | None,
+    "law?": dict[str, str] | None, "rule?": dict[str, str] | None, "settings?": DATA | None,
+    "lossless?": bool,
+})  # fmt: skip
+_SAMPLING = with_keys({"name": NAME, "temperature?": NUMBER})
 _CANDIDATE = {"length": COUNT, "threshold": NUMBER}
-_TUNED = {
-    "table": each(_CANDIDATE | {"tokens_per_second": NUMBER, "prompts?": COUNT}),
-    "chosen": _CANDIDATE,
-    "totals_because?": or_null(TEXT),
-    "errors?": or_null(each(_CANDIDATE | {"error": ANY})),
-}
-_CONFIG = {
-    "methods?": each({"kind": NAME, "name?": or_null(NAME), "shape?": DATA}),
-    "repeats?": or_null(COUNT),
-    "search?": or_null(DATA),
-}
-_LOOK = {
-    "prompts": COUNT,
-    "samples": COUNT,
-    "sampling": NAME,
-    "ratio": or_null(NUMBER),
-    "low": or_null(NUMBER),
-    "high": or_null(NUMBER),
-    "boundary": or_null(NUMBER),
-    "decided": TRUTH,
-}
+_TIMED = with_keys(_CANDIDATE | {"tokens_per_second": NUMBER, "prompts?": COUNT})
+_FAILED = with_keys(_CANDIDATE | {"error": Any})
+_TUNED = with_keys({
+    "table": list[_TIMED], "chosen": with_keys(_CANDIDATE), "totals_because?": str | None,
+    "errors?": list[_FAILED] | None,
+})  # fmt: skip
+_WRITTEN = with_keys({"kind": NAME, "name?": NAME | None, "shape?": DATA})
+_CONFIG = with_keys({
+    "methods?": list[_WRITTEN], "repeats?": COUNT | None, "search?": DATA | None,
+})  # fmt: skip
+_SESSION = with_keys({"git_hash?": str | None, "versions?": DATA, "hardware?": DATA})
+_LOOK = with_keys({
+    "prompts": COUNT, "samples": COUNT, "sampling": NAME, "ratio": NUMBER | None, "low": NUMBER | None,
+    "high": NUMBER | None, "boundary": NUMBER | None, "decided": bool,
+})  # fmt: skip
+_WARMUP = with_keys({"prompts": COUNT, "seconds": NUMBER})
+_NOTHING = Annotated[DATA, Field(max_length=0)]
 _MANIFEST = {
     "schema_version": COUNT,
-    "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
+    "name": NAME, "folder_id?": str, "config": _CONFIG, "config_hash": str,
     **PLUGINS,
-    "metrics?": or_null(by_name(TEXT)), "prompt_texts?": or_null(each(TEXT)),
-    "prompts_hash?": or_null(TEXT), "prompts_revision?": or_null(TEXT),
-    "created": TEXT, "finished": or_null(NAME), "seed": COUNT,
+    "metrics?": dict[str, str] | None, "prompt_texts?": list[str] | None,
+    "prompts_hash?": str | None, "prompts_revision?": str | None,
+    "created": str, "finished": NAME | None, "seed": COUNT,
     "errors?": COUNT,
-    "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),
-    "treespec_version": or_null(TEXT), "git_hash": or_null(TEXT),
-    "versions": by_name(or_null(TEXT)),
-    "hardware": {
-        "machine": TEXT, "cpu": TEXT, "cores": or_null(COUNT), "threads": COUNT,
-        "memory_gib": NUMBER, "gpu": or_null(TEXT),
-    },
-    "models": {"target": _MODEL, "draft": _MODEL},
-    "methods": each(_METHOD),
-    "samplings": each({"name": NAME, "temperature?": NUMBER}),
-    "tuning?": {"assisted?": by_name(by_name(_TUNED))},
-    "warmup?": or_null(_WARMUP),
-    "together?": COUNT, "twins?": by_name(NAME), "groups?": each(each(NAME)),
-    "planned?": {"prompts": COUNT, "samples": COUNT}, "looks?": each(_LOOK),
-    "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT))}),
+    "sessions?": list[_SESSION] | None,
+    "treespec_version": str | None, "git_hash": str | None,
+    "versions": dict[str, str | None],
+    "hardware": with_keys({
+        "machine": str, "cpu": str, "cores": COUNT | None, "threads": COUNT,
+        "memory_gib": NUMBER, "gpu": str | None,
+    }),
+    "models": with_keys({"target": _MODEL, "draft": _MODEL}),
+    "methods": Annotated[list[_METHOD], *_ONE_OR_MORE],
+    "samplings": Annotated[list[_SAMPLING], *_ONE_OR_MORE],
+    "tuning?": with_keys({"assisted?": dict[str, dict[str, _TUNED]]}),
+    "warmup?": _WARMUP | _NOTHING | None,
+    "together?": COUNT, "twins?": dict[str, NAME], "groups?": list[list[NAME]],
+    "planned?": with_keys({"prompts": COUNT, "samples": COUNT}), "looks?": list[_LOOK],
+    "meters?": with_keys({"sources?": DATA, "unavailable?": dict[str, str] | None}) | None,
 }  # fmt: skip
 
 
@@ -121,31 +119,12 @@ def checked_manifest(
     version = data.get("schema_version") if isinstance(data, dict) else None
     if type(version) is int:
         require_version(path, version, other)
-    form = {
+    forms = {
         key if key in needed else f"{key.removesuffix('?')}?": kind
         for key, kind in _MANIFEST.items()
     }
-    problem = fits(data, form) or _inconsistent(data)
-    if problem:
+    if problem := misfit(data, with_keys(forms)):
         raise RunFolderError(
             f"{path} is damaged, or is not the manifest of a run: {problem}; {way_out}"
         )
     return data | {"config": with_new_names(data["config"])} if "config" in data else data
-
-
-def _inconsistent(manifest: dict[str, Any]) -> str | None:
-    """What is inconsistent in a manifest whose values are valid individually; None if nothing is."""
-    for key in ("methods", "samplings"):
-        names = [entry["name"] for entry in manifest.get(key, ())]
-        if not names and key in manifest:
-            return f"{key} = [], but must hold at least one"
-        duplicate = next((name for name in names if names.count(name) > 1), None)
-        if duplicate is not None:
-            return f"{key}: the name {in_json(duplicate)} appears twice"
-    for i, method in enumerate(manifest.get("methods", ())):
-        if method.get("parents") is not None:
-            try:
-                TreeShape(tuple(method["parents"]))
-            except InvalidTree as error:
-                return f"methods[{i}].parents: {error}"
-    return None

@@ -95,19 +95,17 @@ class Mark:
         no_mark = f"{path} is not a mark of treespec"
         if path.is_symlink() or not path.is_file():
             raise Unreadable(no_mark)
-        first, *lines = read_bytes(path, LARGEST_MARK).split(b"\n")
+        *lines, _empty_or_truncated = read_bytes(path, LARGEST_MARK).split(b"\n")
         try:
-            head = _Head.model_validate_json(first[:LONGEST_HEAD])
-        except ValidationError:
+            head = _Head.model_validate_json(lines.pop(0)[:LONGEST_HEAD])
+        except (IndexError, ValidationError):
             raise Unreadable(no_mark) from None
-        if not lines:
-            raise Unreadable(no_mark)
         if head.version > VERSION:
             raise Unreadable(
                 f"{path} has version {head.version}, but this treespec knows versions up to {VERSION}"
             )
         mark = cls(folder, head.treespec, head.id)
-        for line in lines[:-1]:  # the last one has no line end: it is empty or truncated
+        for line in lines:
             try:
                 entry = _Line.model_validate_json(line)
             except ValidationError:  # truncated by a kill; a later start ended the line

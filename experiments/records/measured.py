@@ -8,7 +8,7 @@ from typing import Any
 
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, TEXT, by_name, parsed
+from treespec.experiments.records.forms import COUNT, parsed, with_keys
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -151,8 +151,9 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
     path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
-    data = parsed(path, RunFolderError, WAY_OUT, by_name({"verdict": TEXT}))
-    return {method: advice["verdict"] for method, advice in data.items()}
+    advice = with_keys({"verdict": str})
+    data = parsed(path, RunFolderError, WAY_OUT, dict[str, advice])
+    return {method: given["verdict"] for method, given in data.items()}
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def stamped(stamp: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    return parsed(stamp, RunFolderError, WAY_OUT, {"config_hash": TEXT, "prefix": COUNT})
+    return parsed(stamp, RunFolderError, WAY_OUT, with_keys({"config_hash": str, "prefix": COUNT}))
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,8 +33,13 @@ class Kind:
         manifest: the file that repeats the mark's id, as `folder_id`.
         places: matches every file that is written in such a folder, except in inner folders.
         folders: the folders in it that files are written to.
-        error: raised if something cannot be written.
+        error: raised if the folder cannot be made, read or locked.
         foreign: raised if the folder, or a file where we write, is not ours.
+        not_written: raised if a file cannot be written now.
+        goes_on: its message about what stays and how to go on; `{remedy}` stands for how files can be
+            written again.
+        measurements: matches the beginning of files that hold expensive measurements, which a refused start
+            leaves for the next.
         inner: kind of the folders in it that have marks of their own.
     """
 
@@ -44,6 +50,9 @@ class Kind:
     folders: tuple[str, ...]
     error: type[OSError]
     foreign: type[OSError]
+    not_written: type[OSError]
+    goes_on: str
+    measurements: re.Pattern[str] = re.compile("(?!)")
     inner: "Kind | None" = None
 
 
@@ -201,14 +210,28 @@ class OwnFiles:
 
     # -- making -----------------------------------------------------------------------------------
 
-    def claim(self, *names: str) -> None:
+    def claim(self, *names: str, ids: Mapping[str, str] | None = None) -> None:
         """List names that are about to be made, and make the folders that they are in.
+
+        Args:
+            names: the names.
+            ids: the ids of those that are folders with marks of their own.
 
         Raises:
             OSError: `kind.foreign`, if a name is taken by something that is not ours; any other, if the
                 mark or a folder cannot be written.
         """
-        self._claim(dict.fromkeys(names))
+        wanted = [name for name in _with_folders(names) if name not in self._ready]
+        present = [name for name in wanted if os.path.lexists(self.path / name.rstrip("/"))]
+        if any(name not in self.mark.names for name in present):
+            self.load()  # `treespec report` may have made them meanwhile
+        self.require_free(present)
+        missing = [name for name in wanted if name not in present]
+        self._list({name: (ids or {}).get(name) for name in missing})
+        for name in missing:
+            if name.endswith("/"):
+                (self.path / name).mkdir(exist_ok=True)
+        self._ready.update(wanted)
 
     def claim_inner(self, *names: str) -> None:
         """Claim folders of the kind `inner`, and mark them; their ids tell them from folders of others.
@@ -218,23 +241,10 @@ class OwnFiles:
         """
         assert self.kind.inner is not None
         ids = {name: self.mark.names.get(name) or new_id() for name in names}
-        self._claim(ids)
+        self.claim(*names, ids=ids)
         for name, own_id in ids.items():
             if self.mark.names.get(name) == own_id and not any((self.path / name).iterdir()):
                 Mark.make(self.path / name, self.kind.inner.name, own_id)
-
-    def _claim(self, names: Mapping[str, str | None]) -> None:
-        wanted = [name for name in _with_folders(names) if name not in self._ready]
-        present = [name for name in wanted if os.path.lexists(self.path / name.rstrip("/"))]
-        if any(name not in self.mark.names for name in present):
-            self.load()  # `treespec report` may have made them meanwhile
-        self.require_free(present)
-        missing = [name for name in wanted if name not in present]
-        self._list({name: names.get(name) for name in missing})
-        for name in missing:
-            if name.endswith("/"):
-                (self.path / name).mkdir(exist_ok=True)
-        self._ready.update(wanted)
 
     def adopt(self, names: Iterable[str]) -> None:
         """List names that another program makes for us, and that are not known before it has run."""
@@ -302,9 +312,10 @@ class OwnFiles:
         self._began, self._parents, self._marked = set(), [], False
 
     @property
-    def began(self) -> list[str]:
-        """Names of what was made since `begin` and still exists."""
-        return [name for name in self._began if os.path.lexists(self.path / name.rstrip("/"))]
+    def measured(self) -> bool:
+        """Whether measurements that the next start can use were made since `begin`, and still exist."""
+        made = filter(self.kind.measurements.match, self._began)
+        return any(os.path.lexists(self.path / name) for name in made)
 
     @property
     def bare(self) -> bool:
@@ -359,10 +370,11 @@ class OwnFiles:
 
 
 def _with_folders(names: Iterable[str]) -> list[str]:
-    """These names and those of the folders that they are in, each once, folders first."""
-    listed: dict[str, None] = {}
-    for name in names:
-        parts = name.removesuffix("/").split("/")
-        listed |= dict.fromkeys("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
-        listed[name] = None
-    return list(listed)
+    """These names and those of the folders that they are in, each once, folders first.
+
+    Example:
+        >>> _with_folders(["jobs/a/run/", "jobs/b/config.yaml"])
+        ['jobs/', 'jobs/a/', 'jobs/a/run/', 'jobs/b/', 'jobs/b/config.yaml']
+    """
+    paths = (accumulate(re.findall("[^/]+/?", name)) for name in names)
+    return list(dict.fromkeys(chain.from_iterable(paths)))

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
@@ -13,9 +14,6 @@ from treespec.experiments.errors import RunFolderError
 from treespec.reading import brief, parse_json, read_bytes
 from treespec.reading_words import plain_words
 from treespec.whole_file import write_whole
-
-if TYPE_CHECKING:
-    import polars
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -226,11 +224,9 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     return rows
 
 
-def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":
+def to_frame(rows: Sequence[Row], kind: type[Row]) -> pl.DataFrame:
     """A table with the columns of `kind`, in that order, even if there are no rows."""
-    import polars
-
-    return polars.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))
+    return pl.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))
 
 
 def _cells(row: Row) -> dict[str, Any]:
@@ -240,24 +236,22 @@ def _cells(row: Row) -> dict[str, Any]:
     return cells
 
 
-def schema_of(kind: type[Row]) -> "polars.Schema":
+def schema_of(kind: type[Row]) -> pl.Schema:
     """The polars type of every column."""
-    import polars
-
     types: dict[Any, Any] = {
-        int: polars.Int64,
-        float: polars.Float64,
-        str: polars.String,
-        bool: polars.Boolean,
-        list[int]: polars.List(polars.Int64),
-        list[str]: polars.List(polars.String),
-        Metrics: polars.List(polars.Struct({"name": polars.String, "value": polars.Float64})),
+        int: pl.Int64,
+        float: pl.Float64,
+        str: pl.String,
+        bool: pl.Boolean,
+        list[int]: pl.List(pl.Int64),
+        list[str]: pl.List(pl.String),
+        Metrics: pl.List(pl.Struct({"name": pl.String, "value": pl.Float64})),
     }
 
     def column_type(annotation: Any) -> Any:
         members = [member for member in get_args(annotation) if member is not type(None)]
         return types[annotation if annotation in types else members[0]]
 
-    return polars.Schema(
+    return pl.Schema(
         {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
     )

@@ -1,25 +1,22 @@
 """Read the Parquet tables of a run: check their schema, and refuse impossible rows."""
 
+import io
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+import polars as pl
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.rows import SCHEMA_VERSION, Row, require_version, schema_of
 from treespec.reading import in_json, open_file
 
-if TYPE_CHECKING:
-    import polars
-
-__all__ = ["METADATA", "SCHEMA_KEY", "DamagedTable", "read_table", "require_rows"]
+__all__ = ["SCHEMA_KEY", "DamagedTable", "as_parquet", "read_table", "require_rows"]
 
 SCHEMA_KEY = "treespec_schema_version"
 """Key of the schema version in a table's own metadata, for tables that have left their folder."""
-
-METADATA = {SCHEMA_KEY: str(SCHEMA_VERSION)}
-"""Metadata of the tables that are written now."""
 
 LARGEST_TABLE = 2**31
 """Most bytes of a table."""
@@ -32,7 +29,21 @@ class DamagedTable(RunFolderError):
     """A file that is not a Parquet file, or is incomplete."""
 
 
-def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
+def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
+    """A table as the bytes of a Parquet file that states the schema version of its rows.
+
+    It is made in memory because polars raises errors of its own when a disk is full.
+
+    Args:
+        frame: the table.
+        metadata: more entries for the table's own metadata.
+    """
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata={SCHEMA_KEY: str(SCHEMA_VERSION), **metadata})
+    return buffer.getvalue()
+
+
+def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
     """Read a table with exactly the columns of `kind`.
 
     Args:
@@ -43,8 +54,6 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
         DamagedTable: if the file cannot be read.
         RunFolderError: if it has another schema version, lacks a column, or has a column of another type.
     """
-    import polars as pl
-
     try:
         with open_file(path, LARGEST_TABLE):
             pass
@@ -81,7 +90,7 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
 
 
 def require_rows(
-    folder: Path, manifest: Mapping[str, Any], name: str, frame: "polars.DataFrame", kind: type[Row]
+    folder: Path, manifest: Mapping[str, Any], name: str, frame: pl.DataFrame, kind: type[Row]
 ) -> None:
     """Refuse impossible rows: with unknown methods, missing values, or impossible numbers.
 
@@ -95,8 +104,6 @@ def require_rows(
     Raises:
         RunFolderError: if there is one; names the table, the column and the value.
     """
-    import polars as pl
-
     refuse = partial(_refuse, folder, name, frame)
     for key, known in (("method", "methods"), ("sampling", "samplings")):
         names = [entry["name"] for entry in manifest[known]]
@@ -130,7 +137,7 @@ def require_rows(
 
 
 def _refuse(
-    folder: Path, name: str, frame: "polars.DataFrame", wrong: Any, column: str, why: str
+    folder: Path, name: str, frame: pl.DataFrame, wrong: Any, column: str, why: str
 ) -> None:
     """Raise a RunFolderError for the first row where the polars expression `wrong` holds."""
     refused = frame.filter(wrong)

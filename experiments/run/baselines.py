@@ -8,7 +8,7 @@ criterion, which transformers evaluates once after each pass of the target.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -140,18 +140,14 @@ def _generate(
         pad_token_id=ends[0] if ends else 0,
         **_sampling_arguments(sampling),
     )
-    target, assisted = plain_twin(pair.target), dict[str, Any]()
+    target, draft = plain_twin(pair.target), None
     if assistant is not None:
         draft = with_width(plain_twin(pair.draft), target)
         draft.generation_config = GenerationConfig(**assistant)
-        assisted["assistant_model"] = draft
     ids, synchronize = prompt[None], synchronizer(prompt.device)
 
     def decode(give: Callable[[StepOutcome], None]) -> None:
-        with ExitStack() as stack:
-            draft_calls = None
-            if assistant is not None:
-                draft_calls = stack.enter_context(Calls(assisted["assistant_model"], synchronize))
+        with nullcontext() if draft is None else Calls(draft, synchronize) as draft_calls:
             torch.manual_seed(seed)
             synchronize()
             start = time.perf_counter()
@@ -162,26 +158,26 @@ def _generate(
                 cached_once(target, prompt, cache)
             synchronize()
             prefill = time.perf_counter() - start
-            calls = stack.enter_context(Calls(target))
-            turns = _Turns(
-                prompt,
-                max_new_tokens,
-                stop,
-                give,
-                not sampling.greedy,
-                calls,
-                draft_calls,
-                prefill,
-            )
-            cast(Any, target).generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                **kept,
-                generation_config=settings,
-                stopping_criteria=[turns],
-                **assisted,
-            )
-            turns.end()
+            with Calls(target) as calls:
+                turns = _Turns(
+                    prompt,
+                    max_new_tokens,
+                    stop,
+                    give,
+                    not sampling.greedy,
+                    calls,
+                    draft_calls,
+                    prefill,
+                )
+                cast(Any, target).generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    **kept,
+                    generation_config=settings,
+                    stopping_criteria=[turns],
+                    assistant_model=draft,
+                )
+                turns.end()
 
     return paused(decode)
 

@@ -19,13 +19,11 @@ class Unit:
     """One repeat of one prompt under one sampling setting.
 
     Args:
-        number: position in the order of the whole run.
         prompt: the prompt to continue.
         sampling: name of the sampling setting.
         repeat: index of the repeat.
     """
 
-    number: int
     prompt: Prompt
     sampling: str
     repeat: int
@@ -46,8 +44,8 @@ def units_of(
     if experiment.config.until is not None:
         order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
     return [
-        Unit(number, prompt, sampling, repeat)
-        for number, ((repeat, prompt), sampling) in enumerate(product(order, experiment.samplings))
+        Unit(prompt, sampling, repeat)
+        for (repeat, prompt), sampling in product(order, experiment.samplings)
         if (prompt.index, sampling, repeat) not in finished
     ]
 

@@ -1,5 +1,6 @@
 """`treespec run --dry-run`: show what would run, and estimate how long it would take."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,7 @@ from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.decoding import units_of
 from treespec.experiments.run.groups import reference_of
-from treespec.experiments.run.models import load_models
-from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
@@ -79,7 +79,7 @@ def dry_run(
     path, checked = place_for(config, folder, source, reporter.note)
     with RunFolder(folder_of_rank(config, path)) as records:
         session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
-        records.withdraw()
+        records.files.undo()  # a start that only looks leaves nothing behind
     text_s, seconds, compiling_s = ({}, None, 0.0) if session.complete else _timed(session, load)
     return Plan(path, session, text_s, seconds, compiling_s)
 
@@ -91,18 +91,16 @@ def _timed(
     config, reporter = session.config, session.reporter
     pair, prompts, _ = load_inputs(session, session.known, load)
     bench = Bench.of(session.known, pair)
-    remaining = dict.fromkeys(session.known.samplings, 0)
-    alone = dict(remaining)
-    for unit in units_of(session.known, prompts, session.finished):
-        remaining[unit.sampling] += 1
-        alone[unit.sampling] += runs_alone(config, unit.prompt, unit.repeat)
+    units = units_of(session.known, prompts, session.finished)
+    remaining = Counter(unit.sampling for unit in units)
+    alone = Counter(u.sampling for u in units if runs_alone(config, u.prompt, u.repeat))
     in_turns = config.together != 1 and len(session.known.methods) > 1
     doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}
     seconds = 0.0
     with reporter.task("timing every method") as say:
         for method in session.known.methods:
-            for sampling, units in remaining.items():
+            for sampling in session.known.samplings:
                 say(f"timing {method.name}, {sampling}")
                 try:
                     prefill_s, token_s = _time_method(bench, method, sampling, prompts[0])
@@ -112,7 +110,7 @@ def _timed(
                 text = prefill_s + token_s * config.max_new_tokens
                 text_s[method.name, sampling] = text
                 warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
-                texts = units * (2 if method is doubled else 1) + alone[sampling]
+                texts = remaining[sampling] * (2 if method is doubled else 1) + alone[sampling]
                 seconds += texts * text + warm_up
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid

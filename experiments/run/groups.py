@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.models import parts_of
 from treespec.experiments.run.room import largest_tree, rows_of
 
 if TYPE_CHECKING:

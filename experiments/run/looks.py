@@ -7,7 +7,7 @@ run that was killed and resumed ends after the same prompt.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -27,7 +27,7 @@ from treespec.experiments.run.decoding import Unit
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.until import ends_of_looks
 
-__all__ = ["Looks", "look_at"]
+__all__ = ["look_at", "through_looks"]
 
 
 def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
@@ -87,45 +87,36 @@ def _clear(until: Until, comparison: Comparison) -> bool:
     return comparison.ratio.bounded and comparison.ratio.half_width < until.half_width
 
 
-@dataclass(frozen=True)
-class Looks:
-    """The looks of a run while it decodes.
+def through_looks(
+    session: Session, manifest: dict[str, Any], units: Sequence[Unit]
+) -> Iterator[Unit]:
+    """Iterate over the units to decode: look when all units before a look are written, maybe end there.
 
     Args:
         session: the open run, whose config has `until`.
         manifest: of the run; new looks are appended to its `looks`.
+        units: the units that are not finished, prompt by prompt.
     """
+    remaining = deque(units)
+    for end in ends_of_looks(session.ready.measured):
+        while remaining and remaining[0].prompt.index < end:
+            yield remaining.popleft()
+        # An earlier start may have decoded prompts past this look (as with `--retry`).
+        went_on = any(prompt >= end for prompt, *_ in session.finished)
+        if _clear_after(end, session, manifest) and not went_on:
+            break
+    session.reporter.note(str(ending(manifest)))
 
-    session: Session
-    manifest: dict[str, Any]
 
-    def through(self, units: Sequence[Unit]) -> Iterator[Unit]:
-        """Iterate over the units to decode: look when all units before a look are written, maybe end there.
-
-        Args:
-            units: the units that are not finished, prompt by prompt.
-        """
-        remaining = deque(units)
-        for end in ends_of_looks(self.session.ready.measured):
-            while remaining and remaining[0].prompt.index < end:
-                yield remaining.popleft()
-            if self._clear_after(end) and not self._went_on(end):
-                break
-        self.session.reporter.note(str(ending(self.manifest)))
-
-    def _clear_after(self, end: int) -> bool:
-        """Whether the run may end here, by the look in the manifest or, if there is none, by a new look."""
-        looks = self.manifest["looks"]
-        if not any(look["prompts"] == end for look in looks):
-            until, records = self.session.config.until, self.session.records
-            assert until is not None
-            try:
-                looks += look_at(load_run(records.path), until, end)
-            except NoFinishedPrompt:
-                looks += [_entry(name, until, end, None) for name in self.session.known.samplings]
-            records.write_manifest(self.manifest)
-        return all(look["decided"] for look in looks if look["prompts"] == end)
-
-    def _went_on(self, end: int) -> bool:
-        """Whether an earlier start had already decoded prompts past this look (as with `--retry`)."""
-        return any(prompt >= end for prompt, *_ in self.session.finished)
+def _clear_after(end: int, session: Session, manifest: dict[str, Any]) -> bool:
+    """Whether the run may end here, by the look in the manifest or, if there is none, by a new look."""
+    looks = manifest["looks"]
+    if not any(look["prompts"] == end for look in looks):
+        until, records = session.config.until, session.records
+        assert until is not None
+        try:
+            looks += look_at(load_run(records.path), until, end)
+        except NoFinishedPrompt:
+            looks += [_entry(name, until, end, None) for name in session.known.samplings]
+        records.write_manifest(manifest)
+    return all(look["decided"] for look in looks if look["prompts"] == end)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from treespec import plugins
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
@@ -17,14 +15,13 @@ from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.unit import Bench
 from treespec.reading import brief
-from treespec.stopping import stop_at_tokens
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -194,17 +191,8 @@ def decode_one(
     with _naming_options():
         require_fits(experiment, pair, encoded)
     choice, steps, accepted = method.choices[sampling], [], 0
-    ids = torch.tensor(encoded[0].ids, dtype=torch.long, device=pair.target.device)
-    pieces = _Pieces(pair.tokenizer)
-    for step in decode_ours(
-        pair,
-        method,
-        sampling,
-        ids,
-        max_new_tokens=config.max_new_tokens,
-        stop=stop_at_tokens(pair.end_tokens),
-        seed=config.seed,
-    ):
+    pieces, bench = _Pieces(pair.tokenizer), Bench.of(experiment, pair)
+    for step in bench.decode(method, encoded[0], sampling, seed=config.seed):
         drafted = min(step.verdict.accepted, step.kept)
         accepted += drafted
         steps.append(step)

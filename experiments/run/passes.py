@@ -21,8 +21,7 @@ from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.run.models import load_own_drafts
-from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.models import load_own_drafts, parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,8 @@ from treespec.experiments.records.manifest import method_data, new_manifest, ses
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
-from treespec.experiments.run.meters.build import cuda_devices, make_meters
-from treespec.experiments.run.models import model_data
-from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.meters.meter import cuda_devices, make_meters
+from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import (
     choose_by_length,
     load_with_passes,
@@ -40,28 +40,15 @@ from treespec.experiments.run.until import planned_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "Prepared", "begin_some", "load_inputs", "prepare"]
+__all__ = ["WARMUP_TOKENS", "begin_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
 """Tokens that each method decodes of a prompt to warm up."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run that is ready to decode.
-
-    Args:
-        bench: models, methods, settings and meters.
-        units: the units that are not finished, in order.
-        manifest: as written to the folder.
-    """
-
-    bench: Bench
-    units: Sequence[Unit]
-    manifest: dict[str, Any]
-
-
-def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepared:
+def prepare(
+    session: Session, load: Callable[[ModelsConfig], "Pair"]
+) -> tuple[Bench, list[Unit], dict[str, Any]]:
     """Do everything that precedes the first unit.
 
     Records of earlier starts are repaired or deleted last, right before the manifest is written. If
@@ -70,6 +57,10 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     Args:
         session: the open run.
         load: loads the models.
+
+    Returns:
+        Models, methods, settings and meters; the units that are not finished, in order; and the manifest,
+        as written to the folder.
 
     Raises:
         ConfigError, PromptError, RunFolderError, LoadError: see `runner.run`.
@@ -127,7 +118,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         groups=groups,
         tuned=tuned_choices(manifest["tuning"]["assisted"]),
     )
-    return Prepared(bench, units_of(experiment, prompts, session.finished), manifest)
+    return bench, units_of(experiment, prompts, session.finished), manifest
 
 
 def load_inputs(
@@ -266,26 +257,18 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
         )
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
-        for prompt in prompts:
-            for sampling in bench.experiment.samplings:
-                _warm_up_methods(bench, prompt, sampling, say)
+        # In turns, because methods that are open at once have caches and graphs of their own.
+        for prompt, sampling, group in product(prompts, bench.experiment.samplings, bench.groups):
+            say(f"warming up: {sampling}, {together_in_words(group)}")
+            turns = {
+                name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
+                for name, method in group.items()
+            }
+            for name, outcome in take_turns(turns, seed=0).items():
+                if isinstance(outcome, str):
+                    say(f"warming up: {name} failed: {outcome}")
     seconds = round(time.perf_counter() - begin, 3)
     return {"prompts": len(prompts), "seconds": seconds, "busy_percent": busy}
-
-
-def _warm_up_methods(
-    bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
-) -> None:
-    # In turns, because methods that are open at once have caches and graphs of their own.
-    for group in bench.groups:
-        say(f"warming up: {sampling}, {together_in_words(group)}")
-        turns = {
-            name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
-            for name, method in group.items()
-        }
-        for name, outcome in take_turns(turns, seed=0).items():
-            if isinstance(outcome, str):
-                say(f"warming up: {name} failed: {outcome}")
 
 
 def begin_some(

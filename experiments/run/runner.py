@@ -1,10 +1,10 @@
 """Run an experiment and record it in a folder. A run that was killed resumes where it stopped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -20,14 +20,15 @@ from treespec.experiments.records.machine_load import (
 from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
-from treespec.experiments.run.decoding import decode_units
-from treespec.experiments.run.looks import Looks
+from treespec.experiments.run.decoding import Unit, decode_units
+from treespec.experiments.run.looks import through_looks
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.preparation import Prepared, prepare
+from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.readiness import Ready, ready
 from treespec.experiments.run.session import Searching, Session, open_session
+from treespec.experiments.run.unit import Bench
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -84,7 +85,7 @@ def run(
     with RunFolder(folder_of_rank(config, path)) as records:
         session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
         if not session.complete:
-            decode(session, prepare(session, load))
+            decode(session, *prepare(session, load))
         return RunResult(records.path, session.complete, tuple(records.failures()))
 
 
@@ -108,28 +109,21 @@ def place_for(
     return path, ready(config, say)
 
 
-def decode(session: Session, prepared: Prepared) -> None:
+def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict[str, Any]) -> None:
     """Decode the units that are not finished, and complete the records.
 
     Args:
         session: the open run.
-        prepared: its models, units and manifest.
+        bench: its models, methods, settings and meters.
+        units: the units that are not finished, in order.
+        manifest: as written to the folder.
     """
     records, tracker, reporter = session.records, session.ready.tracker, session.reporter
-    manifest, bench = prepared.manifest, prepared.bench
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
-        looks = None if session.config.until is None else Looks(session, manifest)
-        decode_units(
-            bench,
-            prepared.units,
-            prepared.units if looks is None else looks.through(prepared.units),
-            session.wanted,
-            records,
-            tracker,
-            reporter,
-        )
+        going = units if session.config.until is None else through_looks(session, manifest, units)
+        decode_units(bench, units, going, session.wanted, records, tracker, reporter)
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:

@@ -11,8 +11,16 @@ from treespec.errors import in_words
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import Run
+from treespec.search.intervals import Interval
 
-__all__ = ["PROJECT", "Tracker", "open_tracker", "row_figures", "summary_figures"]
+__all__ = [
+    "PROJECT",
+    "Tracker",
+    "interval_columns",
+    "open_tracker",
+    "row_figures",
+    "summary_figures",
+]
 
 PROJECT = "treespec"
 """The tracker's project that runs are logged to."""
@@ -108,14 +116,18 @@ def summary_figures(run: Run) -> dict[str, float]:
     for summary in run.summaries:
         for row in summary.rows:
             prefix = f"summary/{summary.sampling}/{row.method.name}"
-            for name, value in (
-                ("speedup", row.speedup),
-                ("tokens_per_step", row.tokens_per_step),
-                ("tokens_per_second", row.tokens_per_second),
-            ):
-                if value is not None:
-                    figures[f"{prefix}/{name}"] = value.estimate
-                if value is not None and value.bounded:
-                    figures[f"{prefix}/{name}_low"] = value.low
-                    figures[f"{prefix}/{name}_high"] = value.high
+            columns = {
+                **interval_columns("speedup", row.speedup),
+                **interval_columns("tokens_per_step", row.tokens_per_step),
+                **interval_columns("tokens_per_second", row.tokens_per_second),
+            }
+            figures |= {f"{prefix}/{k}": value for k, value in columns.items() if value is not None}
     return figures
+
+
+def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
+    """Three columns: the estimate and the bounds of its interval; null if there are none."""
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    bounds = (value.low, value.high) if value.bounded else (None, None)
+    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}

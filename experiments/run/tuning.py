@@ -1,6 +1,6 @@
 """Tune assisted generation, so that it is a strong baseline."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -111,7 +111,11 @@ def _tune_one(
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
         decoded = {setting: outcomes for setting, outcomes in texts.items() if outcomes}
-        rates, totals_because = _rates(decoded, seconds_of)
+        seconds, totals_because = seconds_of(list(decoded.values()))
+        rates = {
+            setting: sum(len(outcome.tokens) for outcome in outcomes) / took
+            for (setting, outcomes), took in zip(decoded.items(), seconds, strict=True)
+        }
         kept_share = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)]
         least = kept_share * max(rates[setting] for setting in racing)
         racing = [setting for setting in racing if rates[setting] >= least]
@@ -146,17 +150,6 @@ def _race(
         turns = {s: partial(begin, tuned=s) for s in racing[start : start + together]}
         outcomes |= take_turns(turns, seed=seed)
     return outcomes
-
-
-def _rates(
-    texts: Mapping[Setting, Sequence[Outcome]],
-    seconds_of: Callable[[Sequence[Sequence[Outcome]]], tuple[list[float], str | None]],
-) -> tuple[dict[Setting, float], str | None]:
-    """Tokens per second of each candidate on its texts, and why totals decide, if they do."""
-    tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
-    seconds, totals_because = seconds_of(list(texts.values()))
-    rates = {setting: n / s for setting, n, s in zip(texts, tokens, seconds, strict=True)}
-    return rates, totals_because
 
 
 def _totals_s(texts: Sequence[Sequence[Outcome]]) -> tuple[list[float], str]:

@@ -29,22 +29,25 @@ def prompt_row(
         compared: the columns that compare it with `generate`.
         metrics: values of the metrics of plug-ins, by name.
     """
-    row = {
-        "new_tokens": len(outcome.tokens),
-        "tokens": list(outcome.tokens),
-        "text": text,
-        "steps": outcome.target_passes,
-        "accepted": outcome.accepted,
-        "emitted": outcome.accepted + outcome.target_passes,
-        "drafted": outcome.drafted,
-        "prefill_s": outcome.prefill_s,
-        "decode_s": outcome.total_s - outcome.prefill_s,
-        "total_s": outcome.total_s,
-        "error": None,
-        "metrics": dict(metrics),
-    }
-    stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
-    return PromptRow.model_validate({**columns, **compared, **row, **stages})
+    return PromptRow.model_validate(
+        {
+            **columns,
+            **compared,
+            "new_tokens": len(outcome.tokens),
+            "tokens": list(outcome.tokens),
+            "text": text,
+            "steps": outcome.target_passes,
+            "accepted": outcome.accepted,
+            "emitted": outcome.accepted + outcome.target_passes,
+            "drafted": outcome.drafted,
+            "prefill_s": outcome.prefill_s,
+            "decode_s": outcome.total_s - outcome.prefill_s,
+            "total_s": outcome.total_s,
+            **{f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES},
+            "error": None,
+            "metrics": dict(metrics),
+        }
+    )
 
 
 def metrics_of(outcome: Outcome) -> dict[str, float | None]:
@@ -87,21 +90,23 @@ def failed_row(columns: Mapping[str, Any], error: str) -> PromptRow:
 
 def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
     """The row of a step."""
-    row = {
-        "step": index,
-        "size": step.shape.size,
-        "depth": step.shape.depth,
-        "accepted": step.verdict.accepted,
-        "emitted": step.verdict.emitted,
-        "kept": step.kept,
-        "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
-    }
-    times = {f"{stage}_s": step.seconds.get(stage) for stage in STAGES}
-    times |= {"at_s": step.at, "step_s": step.took}
-    if step.origins:
-        joined = [SOURCES_JOINED.join(names) for names in step.origins]
-        row |= {"parents": list(step.shape.parents), "origins": joined}
-    return StepRow.model_validate({**key, **row, **times})
+    return StepRow.model_validate(
+        {
+            **key,
+            "step": index,
+            "size": step.shape.size,
+            "depth": step.shape.depth,
+            "accepted": step.verdict.accepted,
+            "emitted": step.verdict.emitted,
+            "kept": step.kept,
+            "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
+            **{f"{stage}_s": step.seconds.get(stage) for stage in STAGES},
+            "at_s": step.at,
+            "step_s": step.took,
+            "parents": list(step.shape.parents) if step.origins else None,
+            "origins": [SOURCES_JOINED.join(names) for names in step.origins] or None,
+        }
+    )
 
 
 def tree_rows(

@@ -13,7 +13,7 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import SweepError, SweepNotWritten
-from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null, parsed
+from treespec.experiments.records.forms import COUNT, misfit, parsed, with_keys
 from treespec.experiments.records.mark import Mark
 from treespec.whole_file import write_whole
 
@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 
-_FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null(COUNT)}
+_ATTEMPT = with_keys({"error": str | None, "workers?": COUNT | None, "threads?": COUNT | None})
+_MANIFEST = with_keys({"finished?": str | None, "errors?": COUNT | None})
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,9 @@ def read_attempts(job: Path) -> list[Attempt]:
     """
     attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
-        data = parsed(path, SweepError)
-        problem = None if path.stem.isdecimal() else "its name is not a number"
-        if problem := problem or fits(data, _FORM):
-            raise SweepError(f"{path} is damaged: {problem}; remove it")
+        data = parsed(path, SweepError, "remove it", _ATTEMPT)
+        if not path.stem.isdecimal():
+            raise SweepError(f"{path} is damaged: its name is not a number; remove it")
         attempts.append(Attempt(int(path.stem), data.pop("error"), data))
     return attempts
 
@@ -143,15 +143,13 @@ def outcome_of(job: Path) -> JobOutcome:
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = parsed(path, SweepError) if path.exists() else {}
-    if problem := fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)}):
+    if problem := misfit(manifest, _MANIFEST):
         raise SweepError(f"{path} is not the manifest of a run: {problem}")
     ran = manifest.get("finished") is not None
     errors = int(manifest.get("errors") or 0) if ran else 0
-    error = None
-    if not ran or errors:
-        error = attempts[-1].error if attempts else None
-        if errors and error is None:
-            error = f"{errors} of its rows hold an error"
+    error = attempts[-1].error if attempts and (errors or not ran) else None
+    if errors and error is None:
+        error = f"{errors} of its rows hold an error"
     return JobOutcome(job.name, ran, errors, error, attempts)
 
 

@@ -1,22 +1,20 @@
 """Collect the result of a sweep: the rows of all jobs, and a summary by job, setting and method."""
 
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from treespec.experiments.errors import RunFolderError, SweepError
 from treespec.experiments.records.plain_data import plain_data
-from treespec.experiments.records.tables import METADATA
+from treespec.experiments.records.tables import as_parquet
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.sweep.attempts import JobOutcome, outcome_of, read_attempts
-from treespec.search.intervals import Interval
+from treespec.experiments.run.tracking import interval_columns
+from treespec.experiments.sweep.attempts import JobOutcome, outcome_of
 from treespec.whole_file import write_whole
-
-if TYPE_CHECKING:
-    import polars as pl
 
 __all__ = ["METRIC_PREFIX", "Collected", "collect"]
 
@@ -44,8 +42,8 @@ class Collected:
     """
 
     outcomes: tuple[JobOutcome, ...]
-    prompts: "pl.DataFrame"
-    summary: "pl.DataFrame"
+    prompts: pl.DataFrame
+    summary: pl.DataFrame
     notes: tuple[str, ...]
 
     def data(self, folder: Path) -> dict[str, Any]:
@@ -74,8 +72,6 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
     Raises:
         SweepError: if a file is damaged, or cannot be written.
     """
-    import polars as pl
-
     outcomes, prompts, rows = [], [], []
     for entry in manifest["jobs"]:
         job = folder / "jobs" / entry["name"]
@@ -97,7 +93,7 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
         tuple(outcomes),
         pl.concat(prompts, how="vertical_relaxed") if prompts else pl.DataFrame(),
         pl.DataFrame(rows, infer_schema_length=None),
-        tuple(_notes(folder, outcomes)),
+        tuple(_notes(outcomes)),
     )
     _write(folder, manifest, collected, keep or write_whole)
     return collected
@@ -126,9 +122,9 @@ def _rows(run: Run) -> list[dict[str, Any]]:
             "lossless": row.method.lossless,
             "prompts": summary.prompts,
             "errors": row.errors,
-            **_interval("tokens_per_step", row.tokens_per_step),
-            **_interval("tokens_per_second", row.tokens_per_second),
-            **_interval("speedup", row.speedup),
+            **interval_columns("tokens_per_step", row.tokens_per_step),
+            **interval_columns("tokens_per_second", row.tokens_per_second),
+            **interval_columns("speedup", row.speedup),
             "step_ms": row.step_ms,
             "wasted": row.wasted,
             "equal": row.equality.equal if row.equality.compared else None,
@@ -142,20 +138,8 @@ def _rows(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _interval(name: str, value: Interval | None) -> dict[str, float | None]:
-    """Three columns: the estimate and the bounds of its interval; null if there are none."""
-    if value is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    bounds = (value.low, value.high) if value.bounded else (None, None)
-    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
-
-
-def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
-    attempts = [
-        attempt.about
-        for outcome in outcomes
-        for attempt in read_attempts(folder / "jobs" / outcome.name)[-1:]
-    ]
+def _notes(outcomes: Sequence[JobOutcome]) -> list[str]:
+    attempts = [attempt.about for outcome in outcomes for attempt in outcome.attempts[-1:]]
     notes = []
     parallel = {about.get("workers", 1) or 0 for about in attempts} - {1}
     if parallel:
@@ -178,11 +162,9 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
 
 
 def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected, keep: Keep) -> None:
-    about = METADATA | {SCHEMA_KEY: str(manifest["schema_version"])}
+    about = {SCHEMA_KEY: str(manifest["schema_version"])}
     for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
-        buffer = io.BytesIO()  # written in memory first: polars has its own errors for a full disk
-        frame.write_parquet(buffer, metadata=about)
-        keep(folder / f"{name}.parquet", buffer.getvalue())
+        keep(folder / f"{name}.parquet", as_parquet(frame, **about))
     data = {
         "schema_version": manifest["schema_version"],
         "name": manifest["name"],

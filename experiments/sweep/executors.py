@@ -10,6 +10,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import treespec
@@ -17,7 +18,7 @@ from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.sweep.attempts import Ended, Task
 from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 
-__all__ = ["CODE", "Executor", "InProcess", "LocalWorkers", "threads_for"]
+__all__ = ["CODE", "Executor", "InProcess", "LocalWorkers", "tail_of", "threads_for"]
 
 CODE = os.fspath(Path(treespec.__path__[0]).parent)
 """Folder of the package that this process imports; workers must import the same one."""
@@ -191,9 +192,11 @@ def _reason(code: int, log: Path) -> str:
         except ValueError:
             name = "unknown"
         return f"the worker was killed by signal {-code} ({name}); see {log}"
-    tail = (
-        log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:].strip()
-        if log.exists()
-        else ""
-    )
-    return f"the worker ended with exit code {code}: {' '.join(tail.split())}; see {log}"
+    return f"the worker ended with exit code {code}: {tail_of(log)}; see {log}"
+
+
+def tail_of(log: Path) -> str:
+    """The end of a worker's output, in one line; empty if it cannot be read."""
+    with suppress(OSError):
+        return " ".join(log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:].split())
+    return ""

@@ -12,19 +12,17 @@ prompts.parquet, summary.parquet, summary.json   the collected result
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from treespec.experiments.config.plugged import FOLDER, require_same_plugins, told
 from treespec.experiments.errors import SweepError, SweepNotWritten, VersionsDiffer
-from treespec.experiments.records import forms
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.folder import RUN
-from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
+from treespec.experiments.records.forms import DATA, NAME, misfit, parsed, with_keys
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, environment, now
 from treespec.experiments.records.manifest_form import PLUGINS
@@ -32,6 +30,7 @@ from treespec.experiments.records.own_files import Kind
 from treespec.experiments.sweep.attempts import Task
 from treespec.experiments.sweep.grid import Grid
 from treespec.plugin_files import in_use
+from treespec.reading_models import only
 
 __all__ = [
     "SWEEP",
@@ -78,15 +77,18 @@ SWEEP = Kind(
     folders=("jobs", "logs", "plugins"),
     error=SweepError,
     foreign=SweepError,
+    not_written=SweepNotWritten,
+    goes_on="Finished results are kept, and the same command resumes the sweep",
     inner=RUN,
 )
-_FORM = {
-    "schema_version": forms.Kind(str(SWEEP_VERSION), lambda value: value is SWEEP_VERSION), "name?": TEXT,
-    "grid": by_name(each(ANY)), "base": DATA, "grid_hash": TEXT,
-    "jobs": each({"name": NAME, "values": DATA, "config_hash": TEXT}), "versions": DATA,
+_JOB = with_keys({"name": NAME, "values": DATA, "config_hash": str})
+_FORM = with_keys({
+    "schema_version": Annotated[int, only(SWEEP_VERSION, f"must be {SWEEP_VERSION}")], "name?": str,
+    "grid": dict[str, list[Any]], "base": DATA, "grid_hash": str,
+    "jobs": list[_JOB], "versions": DATA,
     **PLUGINS,
-    "finished": or_null(TEXT), "sessions?": each(DATA),
-}  # fmt: skip
+    "finished": str | None, "sessions?": list[DATA],
+})  # fmt: skip
 
 
 class SweepFolder(HeldFolder):
@@ -204,19 +206,6 @@ class SweepFolder(HeldFolder):
         data = dict(manifest) | {"folder_id": self.files.id}
         self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn a failed write into an error that names the folder and says how to resume."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, SweepError):
-                raise
-            raise SweepNotWritten(
-                f"{self.path} cannot be written: {error.strerror or error}. Finished results are kept, and "
-                "the same command resumes the sweep"
-            ) from None
-
     def _require_same(self, manifest: Mapping[str, Any], grid: Grid) -> None:
         if manifest["grid_hash"] == grid.hash:
             return
@@ -234,15 +223,6 @@ class SweepFolder(HeldFolder):
         """Record in the manifest that every job has ended."""
         self._keep_manifest(dict(manifest) | {"finished": now()})
 
-    def clear(self) -> None:
-        """Delete only the files that this folder's list names, and those in the lists of the jobs' runs.
-
-        Raises:
-            SweepError: if a job is still being written; then nothing is deleted.
-        """
-        with self._writing():
-            self.files.clear()
-
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The parsed `sweep.json` of a folder.
@@ -252,14 +232,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / "sweep.json"
     way_out = "choose another folder with --out, or start over with --fresh"
-    data = forms.parsed(path, SweepError, way_out)
+    data = parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
     if type(version) is int and version > SWEEP_VERSION:
         raise SweepError(
             f"{path} has schema version {version!r}, but this treespec reads versions up to "
             f"{SWEEP_VERSION}; use the newer treespec that wrote it"
         )
-    problem = fits(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
+    problem = misfit(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
     if problem:
         raise SweepError(f"{path} is not the manifest of a sweep ({problem}); {way_out}")
     return data

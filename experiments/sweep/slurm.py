@@ -14,15 +14,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 from treespec.errors import in_words
 from treespec.experiments.errors import SweepError
-from treespec.experiments.records import forms
+from treespec.experiments.records.forms import parsed
 from treespec.experiments.sweep.attempts import Ended, Task, write_json
-from treespec.experiments.sweep.executors import CODE, Executor
+from treespec.experiments.sweep.executors import CODE, Executor, tail_of
 from treespec.experiments.sweep.job import run_job
 from treespec.reading import brief
 
@@ -50,9 +50,6 @@ ALIVE = {
     "SUSPENDED",
 }
 RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
-ERROR_TAIL = 400
-"""Characters of a job's output to quote if the job reports nothing else."""
-
 FILES_OF_JOB = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
 """Endings, after the job's number, of the files that submitit and a job of one task leave."""
 
@@ -233,11 +230,8 @@ class Slurm(Executor):
 
     def _reason(self, job: str, state: str) -> str:
         """Why a job ended, for jobs that did not record it themselves."""
-        tail = ""
-        for path in sorted(self._logs.glob(f"{job}_*_log.err")):
-            with suppress(OSError):
-                tail = path.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
-        message = " ".join(tail.split())
+        logs = sorted(self._logs.glob(f"{job}_*_log.err"))
+        message = tail_of(logs[-1]) if logs else ""
         ended = f"SLURM job {job} ended{f' ({state})' if state else ''} without a result"
         return f"{ended}: {message}" if message else ended
 
@@ -245,7 +239,7 @@ class Slurm(Executor):
 def _submitted(task: Task) -> str | None:
     """The SLURM job of this attempt, if an earlier command submitted it."""
     try:
-        data = forms.parsed(task.folder / "slurm.json", SweepError)
+        data = parsed(task.folder / "slurm.json", SweepError)
         return str(data["job"]) if data["attempt"] == task.attempt else None
     except (SweepError, KeyError, TypeError):  # no such file, or a damaged one
         return None
@@ -283,16 +277,16 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
             raise SweepError(f"--slurm {brief(text)}: write key=value, such as partition=gpu")
         if key == "additional_parameters":
             raise SweepError(f"--slurm {brief(text)}: give each parameter as --slurm KEY=VALUE")
-        parsed = _parsed(key, value)
-        if key == "time" and (not isinstance(parsed, int) or parsed is True):
+        setting = _setting(key, value)
+        if key == "time" and (not isinstance(setting, int) or setting is True):
             raise SweepError(
                 f"--slurm {brief(text)}: must be a whole number of minutes, such as time=60 for an hour"
             )
-        settings[key] = [*settings.get(key, []), value] if key in LISTS else parsed
+        settings[key] = [*settings.get(key, []), value] if key in LISTS else setting
     return settings
 
 
-def _parsed(key: str, value: str) -> int | bool | str:
+def _setting(key: str, value: str) -> int | bool | str:
     if re.fullmatch(r"0|[1-9][0-9]{0,17}", value):
         return int(value)
     if value == "true":  # sbatch has switches without a value, such as --requeue

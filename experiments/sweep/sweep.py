@@ -153,7 +153,7 @@ def _work(
                 runner.start(batch)
             finally:
                 records.claim_logs(runner.made())
-            records.settle()
+            records.files.settle()
         ended, running = runner.poll()
         for name in running:
             board.set(name, "running")

@@ -19,9 +19,9 @@ from treespec.experiments.run import passes
 from treespec.experiments.run.models import (
     load_models,
     model_data,
+    parts_of,
     passes_data,
 )
-from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.passes import (
     ahead,
     choose_by_length,

@@ -9,7 +9,7 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.report import details
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
-from treespec.experiments.run.meters import build as meters_module
+from treespec.experiments.run.meters import meter as meters_module
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.search_then_run.run import run
 

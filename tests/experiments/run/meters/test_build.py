@@ -1,9 +1,8 @@
 import torch
 
 from treespec.errors import Unavailable
-from treespec.experiments.run.meters import build
-from treespec.experiments.run.meters.build import cuda_devices, make_meters
-from treespec.experiments.run.meters.meter import COLUMNS
+from treespec.experiments.run.meters import meter as build
+from treespec.experiments.run.meters.meter import COLUMNS, cuda_devices, make_meters
 
 
 class Source:
