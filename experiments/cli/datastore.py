@@ -84,8 +84,7 @@ def build_command(
         from treespec.models.load import outline_pair
 
         require_new(out, option="")
-        if most is not None:
-            require_within("--most-tokens", most, 1, 2**31 - 1)
+        require_within("--most-tokens", most, 1, 2**31 - 1)
         files = _files(texts)
         left_out = {"copies_of_held_out": 0, "unreadable": 0}
         calm_transformers()
