@@ -83,7 +83,8 @@ def _keys(
     tag = next(
         (key for key in TAGS if all(key in mapping["properties"] for mapping in mappings)), "kind"
     )
-    kind = data.get(tag) if isinstance(data, dict) else None
+    given = data if isinstance(data, dict) else {}
+    kind = given.get(tag)
     of_kind = [
         mapping for mapping in mappings if mapping["properties"].get(tag, {}).get("const") == kind
     ]
@@ -97,7 +98,7 @@ def _keys(
             if name not in seen:
                 seen.add(name)
                 below = f"{path}.{name}" if path else name
-                yield from _keys(schema, inner, _at(data, name), below)
+                yield from _keys(schema, inner, given.get(name), below)
     for alternative in alternatives:
         if alternative.get("type") == "array" and "items" in alternative and isinstance(data, list):
             if data and isinstance(data[0], dict):
@@ -123,14 +124,6 @@ def _inside(value: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
     if part.isdigit():
         return [value["items"]] if "items" in value else []
     return [value["properties"][part]] if part in value.get("properties", {}) else []
-
-
-def _at(data: Any, part: str) -> Any:
-    if isinstance(data, dict):
-        return data.get(part)
-    if isinstance(data, list) and part.isdigit() and int(part) < len(data):
-        return data[int(part)]
-    return None
 
 
 def _listed(value: Mapping[str, Any]) -> Sequence[str]:

@@ -15,12 +15,8 @@ from treespec.experiments.cli.common import (
     friendly,
     output,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
-
-__all__ = ["app"]
-
-app = typer.Typer()
 
 
 @app.command(
@@ -106,7 +102,7 @@ def init_command(
     existing file is left as it is: exit code 2.
     """
     with friendly(debug):
-        from treespec.experiments.config.first import write_first
+        from treespec.experiments.config.file import write_first
 
         write_first(file)
         typer.echo(f"written: {file}; run it with: treespec run {file}")

@@ -1,7 +1,6 @@
 """`treespec datastore`: build or describe a datastore of texts for the draft source `retrieval`."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
     from treespec.experiments.run.held_out import HeldOut
 
-__all__ = ["app"]
-
-app = typer.Typer()
 _group = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _group,
@@ -88,18 +84,17 @@ def build_command(
         from treespec.models.load import outline_pair
 
         require_new(out, option="")
-        if most is not None:
-            require_within("--most-tokens", most, 1, 2**31 - 1)
-        chosen = _files(texts)
+        require_within("--most-tokens", most, 1, 2**31 - 1)
+        files = _files(texts)
+        left_out = {"copies_of_held_out": 0, "unreadable": 0}
         calm_transformers()
         pair = outline_pair(model, "none")
         store = Datastore.build(
             out,
-            _encoded(chosen, pair.tokenizer, most, progress(quiet)),
+            _encoded(files, texts or (), left_out, pair.tokenizer, most, progress(quiet)),
             vocab_size=pair.target.vocab_size,
             tokenizer=tokenizer_digest(pair.tokenizer),
         )
-        left_out = {"copies_of_held_out": chosen.copies, "unreadable": chosen.unreadable}
         _show(store.path, store.about | {"left_out": left_out}, as_json, quiet)
 
 
@@ -123,24 +118,7 @@ def info_command(
         _show(store.path, store.about, as_json, quiet=False)
 
 
-@dataclass
-class _ChosenFiles:
-    """The files to read, and the number of files left out.
-
-    Args:
-        files: to read.
-        named: those given explicitly, which must be readable.
-        copies: number of copies of held-out files left out.
-        unreadable: number of unreadable files left out.
-    """
-
-    files: list[Path]
-    named: frozenset[Path]
-    copies: int = 0
-    unreadable: int = 0
-
-
-def _files(given: Sequence[Path] | None) -> _ChosenFiles:
+def _files(given: Sequence[Path] | None) -> list[Path]:
     """The files to read, each once, in an order that does not depend on the machine.
 
     Raises:
@@ -152,7 +130,7 @@ def _files(given: Sequence[Path] | None) -> _ChosenFiles:
     from treespec.reading import open_file
 
     if not given:
-        return _ChosenFiles(installed_code(), frozenset())
+        return installed_code()
     paths: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
@@ -163,13 +141,26 @@ def _files(given: Sequence[Path] | None) -> _ChosenFiles:
         else:
             with open_file(path, LARGEST_TEXT):  # report problems before minutes of encoding
                 paths[path] = None
-    return _ChosenFiles(list(paths), frozenset(given))
+    return list(paths)
 
 
 def _encoded(
-    chosen: _ChosenFiles, tokenizer: Any, most: int | None, console: "Console | None"
+    files: Sequence[Path],
+    named: Collection[Path],
+    left_out: dict[str, int],
+    tokenizer: Any,
+    most: int | None,
+    console: "Console | None",
 ) -> Iterator[list[int]]:
     """The token ids of each file, without copies of held-out files and unreadable files of folders.
+
+    Args:
+        files: to read.
+        named: those given by name, not found in a folder, which must be readable.
+        left_out: gets the numbers of copies and of unreadable files.
+        tokenizer: encodes them.
+        most: number of tokens to end after; None for no limit.
+        console: where to show progress.
 
     Raises:
         ConfigError: if nothing is left.
@@ -179,12 +170,10 @@ def _encoded(
     from treespec.experiments.run.held_out import HeldOut
 
     held_out, tokens = HeldOut(), 0
-    for start in range(0, len(chosen.files), BATCH):
+    for start in range(0, len(files), BATCH):
         if console is not None:
-            console.print(
-                f"{start:,} of {len(chosen.files):,} files, {tokens:,} tokens", highlight=False
-            )
-        texts = _read(chosen.files[start : start + BATCH], chosen, held_out)
+            console.print(f"{start:,} of {len(files):,} files, {tokens:,} tokens", highlight=False)
+        texts = _read(files[start : start + BATCH], named, left_out, held_out)
         if not texts:
             continue
         for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
@@ -194,12 +183,14 @@ def _encoded(
                 return
     if not tokens:
         raise ConfigError(
-            f"nothing to store: {_left_out(chosen.copies, chosen.unreadable) or 'the files are empty'}"
+            f"nothing to store: {_left_out(*left_out.values()) or 'the files are empty'}"
         )
 
 
-def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> list[str]:
-    """The texts of files; count those left out in `chosen`."""
+def _read(
+    files: Sequence[Path], named: Collection[Path], left_out: dict[str, int], held_out: "HeldOut"
+) -> list[str]:
+    """The texts of files; see `_encoded`."""
     from treespec.errors import Unreadable
     from treespec.reading import read_text
 
@@ -208,12 +199,12 @@ def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> l
         try:
             text = read_text(file, LARGEST_TEXT)
         except Unreadable:
-            if file in chosen.named:
+            if file in named:
                 raise
-            chosen.unreadable += 1
+            left_out["unreadable"] += 1
             continue
         if held_out.has_copy(file.name, text):
-            chosen.copies += 1
+            left_out["copies_of_held_out"] += 1
         else:
             texts.append(text)
     return texts

@@ -6,12 +6,8 @@ from typing import Annotated
 import typer
 
 from treespec.experiments.cli.common import FAILED, AsJson, output, progress
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
-
-__all__ = ["app"]
-
-app = typer.Typer()
 
 
 @app.command(

@@ -15,15 +15,12 @@ from treespec.experiments.cli.common import (
     complain,
     friendly,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
 
 if TYPE_CHECKING:
     from treespec.experiments.run.one_text import OneText, Piece
 
-__all__ = ["app"]
-
-app = typer.Typer()
 
 ACCEPTED, ADDED = "green", "yellow"
 """Colours of tokens: accepted draft tokens, and tokens added by the target."""

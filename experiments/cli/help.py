@@ -1,13 +1,13 @@
-"""The help of `treespec`: commands in groups on one screen, and examples for every command."""
+"""The app `treespec` and its help: commands in groups on one screen, and examples for every command."""
 
 from typing import Any
 
-from typer import BadParameter
+import typer
 from typer.core import TyperGroup
 
 from treespec.reading_words import plain_words
 
-__all__ = ["ORDER", "PANELS", "CommandGroup", "examples"]
+__all__ = ["ORDER", "PANELS", "CommandGroup", "app", "examples"]
 
 PANELS = ("Experiments", "Trees", "Checks")
 """Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
@@ -56,9 +56,16 @@ class CommandGroup(TyperGroup):
         """Call a command; reword errors in its options."""
         try:
             return super().invoke(ctx)
-        except BadParameter as error:
+        except typer.BadParameter as error:
             error.message = plain_words(error.message).rstrip(".")
             raise
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands, in the order in which the help shows them."""
+        return sorted(
+            self.commands,
+            key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
+        )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the panels of commands, then the options."""
@@ -75,16 +82,31 @@ class CommandGroup(TyperGroup):
             for name, command in commands.items()
             if command is not None and not command.hidden
         }
-        names = sorted(
-            shown, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)
-        )
         width = max(map(len, shown), default=0)
         for panel in PANELS:
             rows = [
                 (name.ljust(width), shown[name].get_short_help_str(LONGEST_SENTENCE))
-                for name in names
+                for name in shown
                 if getattr(shown[name], "rich_help_panel", None) == panel
             ]
             if rows:
                 with formatter.section(panel):
                     formatter.write_dl(rows)
+
+
+FIRST_STEPS = f"""{UNWRAPPED}
+First steps:
+  treespec doctor              what this machine can do
+  treespec run smoke           every kind of method, in seconds
+  treespec run tree_vs_chain   do trees beat chains here?
+"""
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    epilog=FIRST_STEPS,
+)
+"""The command line. Each file of this folder adds its commands to it."""

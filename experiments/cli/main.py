@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli import configs as cli_configs
-from treespec.experiments.cli import datastore as cli_datastore
-from treespec.experiments.cli import doctor as cli_doctor
-from treespec.experiments.cli import generate as cli_generate
-from treespec.experiments.cli import profile as cli_profile
-from treespec.experiments.cli import search as cli_search
-from treespec.experiments.cli import skip_set as cli_skip_set
-from treespec.experiments.cli import sweep as cli_sweep
-from treespec.experiments.cli import trace as cli_trace
+from treespec.experiments.cli import (  # noqa: F401  (register their commands)
+    configs,
+    datastore,
+    doctor,
+    generate,
+    profile,
+    search,
+    skip_set,
+    sweep,
+    trace,
+)
 from treespec.experiments.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -39,7 +41,7 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import UNWRAPPED, CommandGroup, examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text, run_data
 
 if TYPE_CHECKING:
@@ -49,29 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-FIRST_STEPS = f"""{UNWRAPPED}
-First steps:
-  treespec doctor              what this machine can do
-  treespec run smoke           every kind of method, in seconds
-  treespec run tree_vs_chain   do trees beat chains here?
-"""
-
 AGAIN_AFTER_S = 0.01
 """Delay before an interrupt that Python swallowed is raised again."""
-
-app = typer.Typer(
-    cls=CommandGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-    epilog=FIRST_STEPS,
-)
-for _part in (
-    cli_sweep, cli_search, cli_trace, cli_profile, cli_datastore, cli_skip_set, cli_configs,
-    cli_generate, cli_doctor,
-):  # fmt: skip
-    app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
 

@@ -18,11 +18,7 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import examples
-
-__all__ = ["app"]
-
-app = typer.Typer()
+from treespec.experiments.cli.help import app, examples
 
 
 @app.command(

@@ -13,13 +13,8 @@ from treespec.experiments.cli.common import (
     output,
     working,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
-
-__all__ = ["app"]
-
-app = typer.Typer()
-
 
 LatencyFiles = Annotated[
     list[Path] | None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,15 +15,9 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
 
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
-
-__all__ = ["app"]
-
-app = typer.Typer()
 _group = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _group,
@@ -98,7 +92,7 @@ def search_command(
         given = [read_text(path, LARGEST_TEXT) for path in texts] if texts else None
         calm_transformers()
         pair = load_pair(model, "none", dtype=dtype, device=device)
-        sets = SkipSets(pair.target, _encoded(given, pair, tokens)[:most_texts], sampling)
+        sets = SkipSets(pair.target, _encoded(given, pair.tokenizer, tokens)[:most_texts], sampling)
         console = progress(quiet)
 
         def say(tried: int, acceptance: float) -> None:
@@ -118,7 +112,7 @@ def search_command(
             )
 
 
-def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[list[int]]:
+def _encoded(texts: Sequence[str] | None, tokenizer: Any, tokens: int) -> list[list[int]]:
     """The first tokens of each text; by default, of the embedded prompts from `HELD_OUT_FROM` on.
 
     Raises:
@@ -132,7 +126,7 @@ def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[lis
     if texts is None:
         prompts = read_prompts(EmbeddedPrompts(kind="embedded"))
         start, texts = HELD_OUT_FROM, [prompt.text for prompt in prompts]
-    ids = [pair.tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in texts]
+    ids = [tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in texts]
     excerpts = [row[start : start + tokens] for row in ids if len(row) > start]
     if not excerpts:
         raise ConfigError("the texts have no tokens: name other files")

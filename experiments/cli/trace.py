@@ -17,12 +17,8 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
-
-__all__ = ["app"]
-
-app = typer.Typer()
 
 
 @app.command(

@@ -12,17 +12,17 @@ from pydantic import Field, model_validator
 from treespec import plugins
 from treespec.draft import Cascade, Merge
 from treespec.errors import InvalidArgument
-from treespec.experiments.config.base import MOST_NODES, Count, Name
+from treespec.experiments.config.base import MOST_NODES, RULE, Count, Name
 from treespec.experiments.config.drafts import (
     Combined,
     OneOf,
+    built_in,
     draft_model,
     draft_models,
     laws_of,
     source_of,
 )
 from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (registers its sources)
-from treespec.experiments.config.names import RULE
 from treespec.experiments.config.sources import budget_of
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
@@ -240,14 +240,8 @@ class MergeDraft(Combined):
         return self
 
 
-@plugins.drafter(
-    "cascade",
-    settings=CascadeDraft,
-    laws=(*DRAWN, Law.DETERMINISTIC),
-    trees="chain",
-)
+@built_in(CascadeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="chain")
 def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
-    """A cascade: models that draft for each other, and a source that drafts for the last model."""
     depths = [budget_of(wanted).depth, *(settings.depth for _ in settings.models[1:])]
     inner = _law(settings.draft, wanted)
     below = _built(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1))
@@ -266,7 +260,7 @@ def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
     return below
 
 
-@plugins.drafter("merge", settings=MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
+@built_in(MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
 def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     """A merge: several sources fill one tree, each node by the source accepted most often there."""
     budget = budget_of(wanted)

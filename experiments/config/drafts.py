@@ -1,7 +1,7 @@
 """Draft sources in configs: the draft model's settings, and what the settings of all sources share."""
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -13,7 +13,7 @@ from treespec import plugins
 from treespec.draft import make_drafter
 from treespec.errors import LoadError
 from treespec.experiments.config.base import Name
-from treespec.plugins import Budget, Kind, Part, Settings, Wanted
+from treespec.plugins import Budget, Kind, Part, Settings, Trees, Wanted
 from treespec.protocols import Drafter, Models, TreeModel
 from treespec.reading_models import Strict
 from treespec.tree import Law
@@ -25,6 +25,7 @@ __all__ = [
     "ModelDraft",
     "OneOf",
     "all_of",
+    "built_in",
     "by_pair",
     "draft_model",
     "draft_models",
@@ -169,7 +170,26 @@ def laws_of(draft: Settings) -> frozenset[Law]:
     return draft.laws if isinstance(draft, Combined) else source_of(draft).laws
 
 
-@plugins.drafter("model", settings=ModelDraft, laws=Law)
+Make = Callable[[Wanted, Any], Drafter]
+
+
+def built_in(
+    settings: type[Settings], laws: Collection[Law] = (Law.DETERMINISTIC,), trees: Trees = "any"
+) -> Callable[[Make], Make]:
+    """Register a built-in source under the name in its settings; `treespec.plugins.drafter` has the rest.
+
+    The docstring of the settings describes the source, unless the decorated function has one.
+    """
+
+    def register(make: Make) -> Make:
+        make.__doc__ = make.__doc__ or settings.__doc__
+        name = settings.model_fields["source"].default
+        return plugins.drafter(name, settings=settings, laws=laws, trees=trees)(make)
+
+    return register
+
+
+@built_in(ModelDraft, laws=Law)
 def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
     """A smaller model drafts any shape or growth, level by level."""
     assert not isinstance(wanted.tree, Budget)

@@ -1,7 +1,11 @@
-"""Read a config from YAML, apply overrides, and report precisely what is wrong with it."""
+"""Read a config from YAML, apply overrides, and report precisely what is wrong with it.
+
+Also write the first config, from which users start (`treespec init`).
+"""
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
@@ -11,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.files import is_file, is_there
+from treespec.experiments.config.files import is_file, is_there, require_new, write_new
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
@@ -21,6 +25,7 @@ from treespec.reading_yaml import NotYaml, parse_yaml
 
 __all__ = [
     "config_text",
+    "first_config",
     "key_parts",
     "load_config",
     "override",
@@ -29,6 +34,7 @@ __all__ = [
     "read_data",
     "shipped",
     "validated",
+    "write_first",
 ]
 
 LARGEST_FILE = 2**20
@@ -36,6 +42,9 @@ LARGEST_FILE = 2**20
 
 LONGEST_KEY = 16
 """Parts of a dotted key."""
+
+FIRST = Path(__file__).with_name("first.yaml")
+"""What `treespec init` writes: a config that is small, commented, and ready to run."""
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -150,6 +159,31 @@ def shipped() -> dict[str, Path]:
     """The configs shipped with the package, by name."""
     folder = Path(str(files("treespec.experiments"))) / "configs"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def first_config(file: Path) -> str:
+    """The text of the config for this file; the experiment is named after the file."""
+    plain = file.stem.isidentifier() and file.stem.lower() not in (
+        "null", "true", "false", "yes", "no", "on", "off", "y", "n",
+    )  # fmt: skip
+    return FIRST.read_text(encoding="utf-8").format(
+        name=file.stem if plain else json.dumps(file.stem, ensure_ascii=False),
+        file=shlex.quote(str(file)),
+    )
+
+
+def write_first(file: Path) -> None:
+    """Write the first config to a file.
+
+    Raises:
+        ConfigError: if the file exists, its folder does not, or its name cannot be that of an experiment.
+    """
+    require_new(file, option="")
+    if not str(file).isprintable():
+        raise ConfigError(f"{str(file)!r}: give a name without control characters")
+    text = first_config(file)
+    validated(file, parse_yaml(text))
+    write_new(file, text)
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:

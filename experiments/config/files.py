@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from treespec.experiments.errors import ConfigError
@@ -53,21 +54,21 @@ def stamp(file: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def require_within(name: str, value: int, least: int, most: int) -> None:
+def require_within(name: str, value: int | None, least: int, most: int) -> None:
     """Reject a number that is meaningless, or that would use up all memory or time.
 
     Args:
         name: of the option, as it is typed.
-        value: what was given.
+        value: what was given; None if the option was not.
         least: smallest allowed value.
         most: largest allowed value.
 
     Raises:
         ConfigError: naming the option and the bound.
     """
-    if value < least:
+    if value is not None and value < least:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at least {least:,}")
-    if value > most:
+    if value is not None and value > most:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
 
 
@@ -154,10 +155,8 @@ def making(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: if it cannot be created.
     """
-    created, missing = [], folder
-    while not os.path.lexists(missing):
-        created.append(missing)
-        missing = missing.parent
+    places = (folder, *folder.parents)
+    created = list(takewhile(lambda place: not os.path.lexists(place), places))
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)

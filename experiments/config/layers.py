@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from treespec import plugins
 from treespec.draft import EarlyExit, LayerSkip
 from treespec.draft.skip_set import SkipSet
 from treespec.errors import InvalidArgument
 from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
 from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.plugins import Budget, Settings, Wanted
@@ -96,17 +96,15 @@ def _skip_set(file: str, stamp: object) -> SkipSet:
     return SkipSet.load(file)
 
 
-@plugins.drafter("early_exit", settings=EarlyExitDraft, laws=Law)
+@built_in(EarlyExitDraft, laws=Law)
 def _early_exit(wanted: Wanted, settings: EarlyExitDraft) -> Drafter:
-    """Early exit: the target's first layers, its final norm and its head."""
     assert not isinstance(wanted.tree, Budget)
     target = wanted.pair.target
     return EarlyExit(target, settings.layers, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]
 
 
-@plugins.drafter("layer_skip", settings=LayerSkipDraft, laws=Law)
+@built_in(LayerSkipDraft, laws=Law)
 def _layer_skip(wanted: Wanted, settings: LayerSkipDraft) -> Drafter:
-    """Layer skip: the target without a set of its attention and feed-forward sublayers."""
     assert not isinstance(wanted.tree, Budget)
     target = wanted.pair.target
     skip = settings.skipped(

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 from treespec import plugins
 from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
-from treespec.experiments.config.names import about_law
+from treespec.experiments.config.base import about_law
 from treespec.experiments.config.shapes import BudgetShape, FixedShape
 from treespec.plugins import Part, first_line
 from treespec.tree import Law

@@ -60,7 +60,7 @@ def place_of(output: object, name: str, base: str) -> Path:
 def inputs_of(config: Config) -> Iterator[tuple[str, Path]]:
     """The existing files and folders that a config reads, each with the key that names it."""
     for path, key, text in texts_in(config.model_dump(mode="json")):
-        if key in INPUTS and text != MEASURED and _exists(text):
+        if key in INPUTS and text != MEASURED and os.path.lexists(text):
             yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list
 
 
@@ -102,11 +102,4 @@ def _same(path: Path, folder: Path) -> bool:
     try:
         return os.path.samefile(path, folder)
     except OSError:
-        return False
-
-
-def _exists(text: str) -> bool:
-    try:
-        return os.path.lexists(text)
-    except ValueError:  # contains a zero byte
         return False

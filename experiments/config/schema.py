@@ -4,13 +4,15 @@ A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees a
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from treespec import plugins
 from treespec.experiments.config.base import (
+    LAW,
     MOST_TIMED,
+    RULE,
     Count,
     FileName,
     Label,
@@ -23,9 +25,7 @@ from treespec.experiments.config.base import (
 )
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
 from treespec.experiments.config.drafts import Draft, ModelDraft
-from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
-from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
 from treespec.renamed_keys import RENAMED_MODELS_KEYS
 from treespec.search.rates.sampling_names import name_of
@@ -47,6 +47,7 @@ __all__ = [
     "TaskPrompts",
     "TextPrompts",
     "TreeMethod",
+    "Until",
     "refresh",
 ]
 
@@ -81,6 +82,17 @@ for _combined in (CascadeDraft, MergeDraft):
     _combined.model_rebuild(force=True)  # with the sources that were registered since
 
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
+
+ChatTemplate = Annotated[
+    Literal["auto"] | bool,
+    Field(
+        description="Whether to format prompts with the tokenizer's chat template; `auto`: if it has one."
+    ),
+]
+
+MethodName = Annotated[
+    Label | None, Field(description="Name in tables and records; null for the method's kind.")
+]
 
 
 class ModelsConfig(Strict):
@@ -157,8 +169,7 @@ class TextPrompts(_Selection):
     """The file."""
     separator: Name | None = None
     """The line between two prompts; null if the file is one prompt."""
-    chat_template: Literal["auto"] | bool = False
-    """Whether to format prompts with the tokenizer's chat template; `auto`: if it has one."""
+    chat_template: ChatTemplate = False
 
 
 class JsonlPrompts(_Selection):
@@ -169,8 +180,7 @@ class JsonlPrompts(_Selection):
     """The file."""
     field: Name = "prompt"
     """The field that holds the prompt."""
-    chat_template: Literal["auto"] | bool = "auto"
-    """Whether to format prompts with the tokenizer's chat template; `auto`: if it has one."""
+    chat_template: ChatTemplate = "auto"
 
 
 class SpecBenchPrompts(_Selection):
@@ -179,8 +189,7 @@ class SpecBenchPrompts(_Selection):
     kind: Literal["spec_bench"]
     path: Name
     """The file."""
-    chat_template: Literal["auto"] | bool = "auto"
-    """Whether to format prompts with the tokenizer's chat template; `auto`: if it has one."""
+    chat_template: ChatTemplate = "auto"
 
 
 class HfDatasetPrompts(_Selection):
@@ -200,8 +209,7 @@ class HfDatasetPrompts(_Selection):
     """The configuration, if the data set has several; null for its only one."""
     revision: Name | None = None
     """A commit, tag or branch on the hub; null for the newest. Folders have no revision."""
-    chat_template: Literal["auto"] | bool = "auto"
-    """Whether to format prompts with the tokenizer's chat template; `auto`: if it has one."""
+    chat_template: ChatTemplate = "auto"
 
 
 Prompts = Annotated[
@@ -237,16 +245,14 @@ class GenerateMethod(Strict):
     """Plain decoding by transformers' `generate`."""
 
     kind: Literal["generate"]
-    name: Label | None = None
-    """Name in tables and records; null for the method's kind."""
+    name: MethodName = None
 
 
 class PlainMethod(Strict):
     """Plain decoding by treespec's own loop, without a draft."""
 
     kind: Literal["plain"]
-    name: Label | None = None
-    """Name in tables and records; null for the method's kind."""
+    name: MethodName = None
 
 
 class AssistedMethod(Strict):
@@ -257,8 +263,7 @@ class AssistedMethod(Strict):
     """
 
     kind: Literal["assisted"]
-    name: Label | None = None
-    """Name in tables and records; null for the method's kind."""
+    name: MethodName = None
     lengths: Annotated[tuple[Nodes, ...], Field(min_length=1, max_length=MOST_GRID)] = (
         2,
         4,
@@ -339,6 +344,47 @@ class SearchConfig(Strict):
     """Tree sizes (nodes) at which the target is timed; null for those of `treespec profile` up to 64."""
     repeats: Rounds = 9
     """Rounds of timing; each measures everything once."""
+
+
+class Until(Strict):
+    """Look at the results after 8, 12, 18, 27, 40, 60, 90, ... prompts; end the run once they are clear.
+
+    The prompts are those of a run without this key; their number is an upper limit. Either `decided` or
+    `half_width` says when to end; `until: decided` is short for `until: {decided: true}`.
+    """
+
+    decided: Annotated[bool, Field(strict=True)] = False
+    """End when trees and chains differ under every sampling setting: the interval of their speed ratio,
+    corrected for looking repeatedly, excludes 1."""
+    half_width: Annotated[float, Field(gt=0, le=10)] | None = None
+    """End when half the width of the same interval is below this under every sampling setting: 0.03 for
+    three percentage points. If trees or chains are missing, the interval of the best speculative method
+    against plain decoding counts."""
+    at_most: Count | None = None
+    """Maximum number of prompts, in place of `prompts.count`; if prompts are excerpts, of files, because
+    excerpts of one file are alike. Null for all prompts of the run."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.decided == (self.half_width is not None):
+            raise ValueError(
+                "give either `decided: true` or `half_width: 0.03`, not both or neither"
+            )
+        return self
+
+
+def _written_out(data: Any) -> Any:
+    if isinstance(data, str) and data != "decided":
+        raise ValueError("must be `decided`, or a mapping such as {half_width: 0.03}")
+    return {"decided": True} if data == "decided" else data
+
+
+ShortUntil = Annotated[Literal["decided"], Field(description="Short for `{decided: true}`.")]
+
+UntilClear = Annotated[
+    Until | None, BeforeValidator(_written_out, json_schema_input_type=Until | ShortUntil | None)
+]
+"""A rule as a mapping, or the word `decided`."""
 
 
 class Config(Strict):

@@ -1,7 +1,8 @@
 """The trees a config can ask for: fixed shapes, searched shapes, and growths by draft probabilities."""
 
+from collections.abc import Callable
 from itertools import repeat
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -42,8 +43,42 @@ MEASURED = "measured"
 Size = Annotated[int, Field(ge=2, le=MOST_NODES, strict=True)]
 """Nodes, the root included."""
 
+Verified = Annotated[Size, Field(description="Maximum verified nodes, root included.")]
+Levels = Annotated[Nodes, Field(description="Maximum levels below the root.")]
+RatedDepth = Annotated[
+    Nodes | None,
+    Field(description="Maximum levels below the root; null for as many as there are rates for."),
+]
+RatedBranching = Annotated[
+    Nodes | None,
+    Field(description="Maximum children per node; null for as many as there are rates for."),
+]
+CalibrationFile = Annotated[
+    Name | None,
+    Field(
+        description="File that maps draft probabilities to acceptance, or `measured`; null for none."
+    ),
+]
+Prefix = Annotated[
+    Count | None,
+    Field(
+        description="Tokens before the tree; null for the mean of the run's texts if measured, else that "
+        "of `latency`."
+    ),
+]
+
 MOST_POOL = 2**16
 """Bound on the nodes that a growth drafts in a step, before it keeps the best."""
+
+
+def _checked(require: Callable[[Any], None]) -> Any:
+    """A validator that calls a function, which may raise a ValueError, with the validated shape."""
+
+    def validate(shape: Any) -> Any:
+        require(shape)
+        return shape
+
+    return model_validator(mode="after")(validate)
 
 
 def _require_small(nodes: int) -> None:
@@ -78,10 +113,9 @@ class KaryShape(Strict):
     depth: Nodes
     """Levels below the root."""
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(expansion_size(repeat(self.branching, self.depth)))
-        return self
+    _small = _checked(
+        lambda shape: _require_small(expansion_size(repeat(shape.branching, shape.depth)))
+    )
 
 
 class ExpansionShape(Strict):
@@ -91,10 +125,7 @@ class ExpansionShape(Strict):
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Children per node, level by level: with `[3, 2, 1]` the root has 3 children, each of them has 2."""
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(expansion_size(self.branching))
-        return self
+    _small = _checked(lambda shape: _require_small(expansion_size(shape.branching)))
 
 
 class DelayedExpansionShape(Strict):
@@ -111,11 +142,9 @@ class DelayedExpansionShape(Strict):
         """Children per node, level by level, for the chain and the tree below it."""
         return (*[1] * self.chain, *self.branching)
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(self.chain)
-        _require_small(expansion_size(self.whole))
-        return self
+    # A chain that is too long is rejected before the whole tree is written out.
+    _short = _checked(lambda shape: _require_small(shape.chain))
+    _small = _checked(lambda shape: _require_small(expansion_size(shape.whole)))
 
 
 class IndependentChainsShape(Strict):
@@ -127,10 +156,7 @@ class IndependentChainsShape(Strict):
     depth: Nodes
     """Draft tokens of each chain."""
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(1 + self.width * self.depth)
-        return self
+    _small = _checked(lambda shape: _require_small(1 + shape.width * shape.depth))
 
 
 class ParentsShape(Strict):
@@ -165,10 +191,8 @@ class OptimalShape(Strict):
     """Acceptance rates by rank, or by level and rank; a file with such rates; or `measured`."""
     size: Size
     """Nodes, root included."""
-    depth: Nodes | None = None
-    """Maximum levels below the root; null for as many as there are rates for."""
-    branching: Nodes | None = None
-    """Maximum children per node; null for as many as there are rates for."""
+    depth: RatedDepth = None
+    branching: RatedBranching = None
 
 
 class BestShape(Strict):
@@ -186,12 +210,9 @@ class BestShape(Strict):
     """A file of times (`treespec profile`), or `measured`."""
     max_size: Size | None = None
     """Maximum nodes, root included; null for as many as were timed."""
-    depth: Nodes | None = None
-    """Maximum levels below the root; null for as many as there are rates for."""
-    branching: Nodes | None = None
-    """Maximum children per node; null for as many as there are rates for."""
-    prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
+    depth: RatedDepth = None
+    branching: RatedBranching = None
+    prefix: Prefix = None
 
 
 class Eagle2Growth(Strict):
@@ -204,39 +225,30 @@ class Eagle2Growth(Strict):
     """Drafted levels below the root."""
     size: Size
     """Verified nodes, root included."""
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
+    calibration: CalibrationFile = None
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_pool(self.k, self.depth)
-        return self
+    _small = _checked(lambda growth: _require_pool(growth.k, growth.depth))
 
 
 class OptTreeGrowth(Strict):
     """OPT-Tree: adds levels as long as each raises the sum of the largest path probabilities by `delta`."""
 
     kind: Literal["opt_tree"]
-    size: Size
-    """Maximum verified nodes, root included."""
-    depth: Nodes
-    """Maximum levels below the root."""
+    size: Verified
+    depth: Levels
     delta: Annotated[float, Field(ge=0)] = 0.0
     """Minimum by which another level must raise the sum of path probabilities."""
     branching: Nodes | None = None
     """Maximum children per node; null for as many as can make a difference."""
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
+    calibration: CalibrationFile = None
 
 
 class DySpecGrowth(Strict):
     """DySpec: the node with the highest expected gain gets the next drawn child."""
 
     kind: Literal["dyspec"]
-    size: Size
-    """Maximum verified nodes, root included."""
-    depth: Nodes
-    """Maximum levels below the root."""
+    size: Verified
+    depth: Levels
     calibration: Name | None = None
     """File that maps draft probabilities to acceptance; null for none."""
 
@@ -245,14 +257,11 @@ class SpecExecGrowth(Strict):
     """SpecExec: best-first by path probability, with at most `branching` children per node."""
 
     kind: Literal["specexec"]
-    size: Size
-    """Maximum verified nodes, root included."""
+    size: Verified
     branching: Nodes
     """Maximum children per node."""
-    depth: Nodes
-    """Maximum levels below the root."""
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
+    depth: Levels
+    calibration: CalibrationFile = None
 
 
 class DDTreeGrowth(Strict):
@@ -264,8 +273,7 @@ class DDTreeGrowth(Strict):
     """
 
     kind: Literal["ddtree"]
-    size: Size
-    """Maximum verified nodes, root included."""
+    size: Verified
     depth: Nodes
     """Drafted positions: levels below the root."""
     branching: Nodes | None = None
@@ -278,47 +286,36 @@ class EqualGrowthGrowth(Strict):
     kind: Literal["equal_growth"]
     width: Nodes
     """New nodes on every level."""
-    depth: Nodes
-    """Maximum levels below the root."""
-    size: Size
-    """Maximum verified nodes, root included."""
+    depth: Levels
+    size: Verified
     latency: Name | None = None
     """A file of times, or `measured`: of the `size` nodes, verify only those worth their time. Null to
     verify all of them."""
-    prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
+    prefix: Prefix = None
+    calibration: CalibrationFile = None
 
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_pool(self.width, self.depth)
-        return self
+    _small = _checked(lambda growth: _require_pool(growth.width, growth.depth))
 
 
 class CostAwareGrowth(Strict):
     """Grow and prune the tree as long as the expected tokens are worth the measured time."""
 
     kind: Literal["cost_aware"]
-    size: Size
-    """Maximum verified nodes, root included."""
+    size: Verified
     branching: Nodes
     """Maximum children per node."""
-    depth: Nodes
-    """Maximum levels below the root."""
+    depth: Levels
     width: Nodes | None = None
     """Maximum nodes per level that get children; null for as many as times were measured for."""
     latency: Name = MEASURED
     """A file of times (`treespec profile`), or `measured`."""
-    prefix: Count | None = None
-    """Tokens before the tree; null for the mean of the run's texts if measured, else that of `latency`."""
+    prefix: Prefix = None
     prior: Annotated[float, Field(ge=0, le=1)] | None = None
     """Acceptance expected before anything is drafted, which decides whether to draft at all; null for the
     rate of the first child if times are measured, else 1, with which it always drafts."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Value of a second, in tokens; null for the tokens that a second yields in the same step."""
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance, or `measured`; null for none."""
+    calibration: CalibrationFile = None
 
 
 class BudgetShape(Strict):

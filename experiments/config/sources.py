@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from treespec import plugins
 from treespec.draft import (
     Datastore,
     Documents,
@@ -26,11 +25,11 @@ from treespec.draft.recycling import template
 from treespec.draft.state import tokenizer_digest
 from treespec.errors import InvalidArgument, LoadError
 from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading import read_text
-from treespec.tree import Law
 
 __all__ = ["LookupDraft", "budget_of"]
 
@@ -156,15 +155,13 @@ class JacobiDraft(Settings):
     """The last step's rows draft: chains within a `budget`."""
 
 
-@plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="budget")
+@built_in(LookupDraft, trees="budget")
 def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
-    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
     return PromptLookup(**_limits(wanted), ngram=settings.ngram, places=settings.places)
 
 
-@plugins.drafter("documents", settings=DocumentsDraft, laws={Law.DETERMINISTIC}, trees="budget")
+@built_in(DocumentsDraft, trees="budget")
 def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
-    """Documents: drafts what followed the last tokens in given files, or in the prompt alone."""
     texts = None
     if settings.files is not None:
         tokenizer = _tokenizer(wanted)
@@ -178,9 +175,8 @@ def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
     )
 
 
-@plugins.drafter("suffix_tree", settings=SuffixTreeDraft, laws={Law.DETERMINISTIC}, trees="budget")
+@built_in(SuffixTreeDraft, trees="budget")
 def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
-    """Suffix decoding: drafts what most often followed suffixes of the text, in it and in past texts."""
     vocab_size = wanted.pair.target.vocab_size
     past = settings.warm and _past(
         settings.warm, stamp(settings.warm), vocab_size, _digest(wanted), settings.most_tokens
@@ -196,17 +192,13 @@ def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
     )
 
 
-@plugins.drafter(
-    "suffix_automaton", settings=SuffixAutomatonDraft, laws={Law.DETERMINISTIC}, trees="chain"
-)
+@built_in(SuffixAutomatonDraft, trees="chain")
 def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
-    """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
     return SuffixAutomaton(budget_of(wanted).depth, shortest=settings.shortest)
 
 
-@plugins.drafter("retrieval", settings=RetrievalDraft, laws={Law.DETERMINISTIC}, trees="budget")
+@built_in(RetrievalDraft, trees="budget")
 def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
-    """Retrieval: drafts what followed the longest matching suffix in a datastore of other texts."""
     store = Datastore(
         settings.datastore,
         vocab_size=wanted.pair.target.vocab_size,
@@ -221,19 +213,15 @@ def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
     )
 
 
-@plugins.drafter(
-    "token_recycling", settings=TokenRecyclingDraft, laws={Law.DETERMINISTIC}, trees="budget"
-)
+@built_in(TokenRecyclingDraft, trees="budget")
 def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
-    """Token recycling: each token's best successors in the target's latest logits fill a template."""
     table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
     shape = template(Limits(**_limits(wanted)))
     return TokenRecycling(shape, table=table or None, vocab_size=wanted.pair.target.vocab_size)
 
 
-@plugins.drafter("lookahead", settings=LookaheadDraft, laws={Law.DETERMINISTIC}, trees="budget")
+@built_in(LookaheadDraft, trees="budget")
 def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
-    """Lookahead: n-grams found by a window of Jacobi iterations, and the window itself."""
     pool = settings.warm and Lookahead.load(settings.warm, **_of_target(wanted))
     drafter = Lookahead(
         settings.window,
@@ -246,9 +234,8 @@ def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
     return drafter
 
 
-@plugins.drafter("jacobi", settings=JacobiDraft, laws={Law.DETERMINISTIC}, trees="chain")
+@built_in(JacobiDraft, trees="chain")
 def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
-    """Jacobi: the target's most probable tokens after each node of the last chain."""
     return Jacobi(budget_of(wanted).depth)
 
 
@@ -266,9 +253,7 @@ def _digest(wanted: Wanted) -> str:
     return _digest_of(_tokenizer(wanted))
 
 
-@lru_cache(maxsize=4)
-def _digest_of(tokenizer: Any) -> str:
-    return tokenizer_digest(tokenizer)
+_digest_of = lru_cache(maxsize=4)(tokenizer_digest)
 
 
 @lru_cache(maxsize=4)

@@ -5,8 +5,7 @@ from functools import partial
 from itertools import product
 
 from treespec.experiments.doctor import machine, self_test, software
-from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
-from treespec.experiments.doctor.resolution import tell_apart
+from treespec.experiments.doctor.findings import Checkup, Fact, Speed, ask, attempt
 from treespec.experiments.doctor.speed import meaning, measure_speed
 
 __all__ = ["QUESTIONS", "examine"]
@@ -51,7 +50,7 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
     tests: dict[str, Callable[[], str]] = {"acceptance rules are exact": self_test.proof}
     if pair is not None:
         tests["trees decode as generate does"] = partial(self_test.generation_agrees, pair)
-        tests["what can be told apart"] = partial(tell_apart, pair)
+        tests["what can be told apart"] = partial(self_test.tell_apart, pair)
     for device in devices:
         tests[f"implementations of attention agree on {device}"] = partial(
             self_test.attention_agrees, device
@@ -63,17 +62,14 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
         trials.append(attempt(name, test))
     for device, dtype in product(devices, DTYPES):
         say(f"timing passes on {device} in {dtype}")
-        trials.append(_timed(device, dtype, speeds))
+        test = partial(_timed, device, dtype, speeds)
+        trials.append(attempt(f"passes on {device} in {dtype}", test))
     return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds))
 
 
-def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
-    """Time passes as a test, and append the result to `speeds`."""
-
-    def test() -> str:
-        speed = measure_speed(device, dtype)
-        speeds.append(speed)
-        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
-        return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"
-
-    return attempt(f"passes on {device} in {dtype}", test)
+def _timed(device: str, dtype: str, speeds: list[Speed]) -> str:
+    """Time passes, append the result to `speeds`, and return it in words."""
+    speed = measure_speed(device, dtype)
+    speeds.append(speed)
+    times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
+    return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"

@@ -7,13 +7,23 @@ from treespec.experiments.doctor.findings import Trial, attempt
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["attention_agrees", "generation_agrees", "kernels_compile", "pair_test", "proof"]
+__all__ = [
+    "attention_agrees",
+    "generation_agrees",
+    "kernels_compile",
+    "pair_test",
+    "proof",
+    "tell_apart",
+]
 
 NEW_TOKENS = 48
 PROMPT_TOKENS = 48
 PREFIX = 96
 TOLERANCE = 1e-5
 """Largest difference between two implementations of attention in float32."""
+
+RUN_PROMPTS, RUN_TOKENS = 6, 32
+"""Prompts, and new tokens of each, of the short run that compares two identical methods."""
 
 
 def pair_test() -> "tuple[Trial, Pair | None]":
@@ -89,6 +99,45 @@ def generation_agrees(pair: "Pair") -> str:
         f"{len(generated.tokens)} greedy tokens equal those of generate, "
         f"{generated.tokens_per_step:.2f} tokens per step"
     )
+
+
+def tell_apart(pair: "Pair") -> str:
+    """Measure how small a difference between two methods this machine can show at the moment.
+
+    Two identical copies of plain decoding and two chains run in turns on the embedded pair.
+
+    Args:
+        pair: the loaded models.
+
+    Returns:
+        How much the two copies differ in this short run, in words; longer runs show smaller differences.
+
+    Raises:
+        AssertionError: if the copy of plain decoding decoded no prompt.
+    """
+    from treespec.experiments.benchmarks.brief_run import brief_run
+    from treespec.experiments.config.schema import Config
+    from treespec.experiments.report.times import resolution_sentence
+
+    config = Config.model_validate(
+        {
+            "name": "doctor",
+            "prompts": {"kind": "embedded", "count": RUN_PROMPTS, "tokens": PROMPT_TOKENS},
+            "max_new_tokens": RUN_TOKENS,
+            "samplings": [{"temperature": 0}],
+            "methods": [
+                {"kind": "plain"},
+                *({"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (2, 4)),
+            ],
+            "trees": 0,
+            "meters": [],
+            "alone": 0,
+        }
+    )
+    with brief_run(config, load=lambda models: pair) as loaded:
+        sentence = resolution_sentence(loaded.measurements["T=0"])
+    assert sentence is not None, "the twin of plain decoding decoded no prompt"
+    return sentence.replace("This run", f"a run of {RUN_PROMPTS} prompts", 1)
 
 
 def attention_agrees(device: str) -> str:

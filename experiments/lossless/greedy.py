@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treespec.experiments.report.equality import NEAR_TIE, Divergence
+from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.run.baselines import first_difference, next_logits
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["GreedyCheck", "Split", "near_tie_limit", "split"]
+__all__ = ["GreedyCheck", "Split", "split"]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ class GreedyCheck:
         return self.lossless and not all(s.near_tie for s in self.splits)
 
 
-def near_tie_limit(dtype: str) -> float:
-    """The largest difference of logits that counts as rounding; see `report.equality.NEAR_TIE`."""
-    return NEAR_TIE.get(dtype, NEAR_TIE["float32"])
-
-
 def split(
     pair: "Pair",
     prompt: tuple[str, Sequence[int]],
@@ -104,7 +99,7 @@ def split(
         if token is None or reference_token is None
         else float(logits[reference_token].double() - logits[token].double())
     )
-    limit = near_tie_limit(str(logits.dtype).removeprefix("torch."))
+    limit = near_tie_margin(str(logits.dtype).removeprefix("torch."))
     return Split(
         prompt=prompt_id,
         position=position,

@@ -109,7 +109,7 @@ class LawChecker:
         from treespec.models.load import NoDraftModel
 
         self.memory = PassMemory()
-        self._each = -(-samples // len(prompts))
+        self._each = -(-samples // len(prompts))  # rounded up, to equal numbers for all prompts
         self._remembering = _Remembering(
             RememberingModel(pair.target, self.memory),
             pair.draft if isinstance(pair.draft, NoDraftModel) else RememberingModel(pair.draft),
@@ -118,11 +118,6 @@ class LawChecker:
         )
         self._kept, self._progress = kept, progress
         self._plain: dict[str, list[list[int]]] = {}
-
-    @property
-    def samples(self) -> int:
-        """Samples per method: the number asked for, rounded up to equal numbers for all prompts."""
-        return self._each * len(self.prompts)
 
     def check(
         self,

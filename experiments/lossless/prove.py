@@ -18,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -234,7 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     **machine,
                     "parts": done,
                     "of_parts": total_parts,
-                    **_record(table, start, failures),
+                    "seconds": time.perf_counter() - start,
+                    "proved": [
+                        {"theorem": theorem, "rule": rule, "law": law, **asdict(proof)}
+                        for (theorem, rule, law), proof in sorted(table.items())
+                    ],
+                    "not_proved": failures,
                 }
                 write_whole(options.out, json.dumps(record, indent=1) + "\n")
     seconds = time.perf_counter() - start
@@ -270,16 +274,6 @@ def _shown(table: dict[tuple[str, str, str], Proof]) -> Table:
         COLUMNS,
         sorted(table.items(), key=lambda row: (row[0][0], order.index(row[0][1]), row[0][2])),
     )
-
-
-def _record(
-    table: dict[tuple[str, str, str], Proof], start: float, failures: list[str]
-) -> dict[str, Any]:
-    rows = [
-        {"theorem": theorem, "rule": rule, "law": law, **asdict(proof)}
-        for (theorem, rule, law), proof in sorted(table.items())
-    ]
-    return {"seconds": time.perf_counter() - start, "proved": rows, "not_proved": failures}
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from rich.console import Console
 from treespec.experiments.config.files import require_own
 from treespec.experiments.config.schema import SamplingConfig
 from treespec.experiments.lossless.check import Check
-from treespec.experiments.lossless.greedy import GreedyCheck, Split, near_tie_limit
+from treespec.experiments.lossless.greedy import GreedyCheck, Split
 from treespec.experiments.lossless.law import LawCheck
 from treespec.experiments.lossless.samples import NAME
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.whole_file import write_whole
@@ -218,7 +219,7 @@ def _near_tie_note(check: Check, splits: list[Split]) -> str:
     ties = f"{sum(split.near_tie for split in splits)} of {len(splits)} divergences are near-ties. "
     return (
         f"{ties if splits else ''}Near-tie: an ordinary pass of the target prefers the reference's token "
-        f"by at most {near_tie_limit(check.dtype):g} logits, which rounding in {check.dtype} explains."
+        f"by at most {near_tie_margin(check.dtype):g} logits, which rounding in {check.dtype} explains."
     )
 
 

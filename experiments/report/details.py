@@ -73,7 +73,7 @@ def equality(run: Run) -> Equalities | None:
         sum(row.equality.compared for _, row in compared),
         Table("", EQUALITY_COLUMNS, splits[:MOST_ROWS], colour=lambda row: row[0].method.group),
         len(splits),
-        near_tie_margin(run),
+        near_tie_margin(run.target_dtype),
         run.target_dtype,
     )
 

@@ -79,7 +79,7 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     references = (m.name for kind in PLAIN_KINDS for m in run.methods if m.kind == kind)
     if method == next(references, None):
         return Equality(reference=True)
-    limit = near_tie_margin(run)
+    limit = near_tie_margin(run.target_dtype)
     diverged: dict[int, Divergence] = {}
     for row in rows.filter(~pl.col("equal_to_plain")).sort("repeat").iter_rows(named=True):
         margin = row["divergence_margin"]
@@ -96,6 +96,6 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     return Equality(compared - len(diverged), compared, tuple(diverged.values()))
 
 
-def near_tie_margin(run: RunRecords) -> float:
-    """The largest margin that counts as rounding for the dtype of the run's target."""
-    return NEAR_TIE.get(run.target_dtype, NEAR_TIE["float32"])
+def near_tie_margin(dtype: str) -> float:
+    """The largest margin that counts as rounding for a target of this dtype."""
+    return NEAR_TIE.get(dtype, NEAR_TIE["float32"])

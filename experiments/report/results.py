@@ -267,7 +267,7 @@ def _divergences(run: RunRecords, summary: SamplingSummary) -> Iterator[str]:
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
     bugs = [row for row in compared if row.equality.bugs]
-    limit = f"{near_tie_margin(run):.2g} in {run.target_dtype}"
+    limit = f"{near_tie_margin(run.target_dtype):.2g} in {run.target_dtype}"
     if rounding:
         rest = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
         gap = _gap(d for row in rounding for d in row.equality.rounding)

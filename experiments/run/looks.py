@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from treespec.experiments.config.until import Until
+from treespec.experiments.config.schema import Until
 from treespec.experiments.errors import NoFinishedPrompt
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.looks import ending

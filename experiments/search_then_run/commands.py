@@ -41,6 +41,7 @@ __all__ = [
     "export",
     "rates_of",
     "read_source",
+    "require_limits",
     "search",
     "write_tree",
 ]
@@ -85,6 +86,17 @@ def read_source(text: str) -> Any:
     if text.endswith(".npz"):
         require_there(text, "", RECORDING)
     return rates_of(text)
+
+
+def require_limits(size: int | None, depth: int | None, branching: int | None) -> None:
+    """Reject limits of a search that are out of range.
+
+    Raises:
+        ConfigError: naming the option and the bound.
+    """
+    require_within("--size", size, 1, MOST_NODES)
+    require_within("--depth", depth, 0, LARGEST_NUMBER)
+    require_within("--branching", branching, 1, LARGEST_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -148,9 +160,7 @@ def search(
         branching: maximum number of children of a node.
         form: the format in which the tree is shown.
     """
-    require_within("--size", USUAL_SIZE if size is None else size, 1, MOST_NODES)
-    require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
-    require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
+    require_limits(size, depth, branching)
     source = read_source(rates)
     if isinstance(source, Trace) and source.text_drafts is not None:
         return best_budget(source, size, depth, branching)

@@ -28,7 +28,7 @@ DEPTH = 8
 
 
 class _RecordingGrowth:
-    """The growth whose rows are recorded; it remembers the shape and probabilities of the last tree.
+    """The growth whose rows are recorded; it remembers the probabilities of the last tree.
 
     Args:
         beam: nodes per level that get children, and children of each.
@@ -40,14 +40,13 @@ class _RecordingGrowth:
         self._growth: Growth = Eagle2(beam, depth, all_nodes)
         self.max_depth = depth
         self.probs = torch.ones(1)
-        self.shape = TreeShape((-1,))
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
         """The best nodes of the last level."""
         if shape.size > 1:
-            self.shape, self.probs = shape, probs()
+            self.probs = probs()
         return self._growth.next(shape, probs)
 
 

@@ -65,8 +65,7 @@ def estimate(
             message names it.
     """
     for name in ("depth", "ranks"):
-        if options.get(name) is not None:
-            require_within(f"--{name}", options[name], 1, MOST_LEVELS)
+        require_within(f"--{name}", options.get(name), 1, MOST_LEVELS)
     rates_for, steps_of = _shape("--for", tree), _shape("--starts", starts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallSample)  # the estimate holds them, and prints them

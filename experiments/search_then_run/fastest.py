@@ -7,12 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
+from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.files import require_there, require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Cell, Column, Table, interval
 from treespec.experiments.search_then_run.budgets import flow
-from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
+from treespec.experiments.search_then_run.commands import (
+    LARGEST_DRAWN,
+    dumped,
+    read_source,
+    require_limits,
+)
 from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
 from treespec.search.choice.pairs import different_pairs, passes_left_to_auto
@@ -97,15 +102,7 @@ def search_fastest(
     Raises:
         ConfigError: if an option is out of bounds or the files do not fit; the message names them.
     """
-    bounds = {
-        "size": (1, MOST_NODES),
-        "depth": (0, LARGEST_NUMBER),
-        "branching": (1, LARGEST_NUMBER),
-    }
-    for name, value in options.items():
-        option = {"max_size": "size"}.get(name, name)
-        if value is not None and option in bounds:
-            require_within(f"--{option}", value, *bounds[option])
+    require_limits(*(options.get(name) for name in ("max_size", "depth", "branching")))
     for prefix in prefixes:
         require_within("--prefix", prefix, 0, LARGEST_NUMBER)
     for batch in batches:

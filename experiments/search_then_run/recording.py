@@ -23,8 +23,7 @@ from treespec.experiments.search_then_run.draft_rows import (
     require_room_for_rows,
 )
 from treespec.protocols import Coins, Models, TreeModel
-from treespec.search.errors import InvalidTrace
-from treespec.search.rates.trace import Trace
+from treespec.search import InvalidTrace, Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULES, Rule, Scope

@@ -24,13 +24,12 @@ from treespec.protocols import Growth
 from treespec.reading import brief
 from treespec.reading_models import problems
 from treespec.reading_yaml import parse_yaml
-from treespec.search import InvalidTrace, formats
+from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.intervals import Interval
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import EMITTED, Replay, replay_many
-from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
 __all__ = ["RECORDING", "read_shapes", "replay_tables", "replay_traces"]

@@ -61,15 +61,6 @@ class Optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> dict[str, dict]:
-        """State of both optimizers."""
-        return {name: optimizer.state_dict() for name, optimizer in self.parts.items()}
-
-    def load_state_dict(self, state: dict[str, dict]) -> None:
-        """Restore both optimizers from the result of `state_dict`."""
-        for name, optimizer in self.parts.items():
-            optimizer.load_state_dict(state[name])
-
 
 CHECKPOINT_SECONDS = 180.0
 LOG_STEPS = 20
@@ -162,7 +153,7 @@ def save_checkpoint(
     """Write everything needed to resume; if killed while writing, the previous file remains."""
     state = {
         "model": model.state_dict(),
-        "optimizers": optimizers.state_dict(),
+        "optimizers": {name: part.state_dict() for name, part in optimizers.parts.items()},
         "progress": asdict(progress),
     }
     write_whole(path, lambda file: torch.save(state, file))
@@ -174,7 +165,8 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers)
         return Progress()
     state = torch.load(path)
     model.load_state_dict(state["model"])
-    optimizers.load_state_dict(state["optimizers"])
+    for name, part in optimizers.parts.items():
+        part.load_state_dict(state["optimizers"][name])
     return Progress(**state["progress"])
 
 

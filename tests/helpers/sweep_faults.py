@@ -38,7 +38,8 @@ def start(folder: Path, workers: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-c",
-        "from treespec.experiments.cli.sweep import app; app()",
+        "from treespec.experiments.cli.main import app; app()",
+        "sweep",
         *SWEEP,
     ]
     options = ["--executor", "local", "--workers", str(workers), "--retries", "99", "-q"]

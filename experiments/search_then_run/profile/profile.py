@@ -15,19 +15,22 @@ costs for more nodes than the largest bundle has on a level is the difference of
 """
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.machine_load import LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.run.models import weights_data
-from treespec.experiments.search_then_run.profile.deciding import measure_deciding
 from treespec.experiments.search_then_run.profile.loop import Loop
 from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.experiments.search_then_run.profile.rounds import Round, judged
 from treespec.experiments.search_then_run.profile.samples import Samples
+from treespec.search.growth import Eagle2
 from treespec.target import make_target
 from treespec.tree import Law, TreeShape
 
@@ -45,6 +48,10 @@ WARM_UP_STEPS = 4
 """Steps at the beginning of a turn that do not count. Where passes over one node and over several read two
 copies of 36 MB of weights, beside a cache of 32 MiB, those over one took 1.56, 1.41, 1.32, 1.21, 1.18 and,
 at the seventh, 1.06 ms after the others (two cores of an AMD EPYC)."""
+
+DECIDED_SIZES = (1, 8, 64, 256, 1024, 2048)
+"""Nodes drafted so far when a growth decides; growths draft many times the nodes that they keep."""
+DECIDED_CHILDREN = 8
 
 ROUNDS_PER_EXTRA = 2
 """For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
@@ -174,7 +181,7 @@ def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples
     for turn in order.sample([each_shape, plainly], 2):
         turn()
     if trees.setting.law is Law.DETERMINISTIC:
-        measure_deciding(order, into.of_law[str(trees.setting.law)]["decide"][None])
+        _measure_deciding(order, into.of_law[str(trees.setting.law)]["decide"][None])
     draw = into.of_law[str(trees.setting.law)]["draw"]
     for (width, most), taken in second.items():
         if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
@@ -231,6 +238,26 @@ def _measure_plain(loop: Loop, into: Samples) -> None:
     of_law["accept"][None][1].append(seconds["accept"])
     into.shared["verify"][loop.prefix][1].append(seconds["verify"])
     into.shared["commit"][None][1].append(seconds["commit"])
+
+
+def _measure_deciding(order: random.Random, into: Any) -> None:
+    """Time a decision of EAGLE-2, whose work all growths share: values along paths, and the best of them.
+
+    What a tree that grows takes to decide where is timed on made-up probabilities, without a model.
+
+    Args:
+        order: draws the probabilities.
+        into: gets the seconds, in lists by size.
+    """
+    for size in DECIDED_SIZES:
+        # A new shape each time, since a drafter's is new at each level.
+        shape = TreeShape((-1, *((node - 1) // DECIDED_CHILDREN for node in range(1, size))))
+        probs = torch.tensor([order.random() for _ in range(size)])
+        growth = Eagle2(DECIDED_CHILDREN, shape.depth + 1, max(1, size // 2))
+        start = time.perf_counter()
+        growth.next(shape, lambda probs=probs: probs)
+        growth.keep(shape, lambda probs=probs: probs)
+        into[size].append((time.perf_counter() - start) / 2)
 
 
 def _expanded(shape: TreeShape) -> list[list[int]]:

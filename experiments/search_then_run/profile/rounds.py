@@ -6,9 +6,8 @@ parts themselves, which took longer than in calm rounds. The first sees a load t
 second works on every system and in rounds of any length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -110,7 +109,14 @@ def judged(rounds: Sequence[Round]) -> Judged:
     Args:
         rounds: at least one.
     """
-    places = [dict(_large_parts(one.samples)) for one in rounds]
+    places = [  # the median seconds of each long part, by its place in the tables
+        {
+            (law, name, prefix, size): float(np.median(seconds))
+            for law, name, prefix, size, seconds in one.samples.places()
+            if name in LARGE_PARTS
+        }
+        for one in rounds
+    ]
     shared = sorted(set.intersection(*map(set, places)), key=str)
     if not shared:
         return Judged(rounds, np.ones(len(rounds)))
@@ -118,12 +124,3 @@ def judged(rounds: Sequence[Round]) -> Judged:
     levels = np.median(times - np.median(times, axis=0), axis=1)
     calmest = np.sort(levels)[(len(levels) - 1) // CALM_SHARE]
     return Judged(rounds, np.exp(levels - calmest))
-
-
-def _large_parts(samples: Samples) -> Iterator[tuple[Any, float]]:
-    """The median seconds of each long part, by its place in the tables."""
-    for owner, tables in {"": samples.shared, **samples.of_law}.items():
-        for name in LARGE_PARTS:
-            for prefix, by_size in tables.get(name, {}).items():
-                for size, seconds in by_size.items():
-                    yield (owner, name, prefix, size), float(np.median(seconds))

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,20 +33,23 @@ class Samples:
         default_factory=lambda: defaultdict(lambda: defaultdict(_by_prefix))
     )
 
+    def places(self) -> Iterator[tuple[str, str, int | None, int | None, list[Any]]]:
+        """Everything there is: the law (empty in `shared`), name, prefix and size, and what is there."""
+        for law, tables in {"": self.shared, **self.of_law}.items():
+            for name, by_prefix in tables.items():
+                for prefix, by_size in by_prefix.items():
+                    for size, seconds in by_size.items():
+                        yield law, name, prefix, size, seconds
+
 
 def by_round(parts: Iterable[Samples]) -> Samples:
     """All samples of several rounds: in each place a list for each round, empty ones included."""
     whole = Samples()
     for number, part in enumerate(parts):
-        pairs = [(part.shared, whole.shared)]
-        pairs += [(tables, whole.of_law[law]) for law, tables in part.of_law.items()]
-        for tables, into in pairs:
-            for name, by_prefix in tables.items():
-                for prefix, by_size in by_prefix.items():
-                    for size, seconds in by_size.items():
-                        lists = into[name][prefix][size]
-                        lists += [[] for _ in range(number - len(lists))]
-                        lists.append(seconds)
+        for law, name, prefix, size, seconds in part.places():
+            lists = (whole.of_law[law] if law else whole.shared)[name][prefix][size]
+            lists += [[] for _ in range(number - len(lists))]
+            lists.append(seconds)
     return whole
 
 

@@ -11,8 +11,7 @@ from treespec import plugin_files
 from treespec.experiments.cli.main import app
 from treespec.experiments.config import reference
 from treespec.experiments.config.build import LAWS
-from treespec.experiments.config.file import load_config, shipped
-from treespec.experiments.config.first import first_config
+from treespec.experiments.config.file import first_config, load_config, shipped
 from treespec.experiments.config.reference import PAGE, SCHEMA, config_schema, reference_page
 from treespec.experiments.config.schema import Config
 from treespec.verify import RULES

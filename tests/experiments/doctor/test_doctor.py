@@ -26,7 +26,6 @@ from treespec.experiments.doctor import (
     software,
 )
 from treespec.experiments.doctor.findings import ask, attempt
-from treespec.experiments.doctor.resolution import tell_apart
 from treespec.experiments.doctor.speed import meaning, measure_speed
 from treespec.experiments.records import manifest
 from treespec.testing import NotLossless
@@ -301,6 +300,6 @@ def test_the_whole_self_test():
 
 
 def test_the_twin_says_what_can_be_told_apart(loaded_pair):
-    said = tell_apart(loaded_pair)
+    said = self_test.tell_apart(loaded_pair)
     assert said.startswith("a run of 6 prompts could tell apart ")
     assert "two identical copies of plain" in said

@@ -17,11 +17,12 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.check import check_lossless
-from treespec.experiments.lossless.greedy import near_tie_limit, split
+from treespec.experiments.lossless.greedy import split
 from treespec.experiments.lossless.law import LawChecker
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts, code_hash
 from treespec.experiments.lossless.text import print_check, verdict
+from treespec.experiments.report.equality import near_tie_margin
 from treespec.step import Verdict
 from treespec.target import ModelTarget
 from treespec.testing.planted import planted
@@ -279,7 +280,7 @@ def test_split_measures_the_targets_own_decision(loaded_pair):
     assert (found.position, found.token, found.reference_token) == (0, other, first)
     assert found.margin == pytest.approx(best - second, abs=1e-5)
     assert found.top_two == pytest.approx(best - second, abs=1e-5)
-    assert found.near_tie == (found.margin <= near_tie_limit("float32"))
+    assert found.near_tie == (found.margin <= near_tie_margin("float32"))
     shorter = split(loaded_pair, prompt, (first,), (first, 2))
     assert shorter is not None
     assert (shorter.position, shorter.margin, shorter.near_tie) == (1, None, False)

@@ -5,7 +5,7 @@ import json
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.config.until import Until
+from treespec.experiments.config.schema import Until
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.looks import look_at
 from treespec.tree import TreeShape

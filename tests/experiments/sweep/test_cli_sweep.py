@@ -11,7 +11,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from treespec.experiments.cli import sweep as cli_sweep
+from treespec.experiments.cli.main import app
 from treespec.experiments.run import models
 
 
@@ -22,7 +22,7 @@ def call(tmp_path, loaded_pair, monkeypatch):
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
 
     def call(*arguments):
-        return CliRunner().invoke(cli_sweep.app, [os.fspath(a) for a in arguments])
+        return CliRunner().invoke(app, ["sweep", *map(os.fspath, arguments)])
 
     return call
 
@@ -128,11 +128,21 @@ def test_local_workers_killed_and_resumed(grid_file, tmp_path):
     from treespec.experiments.sweep.folder import read_manifest
 
     path = grid_file()
-    code = "from treespec.experiments.cli.sweep import app; app()"
+    code = "from treespec.experiments.cli.main import app; app()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(name):
-        command = [sys.executable, "-c", code, str(path), "--executor", "local", "--workers", "2"]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "sweep",
+            str(path),
+            "--executor",
+            "local",
+            "--workers",
+            "2",
+        ]
         return subprocess.Popen(
             [*command, "--out", str(tmp_path / name)],
             env=environment,

@@ -13,7 +13,7 @@ from fake_cuda import FakeCuda
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
 from treespec.experiments.run.observers import CudaClock, StageTimer
-from treespec.experiments.search_then_run.profile import deciding, loop, profile
+from treespec.experiments.search_then_run.profile import loop, profile
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -117,7 +117,7 @@ def test_every_table_gets_its_cells(loaded_pair):
     own = samples.of_law["deterministic"]
     assert set(own["level"][16]) == {1, 3, 4, 6}
     assert set(own["draw"][None]) == {1, 3, 4}
-    assert set(own["decide"][None]) == set(deciding.SIZES)
+    assert set(own["decide"][None]) == set(profile.DECIDED_SIZES)
     assert "decide" not in samples.of_law["iid"]  # whose trees do not grow
     assert set(own["first"]) == {16, 40}
     assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
