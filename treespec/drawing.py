@@ -20,6 +20,7 @@ __all__ = [
     "draw_step",
     "draw_svg",
     "draw_text",
+    "layout",
 ]
 
 DRAFTED, ACCEPTED, BONUS = "#dbe4ee", "#7bd3a8", "#f6c66b"
@@ -144,11 +145,11 @@ def draw_looks(
     half_height = float(_RADIUS + (_NOTE if any(look.note for look in looks) else 0))
     if across:
         step_x, step_y = 2 * max(half_widths) + 22.0, 2 * half_height + 8.0
-        cells = [(level, column) for column, level in _layout(children)]
+        cells = [(level, column) for column, level in layout(children)]
     else:
         step_x = max(_COLUMN, 2 * max(half_widths) + 8.0)
         step_y = _ROW + 2.0 * (half_height - _RADIUS)
-        cells = _layout(children)
+        cells = layout(children)
     points = [((x + 0.5) * step_x, (y + 0.5) * step_y) for x, y in cells]
     width = (max(x for x, _ in cells) + 1) * step_x
     height = (max(y for _, y in cells) + 1) * step_y
@@ -186,6 +187,29 @@ def columns(text: str) -> int:
     """Width of a text in a monospaced font, in characters: East Asian wide characters count twice."""
     instance("text", text, str, "text")
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
+    """Column and level of each node: each leaf takes the next column, parents are centred over children.
+
+    Args:
+        children: the children of each node of a tree; node 0 is the root.
+    """
+    levels, order, stack = [0] * len(children), [], [0]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        for child in reversed(children[node]):
+            levels[child] = levels[node] + 1
+            stack.append(child)
+    column, leaves = [0.0] * len(children), 0
+    for node in order:
+        if not children[node]:
+            column[node], leaves = float(leaves), leaves + 1
+    for node in reversed(order):  # every node after its children
+        if children[node]:
+            column[node] = (column[children[node][0]] + column[children[node][-1]]) / 2
+    return list(zip(column, levels, strict=True))
 
 
 def _require_tree(children: Any, labels: Any, what: str) -> None:
@@ -267,22 +291,3 @@ def _text(point: tuple[float, float], look: Look) -> str:
         f'<text x="{x:g}" y="{y - 2:g}">{escape(look.label)}</text>'
         f'<text x="{x:g}" y="{y + 13:g}" font-size="10">{escape(look.note)}</text>'
     )
-
-
-def _layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
-    """Column and level of each node: each leaf takes the next column, parents are centred over children."""
-    levels, order, stack = [0] * len(children), [], [0]
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        for child in reversed(children[node]):
-            levels[child] = levels[node] + 1
-            stack.append(child)
-    column, leaves = [0.0] * len(children), 0
-    for node in order:
-        if not children[node]:
-            column[node], leaves = float(leaves), leaves + 1
-    for node in reversed(order):  # every node after its children
-        if children[node]:
-            column[node] = (column[children[node][0]] + column[children[node][-1]]) / 2
-    return list(zip(column, levels, strict=True))

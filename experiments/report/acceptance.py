@@ -84,8 +84,8 @@ class NodeAcceptance:
     @cached_property
     def shares(self) -> tuple[Interval, ...]:
         """Share of all steps that accepted each node, with 95 % intervals over prompts."""
-        columns: dict[Hashable, NDArray[np.int64]] = {"steps": self.steps}
-        totals = bootstrap(columns | dict(enumerate(self.accepted.T)), files=self.files)
+        columns = {"steps": self.steps} | dict(enumerate(self.accepted.T))
+        totals = bootstrap(columns, files=self.files)
         return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
 
     @cached_property
@@ -125,8 +125,10 @@ def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Findin
             if setting == sampling
         ]
         if deepest := max(len(levels) for _, levels in rows):
-            name = Column[Levels]("method", lambda row: row[0].name, left=True)
-            columns = [name, *map(depth_column, range(1, deepest + 1))]
+            columns = [
+                Column[Levels]("method", lambda row: row[0].name, left=True),
+                *map(depth_column, range(1, deepest + 1)),
+            ]
             tables.append(Table(sampling, columns, rows, colour=lambda row: row[0].group))
     return Finding("Acceptance by depth and rank", tables, (NOTE,)) if tables else None
 
@@ -157,12 +159,12 @@ def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
     """
-    counted = {
-        (sampling, method.name): count_nodes(run, method, sampling)
+    return {
+        (sampling, method.name): nodes
         for sampling in run.samplings
         for method in run.methods
+        if (nodes := count_nodes(run, method, sampling)) is not None
     }
-    return {key: nodes for key, nodes in counted.items() if nodes is not None}
 
 
 def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptance | None:

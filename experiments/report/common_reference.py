@@ -87,8 +87,9 @@ def through_copies(adjusted: Adjusted, copies: Mapping[int, tuple[int, int]]) ->
     for method, (reference, copy) in copies.items():
         if min(totals[reference], totals[copy]) <= 0:
             continue
-        change = adjusted.seconds[reference] / totals[reference]
-        change = change - adjusted.seconds[copy] / totals[copy]
+        change = (
+            adjusted.seconds[reference] / totals[reference] - adjusted.seconds[copy] / totals[copy]
+        )
         for values in (seconds, *stages.values()):
             values[method] += values[method].sum() * change
             values[method] *= totals[reference] / totals[copy]

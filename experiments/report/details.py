@@ -1,6 +1,6 @@
 """Details behind the results of a run: equality, samples, tuning, errors, machine and config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -9,9 +9,10 @@ import polars as pl
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import Divergence, near_tie_margin
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.results import model_size, tuning_prompts
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.summary import MethodSummary, SamplingSummary
+from treespec.experiments.report.summary import MethodSummary
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 
 __all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
@@ -116,33 +117,32 @@ class Sample:
 
 def samples(run: Run) -> list[Sample]:
     """One prompt per sampling setting, continued by plain decoding and by the fastest chain and tree."""
-    return [
-        _sample(run, s, run.measurements[s.sampling].prompts[0]) for s in run.summaries if s.prompts
-    ]
+    return [_sample(run, data) for data in run.measurements.values() if data.prompts]
 
 
-def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
-    rows = run.prompts.filter(pl.col("sampling") == summary.sampling, pl.col("prompt") == prompt)
+def _sample(run: RunRecords, data: Measurements) -> Sample:
+    rows = run.prompts.filter(sampling=data.sampling, prompt=data.prompts[0])
     texts = dict(zip(rows["method"], rows["text"], strict=True))
     shown = [
         name
         for groups in (("plain",), ("chain", "assisted"), ("tree",))
-        if (name := _fastest(summary, groups))
+        if (name := data.fastest(data.named(*groups)))
     ]
     same_as_first = [name for name in shown if texts[name] == texts[shown[0]]]
     shown = [name for name in shown if name not in same_as_first[1:]]
     letters = zip(*(texts[name] for name in shown), strict=False)
     common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, letters))
     settings = {entry["name"]: entry for entry in run.manifest["samplings"]}
-    if settings[summary.sampling].get("temperature") != 0:
+    if settings[data.sampling].get("temperature") != 0:
         common = MOST_LETTERS  # sampled texts may differ everywhere: mark nothing
         said = "sampled independently by each method: different texts from the same distribution"
     else:
         said = "the same text" if len(shown) == 1 else "differences are marked"
+    before = run.prompt_text(data.prompts[0])
     return Sample(
-        summary.sampling,
+        data.sampling,
         str(rows["prompt_id"][0]),
-        _end(run.prompt_text(prompt)),
+        before if len(before) <= MOST_LETTERS else f"…{before[-MOST_LETTERS:]}",
         said,
         tuple(
             Text(
@@ -154,16 +154,6 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
             for name in shown
         ),
     )
-
-
-def _end(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
-
-
-def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:
-    rows = [row for row in summary.rows if row.method.group in groups and row.method.lossless]
-    best = max(rows, key=lambda row: row.tokens_per_second.estimate, default=None)
-    return None if best is None else best.method.name
 
 
 def tunings(run: RunRecords) -> list[Table]:

@@ -15,6 +15,7 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import LEAST_PROMPTS
@@ -103,22 +104,18 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     key = "prompt" if same else "prompt_id"
     limits = [run.manifest["config"].get("max_new_tokens") for run in (a, b)]
     shortest = min(limits) if None not in limits and limits[0] != limits[1] else None
-    methods, only, not_compared = [], ([], []), []
-    cells = [
+    methods, not_compared = [], []
+    cells_a, cells_b = (
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
-    ]
-    for cell in dict.fromkeys([*cells[0], *cells[1]]):
-        label, present = f"{cell[0]}: {cell[1]}", [cell in cells_of_run for cells_of_run in cells]
-        if not all(present):
-            only[present.index(True)].append(label)
-            continue
+    )
+    for cell in [cell for cell in cells_a if cell in cells_b]:
         left, right = (run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b))
         paired = _paired(left, right, key)
         if len(paired[0]):
             methods.append(_method((a, b), cell, paired, key, shortest))
         else:
-            not_compared.append(f"{label}: {_why_not(left, right, key)}")
+            not_compared.append(f"{': '.join(cell)}: {_why_not(left, right, key)}")
     if not methods:
         example = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
@@ -132,8 +129,8 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         unequal=tuple(_unequal(a, b, key)),
         methods=tuple(methods),
         not_compared=tuple(not_compared),
-        only_a=tuple(only[0]),
-        only_b=tuple(only[1]),
+        only_a=tuple(": ".join(cell) for cell in cells_a if cell not in cells_b),
+        only_b=tuple(": ".join(cell) for cell in cells_b if cell not in cells_a),
         config=tuple(_config(a, b)),
         trees=tuple(differences(*_trees(a, b))),
         versions=tuple(differences(_versions(a), _versions(b))),
@@ -176,13 +173,17 @@ def _config(a: RunRecords, b: RunRecords) -> list[str]:
     """The differences between the configs; methods are matched by name, whatever their order."""
     configs = [dict(run.manifest["config"]) for run in (a, b)]
     left, right = (_named(config.pop("methods", ())) for config in configs)
-    lines = differences(configs[0], configs[1])
-    lines += [f"methods: {name} -> none" for name in left if name not in right]
-    lines += [f"methods: none -> {name}" for name in right if name not in left]
-    for name in left:
-        if name in right:
-            lines += differences(left[name], right[name], name)
-    return lines
+    return [
+        *differences(configs[0], configs[1]),
+        *(f"methods: {name} -> none" for name in left if name not in right),
+        *(f"methods: none -> {name}" for name in right if name not in left),
+        *(
+            line
+            for name in left
+            if name in right
+            for line in differences(left[name], right[name], name)
+        ),
+    ]
 
 
 def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -216,18 +217,19 @@ def _trees_in_words(
 
 def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trees, laws and rules of the methods in both runs: searched trees may differ under one name."""
-    methods = [{m["name"]: m for m in run.manifest["methods"]} for run in (a, b)]
-    shared = [name for name in methods[0] if name in methods[1]]
+    in_a, in_b = ({m["name"]: m for m in run.manifest["methods"]} for run in (a, b))
     tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
-    chosen = [
-        {name: {s: t["chosen"] for s, t in settings.items()} for name, settings in of_run.items()}
+    left, right = (
+        {
+            f"{name}, tuned": {s: t["chosen"] for s, t in of_run[name].items()}
+            for name in tuned[0]
+            if name in tuned[1]
+        }
         for of_run in tuned
-    ]
-    tuned_in_both = [name for name in chosen[0] if name in chosen[1]]
-    left, right = ({f"{n}, tuned": of_run[n] for n in tuned_in_both} for of_run in chosen)
-    for name in shared:
-        in_a, in_b = methods[0][name], methods[1][name]
-        left[name], right[name] = _trees_in_words(drafted(in_a, in_b), drafted(in_b, in_a))
+    )
+    for name in [name for name in in_a if name in in_b]:
+        one, other = in_a[name], in_b[name]
+        left[name], right[name] = _trees_in_words(drafted(one, other), drafted(other, one))
     return left, right
 
 
@@ -239,12 +241,12 @@ def _paired(left: pl.DataFrame, right: pl.DataFrame, key: str) -> tuple[pl.DataF
     left, right = (
         rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)
     )
-
-    def finished(rows: pl.DataFrame, other_run: pl.DataFrame) -> pl.DataFrame:
-        shared = rows.join(other_run, on=[key, "repeat"], how="semi")
-        return shared.filter(pl.col("error").is_null().all().over(key))
-
-    a, b = finished(left, right), finished(right, left)
+    a, b = (
+        rows.join(other_run, on=[key, "repeat"], how="semi").filter(
+            pl.col("error").is_null().all().over(key)
+        )
+        for rows, other_run in ((left, right), (right, left))
+    )
     return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
 
 
@@ -290,11 +292,6 @@ def _method(
     }
     files = [run.files_of(of_run["number"]) for run, of_run in zip(runs, sums, strict=True)]
     totals = bootstrap(columns, files=files[0] or files[1])
-
-    def ratio(column: str) -> Interval:
-        over = [("b", "new_tokens"), ("a", column)]
-        return totals.ratio(over, [("b", column), ("a", "new_tokens")])
-
     left, right = (of_run.select(key, "repeat", "tokens", "prompt_tokens") for of_run in rows)
     texts = left.join(right, on=[key, "repeat"], suffix="_b")
     texts = texts.filter(pl.col("prompt_tokens") == pl.col("prompt_tokens_b"))
@@ -305,8 +302,8 @@ def _method(
         sampling=cell[0],
         method=cell[1],
         prompts=len(sums[0]),
-        speed=ratio("decode_s"),
-        tokens_per_step=ratio("steps"),
+        speed=speed_ratio(totals, "b", "a"),
+        tokens_per_step=speed_ratio(totals, "b", "a", "steps"),
         same_tokens=int(texts["tokens"].eq(texts["tokens_b"]).sum()),
         texts=len(texts),
     )

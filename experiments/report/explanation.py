@@ -81,20 +81,13 @@ def explanations(data: Measurements) -> list[Explanation]:
     if not data.prompts:
         return []
     totals, known = _totals(data), _explicable(data)
-    explained = []
-    if data.baseline is not None:
-        explained += [
-            _explain(totals, name, data.baseline)
-            for name in data.named("chain", "tree", lossless=False)
-            if name in known
-        ]
     tree, chain = (
         data.fastest([name for name in data.named(group) if name in known])
         for group in ("tree", "chain")
     )
-    if tree is not None and chain is not None:
-        explained.append(_explain(totals, tree, chain))
-    return explained
+    drafting = [name for name in data.named("chain", "tree", lossless=False) if name in known]
+    pairs = [*((name, data.baseline) for name in drafting), (tree, chain)]
+    return [_explain(totals, a, b) for a, b in pairs if a is not None and b is not None]
 
 
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
@@ -158,8 +151,7 @@ def _explicable(data: Measurements) -> set[str]:
     return {
         m.name
         for m in data.methods
-        if ((m.name, "verify_s") in data.values and (data.total(m.name, "verify_s") or 0) > 0)
-        or m.kind == "generate"
+        if (data.total(m.name, "verify_s") or 0) > 0 or m.kind == "generate"
     }
 
 
@@ -181,9 +173,8 @@ def _totals(data: Measurements) -> Bootstrap:
 
 
 def _explain(totals: Bootstrap, a: str, b: str) -> Explanation:
-    def speed_ratio(over: str, under: str) -> Interval:
-        return totals.ratio([(a, over), (b, under)], [(a, under), (b, over)])
-
-    quotients = ("T", "S"), ("S", "V"), ("V", "M"), ("M", "D")
-    factors = [speed_ratio(over, under) for over, under in quotients]
-    return Explanation(a, b, dict(zip(FACTORS, factors, strict=True)), speed_ratio("T", "D"))
+    *factors, measured = (
+        totals.ratio([(a, over), (b, under)], [(a, under), (b, over)])
+        for over, under in (("T", "S"), ("S", "V"), ("V", "M"), ("M", "D"), ("T", "D"))
+    )
+    return Explanation(a, b, dict(zip(FACTORS, factors, strict=True)), measured)

@@ -8,7 +8,7 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,7 @@ LETTERS, SMALL = 10.5, 9.5
 """Font size, and font size in legends, in points."""
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
+def drawing() -> AbstractContextManager[None]:
     """Context in which figures are drawn in our style. Draws to files only; no window is ever opened."""
     from matplotlib import rc_context
 
@@ -110,8 +109,7 @@ def drawing() -> Iterator[None]:
         "svg.hashsalt": "treespec",
         "figure.constrained_layout.use": True,
     }
-    with rc_context(settings):
-        yield
+    return rc_context(settings)
 
 
 def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
@@ -196,10 +194,7 @@ def inline_svg(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    prefix = path.stem
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'href="#', f'href="#{prefix}-', text)
-    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    text = re.sub(r'\bid="|href="#|url\(#', rf"\g<0>{path.stem}-", text)
     for colour, variable in PALETTE.items():
         text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
     return re.sub(

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from treespec.experiments.report.figure_axes import (
@@ -35,10 +41,8 @@ from treespec.experiments.report.prediction_figure import prediction_figure
 from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
-from treespec.experiments.report.summary import SamplingSummary, StepIntervals
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from treespec.experiments.report.summary import SamplingSummary
+from treespec.search.intervals import Interval
 
 __all__ = [
     "DRAWINGS",
@@ -52,10 +56,6 @@ __all__ = [
 
 MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
 WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
-
-Intervals = Mapping[tuple[str, str], StepIntervals]
-"""By sampling setting and method."""
-NO_INTERVALS: Intervals = {}
 
 
 def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
@@ -77,10 +77,8 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     return paths
 
 
-def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
+def speedup_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
     """Speedup over plain decoding with its interval: a row per method, a marker per sampling setting."""
-    from matplotlib.ticker import MaxNLocator
-
     shown = [s for s in summaries if s.baseline is not None]
     if not shown:
         return None
@@ -107,10 +105,9 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
     return figure
 
 
-def size_figure(
-    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
-) -> "Figure | None":
+def size_figure(run: Run) -> Figure | None:
     """Kept tokens per step, and time of a pass of the target, against the number of draft tokens."""
+    summaries = _shown(run)
     sized = [
         (i, row)
         for i, s in enumerate(summaries[: len(FILLS)])
@@ -133,10 +130,9 @@ def size_figure(
         }
         value = row.tokens_per_step
         top.errorbar(size, value.estimate, yerr=reach([value]), elinewidth=1.2, **look)
-        spread = spreads.get((summaries[i].sampling, row.method.name))
-        whisker = None if spread is None or spread.verify_ms is None else reach([spread.verify_ms])
-        verify = (row.stage_ms or {})["verify"]
-        bottom.errorbar(size, verify, yerr=whisker, elinewidth=1.2, **look)
+        name, totals = row.method.name, run.measurements[summaries[i].sampling].totals
+        verify = totals.ratio([(name, "verify_s")], [(name, "steps")]).scaled(1e3)
+        bottom.errorbar(size, verify.estimate, yerr=reach([verify]), elinewidth=1.2, **look)
     top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
     bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
@@ -151,12 +147,8 @@ def size_figure(
     return figure
 
 
-def stages_figure(
-    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
-) -> "Figure | None":
+def stages_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
     """Milliseconds per step by stage, as stacked bars, with one panel per sampling setting."""
-    from matplotlib.patches import Patch
-
     if not summaries:
         return None
     axis = MethodAxis.of(summaries)
@@ -171,8 +163,7 @@ def stages_figure(
                 left += width
             if row.stage_ms is None:
                 axes.barh(place, row.step_ms, height=0.72, **hollow)
-            if spread := spreads.get((summary.sampling, row.method.name)):
-                axes.errorbar(row.step_ms, place, xerr=reach([spread.step_ms]), **WHISKER)
+            axes.errorbar(row.step_ms, place, xerr=reach([row.step_time]), **WHISKER)
     figure.supxlabel("milliseconds per step", fontsize=10.5)
     handles = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
     if any(row.stage_ms is None for s in summaries for row in s.rows):
@@ -184,13 +175,15 @@ def stages_figure(
 def accepted_figure(
     summaries: Sequence[SamplingSummary],
     shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
-    spreads: Intervals = NO_INTERVALS,
-) -> "Figure | None":
-    """Draft tokens kept per step: stacked shares per method, with one panel per sampling setting."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
+    idle: Mapping[str, Mapping[str, Interval]] | None = None,
+) -> Figure | None:
+    """Draft tokens kept per step: stacked shares per method, with one panel per sampling setting.
 
+    Args:
+        summaries: summaries of the settings.
+        shares: results of `accepted_shares`, by setting.
+        idle: results of `idle_shares`, by setting; without them, no intervals are drawn.
+    """
     axis = MethodAxis.of(summaries, recorded=True)
     shown = {sampling: methods for sampling, methods in shares.items() if methods}
     if not axis.groups or not shown:
@@ -204,13 +197,18 @@ def accepted_figure(
         for name, share in methods.items():
             left = 0.0
             for colour, width in zip(colours, 100 * share, strict=False):
-                box: dict[str, Any] = {"color": colour, "edgecolor": PAGE, "linewidth": 0.7}
-                axes.barh(axis.places[name], width, left=left, height=0.78, **box)
+                axes.barh(
+                    axis.places[name],
+                    width,
+                    left=left,
+                    height=0.78,
+                    color=colour,
+                    edgecolor=PAGE,
+                    linewidth=0.7,
+                )
                 left += width
-            spread = spreads.get((sampling, name))
-            if spread is not None and spread.nothing is not None:
-                percent = spread.nothing.scaled(100)
-                whisker = reach([percent])
+            if idle is not None and name in idle[sampling]:
+                whisker = reach([idle[sampling][name].scaled(100)])
                 axes.errorbar(100 * share[0], axis.places[name], xerr=whisker, **WHISKER)
         axes.set_xlim(0, 100)
     figure.supxlabel("share of steps, %", fontsize=10.5)
@@ -242,7 +240,7 @@ class Drawing:
         caption: caption below the figure.
     """
 
-    draw: "Callable[[Run], Figure | None]"
+    draw: Callable[[Run], Figure | None]
     caption: str
 
 
@@ -260,18 +258,18 @@ DRAWINGS = {
         "these prompts, which favours the family with more methods; the verdict corrects for that.",
     ),
     "size": Drawing(
-        lambda run: size_figure(_shown(run), run.step_intervals),
+        size_figure,
         "The benefit of a larger tree (kept tokens per target pass) and its cost (time of a target "
         "pass) against the number of draft tokens, with 95 % intervals.",
     ),
     "stages": Drawing(
-        lambda run: stages_figure(_shown(run), run.step_intervals),
+        lambda run: stages_figure(_shown(run)),
         "Where the time of a step goes. A method is faster than another if its tokens per step "
         "exceed the other's by a larger factor than its bar does. Whiskers: 95 % intervals of the "
         "whole step, over prompts.",
     ),
     "accepted": Drawing(
-        lambda run: accepted_figure(_shown(run), run.accepted_shares, run.step_intervals),
+        lambda run: accepted_figure(_shown(run), run.accepted_shares, run.idle_shares),
         "How many draft tokens the steps keep. The wider the grey part, the more passes yielded a "
         "single token, as in plain decoding. Tokens that the last step emits past the budget do not "
         "count. Whiskers: the 95 % interval of the grey part, over prompts.",

@@ -256,9 +256,8 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
     copies, group_remark = copies_of(run, [m.name for m in data.methods], twins)
-    number_of = {name: number for number, name in enumerate(names)}
     linked = {
-        number_of[name]: (number_of[reference], number_of[twin])
+        names.index(name): (names.index(reference), names.index(twin))
         for name, (reference, twin) in copies.items()
     }
     adjusted = through_copies(adjusted, linked)
@@ -284,12 +283,12 @@ def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:
 def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Add a column for each plug-in metric, null where a row lacks it; return rows and column names."""
     names = rows["metrics"].explode().struct.field("name").drop_nulls().unique(maintain_order=True)
-    for name in names:
-        value = (
-            pl.col("metrics")
-            .list.eval(pl.element().filter(pl.element().struct.field("name") == name))
-            .list.first()
-            .struct.field("value")
-        )
-        rows = rows.with_columns(value.alias(METRIC + name))
-    return rows, [METRIC + name for name in names]
+    values = (
+        pl.col("metrics")
+        .list.eval(pl.element().filter(pl.element().struct.field("name") == name))
+        .list.first()
+        .struct.field("value")
+        .alias(METRIC + name)
+        for name in names
+    )
+    return rows.with_columns(values), [METRIC + name for name in names]

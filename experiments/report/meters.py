@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from typing import Any
 
 import polars as pl
@@ -79,15 +80,14 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
         compared = compared.filter(pl.col("prompt") < alone, pl.col("repeat") == 0)
     entries = []
     for m in data.methods:
-        finished = rows.filter(pl.col("method") == m.name)
         energies = compared.filter(method=m.name)
-        largest = {c: finished[c].max() for c in MEMORIES}
+        largest = rows.filter(method=m.name).select(pl.col(MEMORIES).max()).row(0, named=True)
         known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
         sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
         columns = {c: sums[c] for c in ("new_tokens", *known)}
         totals = bootstrap(columns, files=run.files_of(sums["prompt"])) if known else None
         energy = {c: totals.ratio([c], ["new_tokens"]) for c in known} if totals else {}
-        memory = {c: value for c, value in largest.items() if isinstance(value, int)}
+        memory = {c: value for c, value in largest.items() if value is not None}
         entries.append(Metered(m.name, m.group, memory, energy))
     return entries
 
@@ -137,7 +137,7 @@ def meter_notes(readings: Readings) -> list[str]:
     notes = []
     for column in ("peak_rss_bytes", "peak_cuda_bytes"):
         sizes: dict[str, float] = {}
-        for entry in (entry for entries in readings.values() for entry in entries):
+        for entry in chain.from_iterable(readings.values()):
             if column in entry.bytes:
                 size = entry.bytes[column] / MIB
                 sizes[entry.method] = max(size, sizes.get(entry.method, 0.0))
@@ -148,15 +148,13 @@ def meter_notes(readings: Readings) -> list[str]:
                 f"{label[0].upper()}{label[1:]}, models included: {sizes[low]:.0f} MiB ({low}) to "
                 f"{sizes[high]:.0f} MiB ({high})."
             )
-    for column in ENERGIES:
-        for sampling, entries in readings.items():
-            each = [
-                f"{entry.method} {entry.joules_per_token[column].estimate:.3g}"
-                for entry in entries
-                if column in entry.joules_per_token
-            ]
-            if each:
-                notes.append(
-                    f"{sampling}: {LABELS[column]}, J per token (prefill included): {', '.join(each)}."
-                )
+    for column, (sampling, entries) in product(ENERGIES, readings.items()):
+        if each := [
+            f"{entry.method} {entry.joules_per_token[column].estimate:.3g}"
+            for entry in entries
+            if column in entry.joules_per_token
+        ]:
+            notes.append(
+                f"{sampling}: {LABELS[column]}, J per token (prefill included): {', '.join(each)}."
+            )
     return notes

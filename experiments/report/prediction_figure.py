@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import cos, hypot, isnan, pi, sin
-from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from treespec.experiments.report.figure_axes import WIDTH, reach
 from treespec.experiments.report.figure_style import (
@@ -19,10 +24,6 @@ from treespec.experiments.report.figure_style import (
 from treespec.experiments.report.prediction import Prediction
 from treespec.search.intervals import Interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 __all__ = ["places_of_labels", "prediction_figure"]
 
 NAME, SHORT = 4.5, 2.2
@@ -35,20 +36,7 @@ RADII, DIRECTIONS = (9.0, 14.0, 20.0, 28.0, 38.0), 16
 """Candidate positions of a label: distances from its dot in points, and number of directions at each."""
 
 
-class _Box(NamedTuple):
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlap(self, other: "_Box") -> float:
-        """Area of the intersection."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return max(0.0, width) * max(0.0, height)
-
-
-def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
+def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> Figure | None:
     """Draw tokens per step and speedup over plain decoding as a pair of panels per sampling setting.
 
     Dots are numbered; a key below the panels names them.
@@ -60,9 +48,6 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     Returns:
         None if nothing was predicted.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
     if not rows:
         return None
     numbers = {name: i + 1 for i, name in enumerate(dict.fromkeys(row.method for row in rows))}
@@ -78,11 +63,9 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     drawn = []
     for (left, right), sampling in zip(panels, samplings, strict=True):
         shown = [row for row in rows if row.sampling == sampling]
-        tokens = [(row.tokens_measured, row.tokens) for row in shown]
-        speedups = [(row.speedup_measured, row.speedup) for row in shown]
         for axes, quantity, points in (
-            (left, "tokens per step", tokens),
-            (right, "speedup", speedups),
+            (left, "tokens per step", [(row.tokens_measured, row.tokens) for row in shown]),
+            (right, "speedup", [(row.speedup_measured, row.speedup) for row in shown]),
         ):
             _draw(axes, points, [groups[row.method] for row in shown])
             axes.set_xlabel(f"measured {quantity}")
@@ -108,9 +91,7 @@ Points = Sequence[tuple[Interval, Interval]]
 """Pairs of a measured and a predicted value."""
 
 
-def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _draw(axes: Axes, points: Points, groups: Sequence[str]) -> None:
     shown = [interval for pair in points for interval in pair]
     values = [v for i in shown for v in (i.estimate, i.low, i.high) if not isnan(v)]
     low, high = min(values), max(values)
@@ -136,12 +117,11 @@ def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
     clean(axes, "both")
 
 
-def _label(axes: "Axes", points: Points, labels: Sequence[int]) -> None:
+def _label(axes: Axes, points: Points, labels: Sequence[int]) -> None:
     """Number the dots; a label that is further away gets a line to its dot."""
     scale = 72 / axes.figure.dpi  # pixels to points
     pixels = axes.transData.transform([(x.estimate, y.estimate) for x, y in points]) * scale
-    frame = axes.get_window_extent()
-    inside = _Box(*(scale * edge for edge in (frame.x0, frame.y0, frame.x1, frame.y1)))
+    inside = [scale * edge for edge in axes.get_window_extent().extents]
     dots = [(float(x), float(y)) for x, y in pixels]
     for (x, y), label, (dx, dy) in zip(
         points, labels, places_of_labels(dots, list(map(str, labels)), inside), strict=True
@@ -178,8 +158,7 @@ def places_of_labels(
     Returns:
         Centre of each label, in points relative to its dot.
     """
-    frame = _Box(*inside)
-    taken = [_Box(x - 3.5, y - 3.5, x + 3.5, y + 3.5) for x, y in dots]
+    taken = [(x - 3.5, y - 3.5, x + 3.5, y + 3.5) for x, y in dots]
     places = []
     for (x, y), text in zip(dots, texts, strict=True):
         width, best = LETTER * len(text), None
@@ -187,9 +166,8 @@ def places_of_labels(
             # start at the upper left: away from the line of equality and from both whiskers
             angle = 2 * pi * (turn * 5 % DIRECTIONS + 6) / DIRECTIONS
             dx, dy = radius * cos(angle), radius * sin(angle)
-            box = _Box(x + dx - width / 2, y + dy - LINE / 2, x + dx + width / 2, y + dy + LINE / 2)
-            covered = sum(box.overlap(other) for other in taken)
-            covered += width * LINE - box.overlap(frame)
+            box = (x + dx - width / 2, y + dy - LINE / 2, x + dx + width / 2, y + dy + LINE / 2)
+            covered = _overlap(box, taken) + width * LINE - _overlap(box, [inside])
             if best is None or covered < best[0] - 1e-9:
                 best = covered, (dx, dy), box
             if covered <= 1e-9:
@@ -198,3 +176,10 @@ def places_of_labels(
         places.append(best[1])
         taken.append(best[2])
     return places
+
+
+def _overlap(box: Sequence[float], others: Sequence[Sequence[float]]) -> float:
+    """Total area of the intersections of a box with others: left, bottom, right and top of each."""
+    one, many = np.asarray(box), np.asarray(others)
+    sides = np.minimum(one[2:], many[:, 2:]) - np.maximum(one[:2], many[:, :2])
+    return float(sides.clip(min=0).prod(axis=1).sum())

@@ -144,13 +144,14 @@ def _speedup_table(summary: SamplingSummary) -> Table:
     def over(name: str) -> Column[MethodSummary]:
         return Column(f"over {name}", lambda row: interval(row.speedups[name]))
 
-    plain = [row.method.name for row in summary.rows if row.method.group == "plain"]
-    prefill = Column[MethodSummary](
-        f"over {summary.baseline}, prefill included",
-        lambda row: interval(row.speedup_with_prefill),
-    )
-    name = Column[MethodSummary]("method", lambda row: row.method.name, left=True)
-    columns = [name, *map(over, plain), prefill]
+    columns = [
+        Column[MethodSummary]("method", lambda row: row.method.name, left=True),
+        *(over(row.method.name) for row in summary.rows if row.method.group == "plain"),
+        Column[MethodSummary](
+            f"over {summary.baseline}, prefill included",
+            lambda row: interval(row.speedup_with_prefill),
+        ),
+    ]
     return Table(summary.sampling, columns, summary.rows, colour=_group)
 
 

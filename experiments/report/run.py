@@ -39,9 +39,8 @@ from treespec.experiments.report.results import (
 from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
     SamplingSummary,
-    StepIntervals,
     accepted_shares,
-    step_intervals,
+    idle_shares,
     summarise,
 )
 from treespec.experiments.report.table import Finding, Table
@@ -52,6 +51,7 @@ from treespec.experiments.report.verdict import (
     comparisons,
     sentences,
 )
+from treespec.search.intervals import Interval
 
 __all__ = ["Run", "load_run"]
 
@@ -129,13 +129,9 @@ class Run(RunRecords):
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
 
     @cached_property
-    def step_intervals(self) -> dict[tuple[str, str], StepIntervals]:
-        """Intervals shown in the figures, by sampling setting and method."""
-        return {
-            (sampling, method): intervals
-            for sampling, data in self.measurements.items()
-            for method, intervals in step_intervals(self, data).items()
-        }
+    def idle_shares(self) -> dict[str, dict[str, Interval]]:
+        """Share of steps that kept a single token, by method."""
+        return {sampling: idle_shares(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
@@ -145,11 +141,10 @@ class Run(RunRecords):
     @cached_property
     def prompt_speedups(self) -> dict[str, PromptSpeedups]:
         """The best chain and the best tree on each prompt, for settings with a baseline."""
-        by_setting = {
-            sampling: prompt_speedups(data) for sampling, data in self.measurements.items()
-        }
         return {
-            sampling: speedups for sampling, speedups in by_setting.items() if speedups is not None
+            sampling: speedups
+            for sampling, data in self.measurements.items()
+            if (speedups := prompt_speedups(data)) is not None
         }
 
     @cached_property

@@ -295,7 +295,16 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     stages = dict(stages or {})
     around = _around(steps)
     if around is None:
-        return _left_to_totals(steps, stages, NO_NEIGHBOURS)
+        ones = np.ones(len(steps.seconds))
+        return Adjusted(
+            slowdown=ones,
+            kept=ones > 0,
+            weight=ones,
+            seconds=totals(steps, steps.seconds),
+            of_prompts=totals(steps, steps.seconds),
+            stages={name: totals(steps, spent) for name, spent in stages.items()},
+            reason=NO_NEIGHBOURS,
+        )
     slowdown, calm = _slowdowns(steps, *around)
     restless = not calm.any()
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
@@ -313,19 +322,6 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
         },
         restless=restless,
         dear=dear,
-    )
-
-
-def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> Adjusted:
-    ones = np.ones(len(steps.seconds))
-    return Adjusted(
-        slowdown=ones,
-        kept=ones > 0,
-        weight=ones,
-        seconds=totals(steps, steps.seconds),
-        of_prompts=totals(steps, steps.seconds),
-        stages={name: totals(steps, spent) for name, spent in stages.items()},
-        reason=reason,
     )
 
 

@@ -125,8 +125,7 @@ def bootstrap(
     Raises:
         ValueError: if there are no prompts, or if columns differ in length.
     """
-    names = tuple(columns)
-    table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
+    table = np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1)
     if not len(table):
         raise ValueError("a bootstrap over prompts needs at least one prompt")
     if files is not None:
@@ -135,15 +134,16 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     chance = np.full(prompts, 1 / prompts)
     rows = max(1, _BLOCK // prompts)
-    blocks = [
-        rng.multinomial(prompts, chance, size=min(rows, resamples - start)) @ table
-        for start in range(0, resamples, rows)
-    ]
-    resampled = np.concatenate(blocks)
+    resampled = np.concatenate(
+        [
+            rng.multinomial(prompts, chance, size=min(rows, resamples - start)) @ table
+            for start in range(0, resamples, rows)
+        ]
+    )
     return Bootstrap(
         prompts=prompts,
-        observed={name: float(total) for name, total in zip(names, table.sum(0), strict=True)},
-        resampled={name: resampled[:, i] for i, name in enumerate(names)},
+        observed=dict(zip(columns, table.sum(0).tolist(), strict=True)),
+        resampled=dict(zip(columns, resampled.T, strict=True)),
         confidence=confidence,
     )
 

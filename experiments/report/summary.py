@@ -18,10 +18,9 @@ from treespec.search.intervals import Interval
 __all__ = [
     "MethodSummary",
     "SamplingSummary",
-    "StepIntervals",
     "accepted_shares",
+    "idle_shares",
     "speed_ratio",
-    "step_intervals",
     "summarise",
 ]
 
@@ -100,21 +99,6 @@ class SamplingSummary:
         return next(row for row in self.rows if row.method.name == method)
 
 
-@dataclass(frozen=True)
-class StepIntervals:
-    """Step times and idle steps of a method for the figures, with 95 % intervals over the compared prompts.
-
-    Args:
-        step_ms: milliseconds per step.
-        verify_ms: milliseconds per pass of the target; None if stages were not recorded.
-        nothing: share of steps that kept a single token; None if steps were not recorded.
-    """
-
-    step_ms: Interval
-    verify_ms: Interval | None
-    nothing: Interval | None
-
-
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
     """Summarise all methods under the sampling setting of these measurements."""
     totals = _totals(data) if data.prompts else None
@@ -137,19 +121,19 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
     steps = run.steps.filter(
         pl.col("sampling") == data.sampling, pl.col("prompt").is_in(list(data.prompts))
     )
-    shares = {}
-    for m in run.methods:
-        kept = steps.filter(pl.col("method") == m.name)["kept"].to_numpy()
-        if m.kind == "tree" and len(kept):
-            shares[m.name] = np.bincount(kept - 1) / len(kept)
-    return shares
+    kept = {
+        m.name: steps.filter(method=m.name)["kept"].to_numpy()
+        for m in run.methods
+        if m.kind == "tree"
+    }
+    return {name: np.bincount(k - 1) / len(k) for name, k in kept.items() if len(k)}
 
 
-def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepIntervals]:
-    """The intervals of every method that finished a prompt under one sampling setting."""
+def idle_shares(run: RunRecords, data: Measurements) -> dict[str, Interval]:
+    """Share of steps that kept a single token, with its interval, for methods whose steps were recorded."""
     if not data.prompts:
         return {}
-    rows = run.steps.filter(pl.col("sampling") == data.sampling, pl.col("kept") == 1)
+    rows = run.steps.filter(sampling=data.sampling, kept=1)
     counts = Counter(rows.select("method", "prompt").iter_rows())
     idle = {
         (m.name, "idle"): np.array([float(counts[m.name, prompt]) for prompt in data.prompts])
@@ -157,19 +141,10 @@ def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepInterva
     }
     totals = bootstrap(data.values | idle, files=data.files)
     recorded = set(run.steps["method"].unique())
-
-    def ratio(method: str, column: str, scale: float) -> Interval | None:
-        if (method, column) not in totals.observed:
-            return None
-        return totals.ratio([(method, column)], [(method, "steps")]).scaled(scale)
-
     return {
-        method.name: StepIntervals(
-            ratio(method.name, "decode_s", 1e3) or Interval(np.nan, np.nan, np.nan),
-            ratio(method.name, "verify_s", 1e3),
-            ratio(method.name, "idle", 1.0) if method.name in recorded else None,
-        )
-        for method in data.methods
+        m.name: totals.ratio([(m.name, "idle")], [(m.name, "steps")])
+        for m in data.methods
+        if m.name in recorded
     }
 
 

@@ -93,14 +93,7 @@ def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[
         left: see `Column`.
     """
 
-    def write(row: Mapping[str, Any]) -> str:
-        return NONE if row[key] is None else format(row[key], form)
-
-    return Column(head, write, left=left)
-
-
-def _nothing(item: object) -> str:
-    return ""
+    return Column(head, lambda row: NONE if row[key] is None else format(row[key], form), left=left)
 
 
 @dataclass(frozen=True)
@@ -125,9 +118,9 @@ class Table(Generic[Item]):
     caption: str = ""
     title: str = ""
     said: str = ""
-    group: Callable[[Item], str] = _nothing
-    colour: Callable[[Item], str] = _nothing
-    tone: Callable[[Item], str] = _nothing
+    group: Callable[[Item], str] = lambda item: ""
+    colour: Callable[[Item], str] = lambda item: ""
+    tone: Callable[[Item], str] = lambda item: ""
 
     @property
     def heading(self) -> str:

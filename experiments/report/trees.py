@@ -7,7 +7,6 @@ from markupsafe import Markup
 from treespec.drawing import Look, draw_looks
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
-from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = ["MOST_NODES", "DrawnTree", "acceptance_svg", "drawn_trees"]
@@ -80,34 +79,22 @@ def acceptance_svg(nodes: NodeAcceptance) -> str:
 
 
 def _look(nodes: NodeAcceptance, node: int) -> Look:
-    share, count = nodes.shares[node], nodes.counts[node]
-    return Look(
-        label=_percent(share.estimate),
-        note=str(count),
-        hint=_hint(nodes, node, share),
-        fill=_blend(share.estimate),
-        line=1 + (THICKEST_LINE - 1) * share.estimate,
-    )
-
-
-def _hint(nodes: NodeAcceptance, node: int, share: Interval) -> str:
-    shape, above = nodes.shape, nodes.counts[nodes.shape.parents[node]]
-    text = (
+    """The look of a node; small positive shares are shown as `<1 %`, not as 0."""
+    shape, count, share = nodes.shape, nodes.counts[node], nodes.shares[node]
+    above, estimate = nodes.counts[shape.parents[node]], share.estimate
+    hint = (
         f"node {node}, depth {shape.depths[node]}, child {shape.ranks[node] + 1} of its parent: accepted "
-        f"in {nodes.counts[node]} of {nodes.total} steps, {100 * share.estimate:.1f} %"
+        f"in {count} of {nodes.total} steps, {100 * estimate:.1f} %"
     )
     if share.has_width:
-        text += f" (95 % interval {share.scaled(100).bounds(1, between=' to ')})"
+        hint += f" (95 % interval {share.scaled(100).bounds(1, between=' to ')})"
     if above:
-        text += f"; of the {above} that accepted its parent, {nodes.counts[node] / above:.0%}"
-    return text
-
-
-def _percent(share: float) -> str:
-    """A share in whole percent; small positive shares are shown as `<1 %`, not as 0."""
-    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
-def _blend(share: float) -> str:
-    mixed = (round(a + share * (b - a)) for a, b in zip(RARE_COLOUR, OFTEN_COLOUR, strict=True))
-    return "#" + "".join(f"{value:02x}" for value in mixed)
+        hint += f"; of the {above} that accepted its parent, {count / above:.0%}"
+    mixed = (round(a + estimate * (b - a)) for a, b in zip(RARE_COLOUR, OFTEN_COLOUR, strict=True))
+    return Look(
+        label="<1 %" if 0 < estimate < 0.005 else f"{100 * estimate:.0f} %",
+        note=str(count),
+        hint=hint,
+        fill=f"#{bytes(mixed).hex()}",
+        line=1 + (THICKEST_LINE - 1) * estimate,
+    )

@@ -157,9 +157,8 @@ def compare(
     if data.boundary is None:
         ratio = paired_bootstrap(*columns, files=data.files)
     else:
-        files = data.prompts if data.files is None else data.files
-        tokens, spent, b_tokens, b_spent = by_file(columns, files)
-        ratio = repeated_interval(tokens, spent, b_tokens, b_spent, data.boundary)
+        totals = by_file(columns, data.prompts if data.files is None else data.files)
+        ratio = repeated_interval(*totals, boundary=data.boundary)
     return Comparison(sides[0], sides[1], ratio, len(data.prompts), data.samples)
 
 
@@ -253,38 +252,37 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     elif duel is None:
         lines = ["Trees and chains are not compared: the run holds only one of the two."]
     else:
-        early = ENDED_EARLY if duel.winner is not None and ended_early(run) else None
-        sides = "the best tree and the best chain"
-        lines = [_duel(duel, data), early, spread_caution(sides, duel.ratio, duel.samples, unit)]
+        lines = [
+            _duel(duel, data),
+            ENDED_EARLY if duel.winner is not None and ended_early(run) else None,
+            spread_caution("the best tree and the best chain", duel.ratio, duel.samples, unit),
+        ]
     if gain is not None:
         sides = "speculation and plain decoding"
         lines += [_gain(gain, data), spread_caution(sides, gain.ratio, gain.samples, unit)]
     slowed = data.totals_because
     because = f"Caution: {slowed}." if slowed not in (None, BY_PROMPTS) else None
-    decided = {"trees and chains": duel, "speculation and plain decoding": gain}
     differences = {
         sides: comparison.ratio
-        for sides, comparison in decided.items()
+        for sides, comparison in (
+            ("trees and chains", duel),
+            ("speculation and plain decoding", gain),
+        )
         if comparison is not None and comparison.winner is not None
     }
-    noise = noise_caution(data, differences)
-    lines += [resolution_sentence(data), noise, because, data.remark]
+    lines += [resolution_sentence(data), noise_caution(data, differences), because, data.remark]
     return [line for line in lines if line is not None]
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
     """Cautions about wrong greedy outputs, about passes over few nodes, and about turns."""
-    wrong_prompts = {
-        m.name: count
+    cautions = [
+        f"Caution: {m.name} departs from plain decoding by more than rounding explains ({count} "
+        f"prompt{'s' * (count > 1)}); do not trust its numbers."
         for m in run.methods
         if m.lossless and (count := len(equality(run, data.sampling, m.name).bugs))
-    }
-    about_timing = [few_nodes_caution(run, data), turns_caution(run, data)]
-    cautions = [
-        f"Caution: {name} departs from plain decoding by more than rounding explains ({count} "
-        f"prompt{'s' * (count > 1)}); do not trust its numbers."
-        for name, count in wrong_prompts.items()
     ]
+    about_timing = few_nodes_caution(run, data), turns_caution(run, data)
     return cautions + [line for line in about_timing if line is not None]
 
 

@@ -1,9 +1,10 @@
 """Figures of parallel guessing, of the cost of a pass, and of the speedup by batch size."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
@@ -19,9 +20,6 @@ from treespec.experiments.teaching.batch_speedup import BatchSpeedup
 from treespec.experiments.teaching.memory_wall import PassCost
 from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 __all__ = ["batch_figure", "guessing_figure", "pair_figure", "wall_figure"]
 
 SHADES = ("#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
@@ -33,7 +31,7 @@ MOST_TICKS = 8
 """Maximum number of tick labels; more would touch."""
 
 
-def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
+def pair_figure(law: PairLaw, names: Sequence[str]) -> Figure:
     """The joint law of two tokens, the law of two independent guesses, and their difference.
 
     Args:
@@ -65,7 +63,7 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
     return figure
 
 
-def guessing_figure(swept: Guessing) -> "Figure":
+def guessing_figure(swept: Guessing) -> Figure:
     """Left: the error of the law of unverified guesses. Right: the number of guesses kept if verified."""
     with panels_beside(2, 9.0, 3.6) as (figure, (left, right)):
         shades = SHADES[-len(swept.tokens) :]
@@ -88,7 +86,7 @@ def guessing_figure(swept: Guessing) -> "Figure":
     return figure
 
 
-def wall_figure(cost: PassCost) -> "Figure":
+def wall_figure(cost: PassCost) -> Figure:
     """Left: the time of a pass and its floor. Right: both per token."""
     with panels_beside(2, 9.0, 3.8) as (figure, (left, right)):
         nodes, median = np.array(cost.nodes), 1e3 * cost.median_s
@@ -112,7 +110,7 @@ def wall_figure(cost: PassCost) -> "Figure":
     return figure
 
 
-def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
+def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> Figure:
     """Speedup over plain decoding against the batch size, with one panel per scenario.
 
     Args:
@@ -130,7 +128,7 @@ def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
     return figure
 
 
-def _draw_batches(axes: "Axes", speedup: BatchSpeedup, fixed: str) -> None:
+def _draw_batches(axes: Axes, speedup: BatchSpeedup, fixed: str) -> None:
     """Draw one panel; the numbers are the nodes of the best tree."""
     lines = (
         ("best tree (its nodes)", speedup.tree, GROUP_COLOURS["tree"], "^", "-"),

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from attention_masks import Topology, TreePass
 from attention_masks.tree_attention import Options
 from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from treespec.drawing import layout
 
 __all__ = [
     "MASKED",
@@ -125,21 +124,13 @@ def branches(tree: Topology) -> list[int]:
 
 def places(tree: Topology) -> list[float]:
     """Horizontal position of each node: leaves side by side, a parent centred over its children."""
-    place = [0.0] * tree.size
     children: list[list[int]] = [[] for _ in tree.parents]
     for node, parent in enumerate(tree.parents[1:], start=1):
         children[parent].append(node)
-    leaves = 0
-    for node in reversed(tree.order.tolist()):
-        if children[node]:
-            place[node] = (place[children[node][0]] + place[children[node][-1]]) / 2
-        else:
-            leaves += 1
-            place[node] = float(-leaves)
-    return [x + leaves for x in place]
+    return [column for column, _ in layout(children)]
 
 
-def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequence[str]) -> None:
+def draw_tree(axis: Axes, tree: Topology, colours: Sequence[str], labels: Sequence[str]) -> None:
     """Draw a tree with the root on top, and with one colour and one label per node."""
     place = places(tree)
     for node, parent in enumerate(tree.parents):
@@ -156,11 +147,9 @@ def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequ
 
 
 def draw_cells(
-    axis: "Axes", values: Int[Tensor, "lines columns"], colours: Sequence[str], gap: float = 0.8
+    axis: Axes, values: Int[Tensor, "lines columns"], colours: Sequence[str], gap: float = 0.8
 ) -> None:
     """Draw a grid of cells, each in the colour of its number, separated by white lines of `gap` points."""
-    from matplotlib.colors import to_rgb
-
     lines, columns = values.shape
     rgb = torch.tensor([to_rgb(colour) for colour in colours])
     axis.imshow(rgb[values.long()].numpy(), aspect="auto", interpolation="nearest")

@@ -247,10 +247,9 @@ def next_two_tokens(
     """
     sampling, model = sampling or Sampling(), model.fresh()
     model.prefill(prompt[:-1])
-    first_probs, second_probs = None, []
-    for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK):
-        logits = model.run(torch.cat([prompt[-1:], chunk]), (-1, *([0] * len(chunk))))
-        first_probs = sampling(logits[0])
-        second_probs.append(sampling(logits[1:]))
-    assert first_probs is not None
-    return PairLaw(first_probs.double()[:, None] * torch.cat(second_probs).double())
+    probs = [
+        sampling(model.run(torch.cat([prompt[-1:], chunk]), (-1, *([0] * len(chunk)))))
+        for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK)
+    ]
+    first_probs, second_probs = probs[-1][0], torch.cat([rows[1:] for rows in probs])
+    return PairLaw(first_probs.double()[:, None] * second_probs.double())

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 
 from treespec.search import LatencyModel, optimal_frontier
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
 
 __all__ = ["TREE_GAIN", "AdvantageMap", "advantage_map", "draw_map", "draw_times", "falling_rates"]
 
@@ -33,7 +30,6 @@ class AdvantageMap:
         tree: speedup of the best tree over plain decoding, `[C, A]`; chains count as trees.
         chain: speedup of the best chain over plain decoding, `[C, A]`; below 1 where plain decoding is
             faster.
-        size: number of nodes of the best tree, `[C, A]`.
     """
 
     alphas: Float[np.ndarray, "A"]
@@ -41,7 +37,6 @@ class AdvantageMap:
     verify_cost: float
     tree: Float[np.ndarray, "C A"]
     chain: Float[np.ndarray, "C A"]
-    size: Float[np.ndarray, "C A"]
 
     @property
     def gain(self) -> Float[np.ndarray, "C A"]:
@@ -87,7 +82,7 @@ def advantage_map(
         ranks: maximum number of children per node.
         share: see `falling_rates`.
     """
-    tree, chain, sizes = (np.zeros((len(draft_costs), len(alphas))) for _ in range(3))
+    tree, chain = (np.zeros((len(draft_costs), len(alphas))) for _ in range(2))
     for column, alpha in enumerate(alphas):
         rates = falling_rates(alpha, ranks, share)
         values = optimal_frontier(rates, size, depth=min(LEVELS, size - 1)).values
@@ -95,14 +90,12 @@ def advantage_map(
         lengths = np.arange(min(LEVELS, size - 1) + 1)
         chain_tokens = np.cumsum(alpha**lengths)
         for row, cost in enumerate(draft_costs):
-            speed = values / (1 + verify_cost * (nodes - 1) + cost * depths)
-            best = np.unravel_index(int(np.argmax(speed)), speed.shape)
-            tree[row, column], sizes[row, column] = speed[best], nodes[best]
+            tree[row, column] = (values / (1 + verify_cost * (nodes - 1) + cost * depths)).max()
             chain[row, column] = (chain_tokens / (1 + (verify_cost + cost) * lengths))[1:].max()
-    return AdvantageMap(np.array(alphas), np.array(draft_costs), verify_cost, tree, chain, sizes)
+    return AdvantageMap(np.array(alphas), np.array(draft_costs), verify_cost, tree, chain)
 
 
-def draw_map(axes: "Axes", advantage: AdvantageMap, most: float = 1.6) -> "QuadMesh":
+def draw_map(axes: Axes, advantage: AdvantageMap, most: float = 1.6) -> QuadMesh:
     """Draw the gain of trees as colours; hatching marks where plain decoding is best."""
     image = axes.pcolormesh(
         advantage.alphas, advantage.draft_costs, advantage.gain, cmap="viridis", vmin=1, vmax=most,
@@ -119,7 +112,7 @@ def draw_map(axes: "Axes", advantage: AdvantageMap, most: float = 1.6) -> "QuadM
     return image
 
 
-def draw_times(axes: "Axes", latency: LatencyModel, sizes: Sequence[int], label: str) -> None:
+def draw_times(axes: Axes, latency: LatencyModel, sizes: Sequence[int], label: str) -> None:
     """Draw the time of the target's pass against the number of nodes, in plain passes."""
     times = np.array([latency.verify_s(size) for size in sizes])
     axes.plot(sizes, times / latency.verify_s(1), marker="o", markersize=3, label=label)

@@ -1,6 +1,5 @@
 """The timeline of a text: when target and draft ran, and when tokens appeared; live or from a run."""
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -223,14 +222,13 @@ def _decoded(
     """Decode one text and record its timeline."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
     drafted = Spans()
-    outcomes: list[tuple[float, tuple[int, ...], int]] = []
     draft = timed_passes(pair.draft, drafted, clock.now)
-    for step in decode(
+    decoding = decode(
         make_target(pair.target), make_drafter(draft, shape, law, sampling),
         verifier_for(usual_rule(law, sampling), pair.target), prompt, sampling=sampling,
         coins=TorchCoins(seed), max_new_tokens=tokens, observer=clock,
-    ):  # fmt: skip
-        outcomes.append((clock.now(), step.tokens, step.verdict.accepted))
+    )  # fmt: skip
+    outcomes = [(clock.now(), step.tokens, step.verdict.accepted) for step in decoding]
     begin = next(span.end for span in clock.spans if span.stage == "prefill")
     steps: list[Brought] = []
     for end, ids, accepted in outcomes:  # after decoding, because detokenizing takes time too
@@ -248,5 +246,4 @@ def _decoded(
 
 def _median(lanes: Sequence[Lane]) -> Lane:
     """The lane of median duration; of an even number of lanes, the shorter of the middle two."""
-    median = statistics.median_low([lane.seconds for lane in lanes])
-    return next(lane for lane in lanes if lane.seconds == median)
+    return sorted(lanes, key=lambda lane: lane.seconds)[(len(lanes) - 1) // 2]

@@ -1,15 +1,15 @@
 """The timeline as a figure: a lane for each method, and above each step its tokens."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from treespec.experiments.report.figure_style import INK, MUTED, PAGE, STAGE_COLOURS, panels_beside
 from treespec.experiments.report.stepper.steps import visible
 from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["shown_text", "timeline_figure"]
 
@@ -39,13 +39,12 @@ BAR, GAP = 1.15, 1.3
 """Height of a row of bars, and gap between two lanes, in lines of text."""
 
 
-def timeline_figure(lanes: Sequence[Lane]) -> "Figure":
+def timeline_figure(lanes: Sequence[Lane]) -> Figure:
     """Draw all lanes on one time axis.
 
     Args:
         lanes: results of `watch` or `recorded`.
     """
-    from matplotlib.patches import Patch
 
     longest = max(lane.seconds for lane in lanes)
     heights = [_lines(lane) + _bars(lane) * BAR + 1.1 for lane in lanes]
@@ -85,7 +84,7 @@ def shown_text(text: str, letters: int) -> str:
     return shown if len(shown) <= letters else shown[: max(letters - 1, 0)] + "…"
 
 
-def _draw_lane(axes: "Axes", lane: Lane, top: float, letters_per_second: float) -> None:
+def _draw_lane(axes: Axes, lane: Lane, top: float, letters_per_second: float) -> None:
     """Draw one lane from the line `top` downwards."""
     bars = top + 1.1 + _lines(lane)
     rate = f"{lane.tokens} tokens in {1e3 * lane.seconds:.0f} ms, {len(lane.steps)} passes of the target"
@@ -103,7 +102,7 @@ def _draw_lane(axes: "Axes", lane: Lane, top: float, letters_per_second: float) 
         _draw_tokens(axes, step, bars, letters_per_second)
 
 
-def _draw_tokens(axes: "Axes", step: Brought, bars: float, letters_per_second: float) -> None:
+def _draw_tokens(axes: Axes, step: Brought, bars: float, letters_per_second: float) -> None:
     """Draw the tokens of a step as a stack above its bars, the first one on top."""
     gap = 0.06 * (step.end - step.start)
     left, width = 1e3 * (step.start + gap), 1e3 * (step.end - step.start - 2 * gap)
@@ -130,7 +129,6 @@ def _bars(lane: Lane) -> int:
 
 def _colour(stage: str) -> str:
     """The colour of a stage; drafting outside the passes is paler than the passes."""
-    from matplotlib.colors import to_hex, to_rgb
 
     if stage != "draft":
         return STAGE_COLOURS["draft" if stage == DRAFT_PASS else stage]

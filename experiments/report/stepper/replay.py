@@ -11,7 +11,14 @@ from markupsafe import Markup
 from treespec.drawing import draw_step
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
-from treespec.experiments.report.stepper.steps import Shown, Snapshot, Trail, trails_of_run, visible
+from treespec.experiments.report.stepper.steps import (
+    STEPS_WITHOUT_SCRIPT,
+    Shown,
+    Snapshot,
+    Trail,
+    trails_of_run,
+    visible,
+)
 
 __all__ = [
     "MOST_BYTES",
@@ -111,9 +118,7 @@ class Replay:
 def script_json(data: Any) -> str:
     """JSON that is safe in a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
+    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
 def _bytes(data: Any) -> int:
@@ -124,9 +129,6 @@ def asset(name: str) -> str:
     """Read a file of the stepper: `stepper.js` or `stepper.css`."""
     return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
 
-
-STEPS_WITHOUT_SCRIPT = 4
-"""Number of steps shown as pictures to readers without JavaScript."""
 
 NOTE = (
     "Real steps of this run. The tree shows the drafted tokens as text; · is a space and ⏎ a new line. The "
@@ -156,18 +158,18 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     groups = [trail["group"] for trail in data["trails"]]
     data["first"] = groups.index("tree") if "tree" in groups else 0
     shown = data["trails"][data["first"]]
-    names = ("prompt", "sampling", "method")
-    first = next(t for t in trails if all(getattr(t, name) == shown[name] for name in names))
-    left_out = ""
+    name = (shown["method"], shown["sampling"], shown["prompt"])
+    first = next(t for t in trails if (t.method, t.sampling, t.prompt) == name)
+    note = NOTE
     if kept.steps < kept.total:
-        left_out = (
+        note += (
             f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} per "
             "text, and only as many as keep the page small."
         )
     return render(
         "stepper.html",
-        note=NOTE + left_out,
-        title=", ".join((shown["method"], shown["sampling"], f"prompt {shown['prompt']}")),
+        note=note,
+        title="{}, {}, prompt {}".format(*name),
         first=Shown(first, STEPS_WITHOUT_SCRIPT),
         data=Markup(script_json(data)),
         script=Markup(asset("stepper.js")),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from markupsafe import Markup
@@ -15,6 +16,7 @@ from treespec.step import Step
 from treespec.tree import TreeShape
 
 __all__ = [
+    "STEPS_WITHOUT_SCRIPT",
     "Shown",
     "Snapshot",
     "Tokenizer",
@@ -27,6 +29,9 @@ __all__ = [
 
 MOST_LETTERS = 10
 """Maximum number of characters of a label in a drawn tree."""
+
+STEPS_WITHOUT_SCRIPT = 4
+"""Number of steps shown as pictures to readers without JavaScript, and where the widget does not run."""
 
 
 class Tokenizer(Protocol):
@@ -167,12 +172,10 @@ def trail_of(
         tokenizer: tokenizer of the models; without it, pieces are ids.
         method: name of the method.
     """
-    known: dict[int, str] = {}
 
+    @cache
     def piece(token: int) -> str:
-        if token not in known:
-            known[token] = str(token) if tokenizer is None else str(tokenizer.decode([token]))
-        return known[token]
+        return str(token if tokenizer is None else tokenizer.decode([token]))
 
     snapshots = tuple(
         Snapshot(

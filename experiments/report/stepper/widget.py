@@ -12,6 +12,7 @@ from treespec.errors import TreespecError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.stepper.replay import Replay, asset
 from treespec.experiments.report.stepper.steps import (
+    STEPS_WITHOUT_SCRIPT,
     Shown,
     Tokenizer,
     Trail,
@@ -21,10 +22,6 @@ from treespec.experiments.report.stepper.steps import (
 from treespec.step import Step
 
 __all__ = ["MissingWidget", "Stepper"]
-
-
-STEPS_WITHOUT_WIDGET = 4
-"""Number of steps shown as pictures where the widget does not run."""
 
 
 class MissingWidget(TreespecError, ImportError):
@@ -79,7 +76,7 @@ class Stepper:
     def _ipython_display_(self) -> None:
         # Two outputs: from one with both forms, an exported page takes the widget, which may not run there.
         display = import_module("IPython.display").display
-        shown = Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_()
+        shown = Shown(self.trails[0], STEPS_WITHOUT_SCRIPT)._repr_html_()
         try:
             widget, missing = self.widget, ""
         except MissingWidget as error:
