@@ -16,17 +16,15 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from attention_masks import TreePass, topology
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.sdpa import sdpa
 from attention_masks.tree_attention.two_pass import two_pass
 from treespec.experiments.benchmarks.passes import reading, ternary
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.kernels.masked_attention import kernel_call
 
 HEADS, KV_HEADS, HEAD_DIM = 12, 4, 64
@@ -111,12 +109,16 @@ def main(
     no_save: Annotated[bool, typer.Option("--no-save", help="Do not write a file.")] = False,
 ) -> None:
     """Measure a layer's attention in each way; print and save it."""
-    console, rows, threads = Console(width=130), measure(rounds), torch.get_num_threads()
+    rows, threads = measure(rounds), torch.get_num_threads()
+    setting = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "threads": threads}
     title = f"attention of a layer, {HEADS}/{KV_HEADS} heads of {HEAD_DIM}; {threads} threads"
-    print_table(Table(title, COLUMNS, rows), console)
-    if not no_save:
-        setting = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "threads": threads}
-        say(console, f"written: {save('attention_on_cpu', {'setting': setting, 'rows': rows})}")
+    print_and_save(
+        "attention_on_cpu",
+        {"setting": setting, "rows": rows},
+        Table(title, COLUMNS, rows),
+        width=130,
+        saved=not no_save,
+    )
 
 
 if __name__ == "__main__":

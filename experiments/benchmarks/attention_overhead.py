@@ -24,17 +24,15 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, PreTrainedModel
 
 from treespec import load_pair
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.models.cache import TreeCache, cache_argument
 from treespec.models.transformers_model import TransformersModel
 
@@ -260,9 +258,11 @@ def main(
     """Compare the cost of our attention with that of transformers; print and save it."""
     lengths = [int(text) for text in prefixes.split(",")]
     sizes = [int(text) for text in nodes.split(",")]
-    console = Console()
-    setting = {"enlarge": enlarge, "repeats": repeats}
-    figures: dict[str, Any] = {"setting": setting, "time": {}, "memory": {}}
+    figures: dict[str, Any] = {
+        "setting": {"enlarge": enlarge, "repeats": repeats},
+        "time": {},
+        "memory": {},
+    }
     times, memory = [], []
     for dtype in dtypes.split(","):
         model = enlarged(enlarge, dtype, max(lengths) + max(sizes) + 1)
@@ -276,11 +276,13 @@ def main(
                 row = measure_memory(model, ids[:-1], count, attention)
                 figures["memory"][f"{place}, {count} nodes, {path}"] = row
                 memory.append(place_row | {"nodes": count, "path": path} | in_megabytes(row))
-    title = f"milliseconds of a pass over one token ({enlarge})"
-    print_table(Table(title, TIME_COLUMNS, times), console)
-    print_table(Table("memory of a pass over a tree", MEMORY_COLUMNS, memory), console)
-    if not no_save:
-        say(console, f"written: {save('attention_overhead', figures)}")
+    print_and_save(
+        "attention_overhead",
+        figures,
+        Table(f"milliseconds of a pass over one token ({enlarge})", TIME_COLUMNS, times),
+        Table("memory of a pass over a tree", MEMORY_COLUMNS, memory),
+        saved=not no_save,
+    )
 
 
 if __name__ == "__main__":

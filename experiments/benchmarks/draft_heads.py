@@ -10,20 +10,19 @@ differ between the two heads for the same logits and uniforms, in float32; at mo
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, load_pair
 from treespec.draft.heads import KernelHead, TensorHead
 from treespec.draft.levels import Head, Level, Levels, levels_of
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.models.passes import choose_passes
 
 PREFIX, VOCAB = 64, 4096
@@ -82,7 +81,7 @@ def main(
     no_save: Annotated[bool, typer.Option("--no-save", help="Do not write a file.")] = False,
 ) -> None:
     """Measure the heads of levels; print and save their times."""
-    console, rows = Console(width=110), list[dict[str, Any]]()
+    rows: list[dict[str, Any]] = []
     model = load_pair("embedded", dtype="bfloat16").draft
     choose_passes(model, "compiled", draft=True)
     model = model.fresh()
@@ -92,22 +91,14 @@ def main(
             levels, level = level_of(nodes, children)
             logits = torch.randn(nodes, VOCAB).bfloat16()
 
-            def timed(
-                make: Make, level: Level = level, logits: Tensor = logits
-            ) -> Callable[[], float]:
-                def run() -> float:
-                    head = make(0)
-                    model.run(torch.tensor([7]), (-1,))
-                    model.keep(())
-                    return seconds_of(
-                        lambda: (head.children(level, logits), head.extremes().tolist())
-                    )
+            def timed(make: Make, level: Level = level, logits: Tensor = logits) -> float:
+                head = make(0)
+                model.run(torch.tensor([7]), (-1,))
+                model.keep(())
+                return seconds_of(lambda: (head.children(level, logits), head.extremes().tolist()))
 
-                return run
-
-            spent = in_turns(
-                {way: timed(make) for way, make in heads(levels, law).items()}, rounds, warm_up=10
-            )
+            ways = {way: partial(timed, make) for way, make in heads(levels, law).items()}
+            spent = in_turns(ways, rounds, warm_up=10)
             rows.append({
                 "level": name,
                 "tensor_us": round(1e6 * statistics.median(spent["tensor"]), 1),
@@ -115,18 +106,22 @@ def main(
                 "kernel_over_tensor": round(median_ratio(spent["kernel"], spent["tensor"]), 2),
                 "different": differing(children, law),
             })  # fmt: skip
-    title = f"heads of rows of {VOCAB} tokens, bfloat16, {torch.get_num_threads()} threads"
-    print_table(Table(title, COLUMNS, rows), console)
+    threads = torch.get_num_threads()
+    title = f"heads of rows of {VOCAB} tokens, bfloat16, {threads} threads"
     most = max(row["different"] for row in rows)
     verdict = (
         f"draws that differ: at most {most} of {DRAWS:,}, goal {GOAL}: "
         f"{'met' if most <= GOAL else 'MISSED'}"
     )
-    say(console, verdict)
-    if not no_save:
-        setting = {"vocab": VOCAB, "threads": torch.get_num_threads()}
-        data = {"setting": setting, "rows": rows, "verdicts": [verdict]}
-        say(console, f"written: {save('draft_heads', data)}")
+    setting = {"vocab": VOCAB, "threads": threads}
+    print_and_save(
+        "draft_heads",
+        {"setting": setting, "rows": rows, "verdicts": [verdict]},
+        Table(title, COLUMNS, rows),
+        verdict,
+        width=110,
+        saved=not no_save,
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ import polars as pl
 import psutil
 import torch
 import typer
-from rich.console import Console
 
 from treespec import TorchCoins, Verdict
 from treespec.draft import (
@@ -49,10 +48,10 @@ from treespec.draft import (
     TokenRecycling,
 )
 from treespec.draft.text_source import TokenSource
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save, print_parts
+from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.held_out import HeldOut, installed_code
 from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import outline_pair
@@ -98,8 +97,11 @@ STORE_COLUMNS = (
 )
 
 
-def texts() -> Iterator[list[int]]:
-    """Token ids of the .py files of installed packages, without copies of held-out files."""
+def texts_of(tokens: int) -> Iterator[list[int]]:
+    """Token ids of the .py files of installed packages, without copies of held-out files.
+
+    The texts are whole, and end when they have this many tokens together, or when there are no more.
+    """
     tokenizer = outline_pair("embedded", "none").tokenizer
     files, held_out = installed_code(), HeldOut()
     for begin in range(0, len(files), BATCH):
@@ -107,9 +109,12 @@ def texts() -> Iterator[list[int]]:
             (path.name, path.read_text("utf-8", "replace")) for path in files[begin : begin + BATCH]
         ]
         originals = [text for name, text in contents if not held_out.has_copy(name, text)]
-        yield from filter(
-            None, tokenizer(originals, add_special_tokens=False, verbose=False)["input_ids"]
-        )
+        rows = tokenizer(originals, add_special_tokens=False, verbose=False)["input_ids"]
+        for ids in filter(None, rows):
+            yield ids
+            tokens -= len(ids)
+            if tokens <= 0:
+                return
 
 
 def held_out() -> list[int]:
@@ -118,15 +123,6 @@ def held_out() -> list[int]:
     prompts = [prompt.text for prompt in read_prompts(EmbeddedPrompts(kind="embedded"))]
     rows = tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]
     return [token for row in rows for token in row]
-
-
-def texts_of(tokens: int) -> Iterator[list[int]]:
-    """Whole texts until they have this many tokens together; fewer if there are no more texts."""
-    for ids in texts():
-        yield ids
-        tokens -= len(ids)
-        if tokens <= 0:
-            return
 
 
 def reading(source: TokenSource, ids: Sequence[int]) -> TokenSource:
@@ -305,10 +301,8 @@ def stored(tokens: int, query: Sequence[int]) -> dict[str, Any]:
     """Measure the building of a datastore of at least `tokens` tokens, and proposals along another text."""
     arrays = [np.array(ids, dtype=np.int32) for ids in texts_of(tokens)]
     with TemporaryDirectory(prefix="treespec-") as folder:
-        start = time.perf_counter()
-        path = Path(folder) / "store"
-        Datastore.build(path, (ids.tolist() for ids in arrays), vocab_size=2**20)
-        seconds = time.perf_counter() - start
+        path, texts = Path(folder) / "store", (ids.tolist() for ids in arrays)
+        seconds = seconds_of(lambda: Datastore.build(path, texts, vocab_size=2**20))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = resident()
         store = Datastore(path)
@@ -342,27 +336,22 @@ def main(
     datastore: Annotated[int, typer.Argument(help="Tokens of the datastore.")] = 10_000_000,
 ) -> None:
     """Measure, print and save the figures."""
-    console = Console()
     sizes = [size for size in SIZES if size <= largest]
-    TEXT.extend(
-        islice(
-            chain.from_iterable(texts_of(largest + TOKENS_BEHIND)),
-            largest + TOKENS_BEHIND,
-        )
-    )
+    tokens = largest + TOKENS_BEHIND
+    TEXT.extend(islice(chain.from_iterable(texts_of(tokens)), tokens))
     query = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name, size in product(SOURCES, sizes):
-            say(console, f"{name}, {size:,} tokens")
+            print_parts(f"{name}, {size:,} tokens")
             cost = pool.apply(measured, (name, size, sizes[-1]))
             rows.append({"source": name, "tokens": size, **cost})
-        print_table(Table("reading and proposing", COLUMNS, rows), console)
-        say(console, f"datastore of {datastore:,} tokens")
+        print_parts(
+            Table("reading and proposing", COLUMNS, rows), f"datastore of {datastore:,} tokens"
+        )
         store = pool.apply(stored, (datastore, query * (TOKENS_BEHIND // len(query) + 2)))
-    print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     figures = {"sources": rows, "growth": growth(rows), "datastore": store}
-    say(console, f"written: {save('draft_sources', figures)}")
+    print_and_save("draft_sources", figures, Table("datastore", STORE_COLUMNS, [store]))
 
 
 if __name__ == "__main__":

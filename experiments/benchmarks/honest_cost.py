@@ -23,13 +23,12 @@ import typer
 from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_parts, save
 from treespec.experiments.benchmarks.spinning import add_source
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.models.load import Pair
@@ -53,18 +52,10 @@ RARE, EXTRA = 0.02, 4.0
 _luck = random.Random(0)
 
 
-def _grown(kept: int) -> float:
-    return RISE * kept / TOKENS
-
-
-def _rarely(kept: int) -> float:
-    return EXTRA if _luck.random() < RARE else 0.0
-
-
 def config_of(seed: int, enlarge: str) -> Config:
     """The config of the run with this seed; the first call registers two draft sources."""
-    add_source("growing", _grown)
-    add_source("rare", _rarely)
+    add_source("growing", lambda kept: RISE * kept / TOKENS)
+    add_source("rare", lambda kept: EXTRA if _luck.random() < RARE else 0.0)
 
     def tree(name: str, **shape: Any) -> dict[str, Any]:
         return {"kind": "tree", "name": name, "shape": shape}
@@ -167,7 +158,6 @@ def main(
     enlarge: Annotated[str, typer.Option(help="Size of the target.")] = "50M",
 ) -> None:
     """Run, print the table and save it."""
-    console = Console(width=110)
     pair = load_models(config_of(0, enlarge).models)
     charges: list[Charged] = []
     with Reporter(Console(stderr=True)).units(runs, doing="running", finished="run") as begin:
@@ -176,13 +166,13 @@ def main(
             charges.append(one(seed, enlarge, pair))
             rows = counted(charges)
             save("honest_cost", {"enlarge": enlarge, "methods": rows, "runs": charges})
-    print_table(Table("speed over plain decoding, quiet", COLUMNS, rows), console, 110)
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
     left = sum(charged.reason is not None for charged in charges)
-    say(console, f"{len(charges)} runs, {left} of them left to totals")
-    say(
-        console,
+    print_parts(
+        Table("speed over plain decoding, quiet", COLUMNS, rows),
+        f"{len(charges)} runs, {left} of them left to totals",
         f"largest distance of a median from 1: {off:.2%}, goal: at most {FARTHEST_MEDIAN:.0%}",
+        width=110,
     )
 
 

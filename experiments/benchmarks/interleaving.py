@@ -19,7 +19,6 @@ saved with the figures, in a separate file (`interleaving_steady_passive`).
 
 import os
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,17 +30,17 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.neighbours import LONGEST_STAY_S, Neighbour, beside
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_parts, save
 from treespec.experiments.benchmarks.spinning import add_source
+from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.config.schema import Config
-from treespec.experiments.report.measurements import CLOCK, Measurements
-from treespec.experiments.report.run import Run
+from treespec.experiments.report.measurements import CLOCK
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.times import times
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
+from treespec.models.load import Pair
 from treespec.search.intervals import Interval
 
 WAITING = "OMP_WAIT_POLICY"
@@ -113,26 +112,28 @@ def slowed_in(steps: pl.DataFrame) -> float:
     return float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]))
 
 
-def found_in(loaded: Run) -> Measurement:
-    """Read the ratios of a run."""
-    data: Measurements = loaded.measurements["T=0"]
-
-    def ratio(method: str, column: str) -> Interval:
-        return speed_ratio(data.totals, method, "one", column)
-
-    return Measurement(
-        ratio("other", "decode_s"),
-        ratio("dearer", "decode_s"),
-        ratio("other", CLOCK),
-        ratio("dearer", CLOCK),
-        data.totals_because is None,
-        {
-            row.method.name: row.alone.estimate
-            for row in times(loaded, data)
-            if row.alone is not None
-        },
-        slowed_in(loaded.all_steps),
-    )
+def one(config: Config, pair: Pair) -> Measurement:
+    """Run the methods once, and read their ratios."""
+    with brief_run(config, load=lambda models: pair) as loaded:
+        data = loaded.measurements["T=0"]
+        same, dearer, same_totals, dearer_totals = (
+            speed_ratio(data.totals, method, "one", column)
+            for column in ("decode_s", CLOCK)
+            for method in ("other", "dearer")
+        )
+        return Measurement(
+            same,
+            dearer,
+            same_totals,
+            dearer_totals,
+            data.totals_because is None,
+            {
+                row.method.name: row.alone.estimate
+                for row in times(loaded, data)
+                if row.alone is not None
+            },
+            slowed_in(loaded.all_steps),
+        )
 
 
 COLUMNS = (
@@ -188,7 +189,6 @@ def main(
     ] = None,
 ) -> None:
     """Measure runs, print the table and save it."""
-    console = Console(width=110)
     kinds = {
         name: None if name == "quiet" else Neighbour(name)
         for name in neighbour or ["quiet", *map(str, Neighbour)]
@@ -197,16 +197,9 @@ def main(
     pair = load_models(config_of(0, None, enlarge).models)
     figures: dict[str, Any] = {}
     rows: list[Mapping[str, Any]] = []
-
-    def measured_run(seed: int, together: int | None) -> Measurement:
-        with brief_run(config_of(seed, together, enlarge), load=lambda models: pair) as loaded:
-            return found_in(loaded)
-
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")
-        start = time.perf_counter()
-        measured_run(0, None)
-        rises = RISING_RUNS * (time.perf_counter() - start)
+        rises = RISING_RUNS * seconds_of(lambda: one(config_of(0, None, enlarge), pair))
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
@@ -215,7 +208,7 @@ def main(
                 for seed in range(count):
                     begin(f"beside {kind or 'nobody'}: run {seed + 1}/{count}")
                     with beside(kind, stays):
-                        measurements.append(measured_run(seed, together))
+                        measurements.append(one(config_of(seed, together, enlarge), pair))
                     ways = counted(turns, prompts)
                     figures[name] = ways | {
                         "slowed": statistics.median(turn.slowed for turn in turns),
@@ -225,17 +218,17 @@ def main(
                     }
                     save(f"interleaving_{name}{suffix}", {name: figures[name]})
             rows += [{"beside": name, "measured": way, **row} for way, row in ways.items()]
-    print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
-    for name in figures:
-        say(
-            console,
-            f"{name}: steps in the last quarter of a run over the first, median: "
-            f"{figures[name]['slowed']:.2f}",
-        )
+    said = [
+        f"{name}: steps in the last quarter of a run over the first, median: {figure['slowed']:.2f}"
+        for name, figure in figures.items()
+    ]
     alone = [run.alone for run in figures.get("quiet", {}).get("runs", ())]
-    for method in alone[0] if alone else ():
-        ratio = statistics.median(entry[method] for entry in alone)
-        say(console, f"{method}: alone / in turns, quiet, median of {len(alone)}: {ratio:.3f}")
+    said += [
+        f"{method}: alone / in turns, quiet, median of {len(alone)}: "
+        f"{statistics.median(entry[method] for entry in alone):.3f}"
+        for method in (alone[0] if alone else ())
+    ]
+    print_parts(Table("A/A and A/B beside neighbours", COLUMNS, rows), *said, width=110)
 
 
 if __name__ == "__main__":

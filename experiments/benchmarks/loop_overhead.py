@@ -17,11 +17,10 @@ import typer
 from rich.console import Console
 
 from treespec import Sampling, TreeShape, load_pair
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import Spans, timed_forward, timed_text
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -103,15 +102,16 @@ def main(
                     {"tree": name, "temperature": temperature, **cell["ms_per_step"], **cell}
                 )
     title = f"milliseconds per step; draft and verify: outside their forward passes ({enlarge}, {dtype})"
-    print_table(Table(title, COLUMNS, rows), console)
     worst = max(row["outside_share"] for row in rows)
     parameters = sum(p.numel() for p in pair.target.model.parameters())
-    say(
-        console,
-        f"target of {parameters:,} parameters; largest share outside the models: {worst:.1%}",
-    )
     setting = {"parameters": parameters, "dtype": dtype, "new_tokens": NEW_TOKENS}
-    say(console, f"written: {save('loop_overhead', {'setting': setting, 'shapes': figures})}")
+    print_and_save(
+        "loop_overhead",
+        {"setting": setting, "shapes": figures},
+        Table(title, COLUMNS, rows),
+        f"target of {parameters:,} parameters; largest share outside the models: {worst:.1%}",
+        width=120,
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from rich.console import Console
 
 from treespec import Sampling, TorchCoins, TreeShape, load_pair, verify
 from treespec.draft import ModelDrafter
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save, print_parts
 from treespec.experiments.benchmarks.timing import (
     Spans,
     in_turns,
@@ -40,7 +40,6 @@ from treespec.experiments.benchmarks.timing import (
     timed_text,
 )
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import passes_data
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.kernels.packed_linear import BLOCK, kernel_call
@@ -234,27 +233,26 @@ def main(
             "passes": passes_data(model),
             "rows": rows,
         }
-        copies = model.passes.packed_bytes / 2**20
         title = (
             f"{name}: milliseconds of a pass after {PREFIX} tokens, {DTYPE}; {read / 1e9:.0f} GB/s"
         )
-        print_table(Table(title, PASS_COLUMNS, rows), console)
-        say(
-            console,
-            f"compiled in {model.passes.seconds:.0f} s; copies of weights: {copies:.0f} MiB",
+        print_parts(
+            Table(title, PASS_COLUMNS, rows),
+            f"compiled in {model.passes.seconds:.0f} s; copies of weights: "
+            f"{model.passes.packed_bytes / 2**20:.0f} MiB",
+            width=110,
         )
         worst = max(row[judged] for row in rows if row["nodes"] <= most)
         verdicts.append(verdict(f"{name}, up to {most} nodes", worst, goal, unit))
     with console.status("measuring the loop ..."):
         figures["loop"] = rows = loop(pair, eager, rounds, tokens)
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"
-    print_table(Table(title, LOOP_COLUMNS, rows), console)
-    worst = max(row["level_ms"] for row in rows)
-    verdicts.append(verdict("a level of drafting in the loop", worst, LEVEL_GOAL, " ms"))
-    worst = max(row["outside_ms"] / row["outside_goal_ms"] for row in rows)
-    verdicts.append(verdict("outside the passes", worst, 1.0, " of the goal"))
-    for sentence in verdicts:
-        say(console, sentence)
+    level_ms = max(row["level_ms"] for row in rows)
+    of_goal = max(row["outside_ms"] / row["outside_goal_ms"] for row in rows)
+    verdicts += [
+        verdict("a level of drafting in the loop", level_ms, LEVEL_GOAL, " ms"),
+        verdict("outside the passes", of_goal, 1.0, " of the goal"),
+    ]
     setting = {
         "dtype": DTYPE,
         "prefix": PREFIX,
@@ -262,8 +260,12 @@ def main(
         "threads": torch.get_num_threads(),
         "loop_target": pair.target.passes.kind,
     }
-    say(
-        console, f"written: {save('passes', {'setting': setting, **figures, 'verdicts': verdicts})}"
+    print_and_save(
+        "passes",
+        {"setting": setting, **figures, "verdicts": verdicts},
+        Table(title, LOOP_COLUMNS, rows),
+        *verdicts,
+        width=110,
     )
 
 

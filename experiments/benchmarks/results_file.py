@@ -5,15 +5,64 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.table import Table
+from treespec.experiments.report.terminal import print_table, say
 from treespec.whole_file import write_whole
 
-__all__ = ["RESULTS", "described", "of_manifest", "path_of", "save", "write"]
+__all__ = [
+    "RESULTS",
+    "described",
+    "of_manifest",
+    "path_of",
+    "print_and_save",
+    "print_parts",
+    "save",
+    "write",
+]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 MANIFEST_KEYS = ("treespec_version", "git_hash", "versions", "hardware", "config", "models")
+
+
+def print_and_save(
+    benchmark: str,
+    figures: Mapping[str, Any],
+    *parts: Table | str,
+    width: int | None = None,
+    saved: bool = True,
+) -> None:
+    """Print tables and sentences, save the figures (see `save`), and print the path of their file.
+
+    Args:
+        benchmark: name of the benchmark.
+        figures: the figures to save.
+        parts: see `print_parts`.
+        width: see `print_parts`.
+        saved: whether to save the figures at all.
+    """
+    print_parts(*parts, width=width)
+    if saved:
+        print_parts(f"written: {save(benchmark, figures)}", width=width)
+
+
+def print_parts(*parts: Table | str, width: int | None = None) -> None:
+    """Print tables and sentences.
+
+    Args:
+        parts: the tables and sentences, in order.
+        width: maximum width in characters; that of the terminal by default.
+    """
+    console = Console(width=width)
+    for part in parts:
+        if isinstance(part, Table):
+            print_table(part, console)
+        else:
+            say(console, part)
 
 
 def save(benchmark: str, figures: Mapping[str, Any]) -> Path:

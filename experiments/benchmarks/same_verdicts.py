@@ -18,11 +18,10 @@ from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_parts, save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.table import Column, Table, interval
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import comparisons
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
@@ -138,7 +137,6 @@ def main(
     ] = False,
 ) -> None:
     """Run, list the winners and save them."""
-    console = Console(width=110)
     config = load_config("speed", [*SETTING, *(SMALL if small else ()), *(overrides or ())])
     pair = load_models(config.models)
     verdicts: list[Named] = []
@@ -149,9 +147,11 @@ def main(
                 verdicts += one(number, kind, config, pair)
                 save("same_verdicts", figures(config, verdicts))
     for sides, same in agreed(verdicts).items():
-        rows = [named for named in verdicts if named.sides == sides]
-        print_table(Table(" against ".join(sides), COLUMNS, rows), console, 110)
-        say(console, "the same winner or none" if same else "different winners")
+        print_parts(
+            Table(" against ".join(sides), COLUMNS, [n for n in verdicts if n.sides == sides]),
+            "the same winner or none" if same else "different winners",
+            width=110,
+        )
 
 
 if __name__ == "__main__":

@@ -20,16 +20,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from treespec import TreeShape
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save, print_parts
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.search import expected_tokens, optimal_tree
 from treespec.search.optimum.optimal import Method
 
 BRANCHES = 32
+WIDTH = 120
 BEST_FIRST = (128, 1_000, 10_000, 100_000, 1_000_000)
 EXACT = (128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -83,12 +82,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.process_time() - start[0], time.perf_counter() - start[1], result
 
 
-def peak() -> float:
-    """Peak memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def beside_loops(console: Console) -> dict[str, Any]:
+def beside_loops() -> dict[str, Any]:
     """Compare all searches at 128 nodes, 9 edges and 32 branches; check that their values agree."""
     size, depth = 128, 9
     figures: dict[str, Any] = {}
@@ -110,26 +104,31 @@ def beside_loops(console: Console) -> dict[str, Any]:
             figures[f"{kind}, {method}"] = figure
             rows.append({"rates": kind, "search": method, **figure})
     title = f"{size} nodes, {depth} edges, {BRANCHES} branches"
-    print_table(Table(title, COLUMNS_BESIDE_LOOPS, rows), console)
+    print_parts(Table(title, COLUMNS_BESIDE_LOOPS, rows), width=WIDTH)
     return figures
 
 
-def growth(
-    console: Console, title: str, sizes: Iterable[int], search: Callable[[int], TreeShape]
-) -> dict[str, Any]:
-    """Time, memory and depth of the tree by size, and the exponent of growth between adjacent sizes."""
+def growth(title: str, sizes: Iterable[int], search: Callable[[int], TreeShape]) -> dict[str, Any]:
+    """Time, memory and depth of the tree by size, and the exponent of growth between adjacent sizes.
+
+    Memory is the peak of this process so far.
+    """
     rows: list[dict[str, Any]] = []
     for size in sizes:
         seconds, wall, shape = timed(partial(search, size))
         rows.append(
             {
-                "size": size, "s": seconds, "wall_s": wall, "peak_mib": peak(), "depth": shape.depth,
+                "size": size,
+                "s": seconds,
+                "wall_s": wall,
+                "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                "depth": shape.depth,
                 "exponent": None,
             }
-        )  # fmt: skip
+        )
     for small, large in pairwise(rows):
         large["exponent"] = math.log(large["s"] / small["s"], large["size"] / small["size"])
-    print_table(Table(title, GROWTH_COLUMNS, rows), console)
+    print_parts(Table(title, GROWTH_COLUMNS, rows), width=WIDTH)
     return {str(row.pop("size")): row for row in rows}
 
 
@@ -139,18 +138,17 @@ def main(
     ],
 ) -> None:
     """Measure how fast the best tree is found; print and save it."""
-    console = Console(width=120)
     monotone, noisy = rates(True), rates(False)
     optimal_tree(monotone, 9)
     sizes = [size for size in EXACT if size <= largest]
     exact, deepest = f"exact, not monotone, {BRANCHES} branches", {"19 edges": 19, "6 edges": 6}
-    figures = {"beside loops": beside_loops(console)}
+    figures = {"beside loops": beside_loops()}
     for name, depth in {**deepest, "any depth": None}.items():
         search = partial(optimal_tree, noisy, depth=depth)
-        figures[f"exact, {name}"] = growth(console, f"{exact}, {name}", sizes, search)
+        figures[f"exact, {name}"] = growth(f"{exact}, {name}", sizes, search)
     title = f"best first, monotone, {BRANCHES} branches, any depth"
-    figures["best first"] = growth(console, title, BEST_FIRST, partial(optimal_tree, monotone))
-    say(console, f"written: {save('search_speed', figures)}")
+    figures["best first"] = growth(title, BEST_FIRST, partial(optimal_tree, monotone))
+    print_and_save("search_speed", figures, width=WIDTH)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
+from treespec.experiments.benchmarks.results_file import print_parts
 from treespec.experiments.records.machine_load import allowed_cores
-from treespec.experiments.report.terminal import say
 
 __all__ = ["record", "with_stalls"]
 
@@ -78,7 +77,6 @@ def main(
     threads: Annotated[int, typer.Option(min=0, help="Threads that work; 0 for one per core.")] = 0,
 ) -> None:
     """Record a trace of each kind of machine, and print how slow they were."""
-    console = Console()
     torch.set_num_threads(threads or len(allowed_cores()))
     folder.mkdir(parents=True, exist_ok=True)
     work = piece_of_work()
@@ -92,7 +90,7 @@ def main(
             folder / f"{name}.npz", at=at.astype(np.float32), seconds=spent.astype(np.float32)
         )
         best, usual, slow = 1e3 * np.quantile(spent, [0.05, 0.5, 0.95])
-        say(console, f"{name}: 5, 50, 95 % of {len(at)}: {best:.2f}, {usual:.2f}, {slow:.2f} ms")
+        print_parts(f"{name}: 5, 50, 95 % of {len(at)}: {best:.2f}, {usual:.2f}, {slow:.2f} ms")
 
 
 if __name__ == "__main__":

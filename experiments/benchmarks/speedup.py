@@ -18,6 +18,7 @@ ratio that would be reached without it.
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -26,13 +27,12 @@ from rich.console import Console
 
 from treespec import TreeShape
 from treespec.experiments.benchmarks.brief_run import brief_run
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models, passes_data
 from treespec.models.transformers_model import TransformersModel
@@ -88,10 +88,12 @@ def explained(
     """
     explanations = []
     target, draft = costs["target_pass_ms"], costs["draft_pass_ms"]
-    for row in rows:
-        if row.method.parents is None or row.method.kind != "tree":
-            continue
-        shape = TreeShape(row.method.parents)
+    trees = [
+        (row, TreeShape(row.method.parents))
+        for row in rows
+        if row.method.parents is not None and row.method.kind == "tree"
+    ]
+    for row, shape in trees:
         verify, one_node = target[str(shape.size)], target["1"]
         drafting = sum(draft[str(nodes)] for nodes in drafted_nodes(shape))
         explanations.append(
@@ -128,18 +130,17 @@ def compared(summary: SamplingSummary) -> dict[str, Any]:
 def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
     """Sentences on the speedups reached, those that passes alone would allow, and the largest part."""
     best = next(row for row in figures["steps"] if row["tree"] == figures["best_of_ours"])
-    lines = []
-    for kind, name in OTHERS.items():
-        if f"over_{kind}" not in figures:
-            continue
-        ratio, goal = figures[f"over_{kind}"], GOALS.get(sampling, {}).get(kind)
-        verdict = ""
-        if goal is not None:
-            verdict = f"; goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
-        lines.append(
-            f"{sampling}: {best['tree']} is {ratio:.2f} x {name} (its passes alone would allow "
-            f"{ratio / best['share']:.2f}){verdict}"
-        )
+    over = {kind: figures[f"over_{kind}"] for kind in OTHERS if f"over_{kind}" in figures}
+    verdicts = {
+        kind: f"; goal {goal:g}: {'met' if over[kind] >= goal else 'MISSED'}"
+        for kind, goal in GOALS.get(sampling, {}).items()
+        if kind in over
+    }
+    lines = [
+        f"{sampling}: {best['tree']} is {ratio:.2f} x {OTHERS[kind]} (its passes alone would allow "
+        f"{ratio / best['share']:.2f}){verdicts.get(kind, '')}"
+        for kind, ratio in over.items()
+    ]
     parts = {
         "verifying further nodes": best["further_ms"],
         "drafting (all its passes)": best["draft_ms"],
@@ -147,16 +148,12 @@ def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
     }
     most = max(parts, key=lambda part: parts[part])
     faster = best["step_ms"] / (best["step_ms"] - parts[most])
-    reached = ", ".join(
-        f"{figures[f'over_{kind}'] * faster:.2f} x {name}"
-        for kind, name in OTHERS.items()
-        if f"over_{kind}" in figures
-    )
-    lines.append(
+    reached = ", ".join(f"{ratio * faster:.2f} x {OTHERS[kind]}" for kind, ratio in over.items())
+    return [
+        *lines,
         f"{sampling}: of a step of {best['step_ms']:.1f} ms, {most} takes {parts[most]:.1f} ms, the "
-        f"largest part besides a pass over one node; without it: {reached}"
-    )
-    return lines
+        f"largest part besides a pass over one node; without it: {reached}",
+    ]
 
 
 def _rate(row: MethodSummary) -> float:
@@ -187,18 +184,17 @@ def main(
             ),
         }
         busy = load.busy_percent()
-    figures: dict[str, Any] = {}
-    for summary in summaries:
-        rows = explained(summary.rows, costs)
-        figures[summary.sampling] = compared(summary) | {"steps": rows}
-        title = f"{summary.sampling}: where the time of a step goes, in milliseconds"
-        print_table(Table(title, COLUMNS, rows), console)
-        for sentence in sentences(summary.sampling, figures[summary.sampling]):
-            say(console, sentence)
-    say(console, "our best shape was chosen and measured on the same prompts")
+    figures = {
+        summary.sampling: compared(summary) | {"steps": explained(summary.rows, costs)}
+        for summary in summaries
+    }
+    title = "where the time of a step goes, in milliseconds"
+    shown = [
+        (Table(f"{name}: {title}", COLUMNS, figure["steps"]), *sentences(name, figure))
+        for name, figure in figures.items()
+    ]
     # The report of the run's results already warns about load during the run.
-    if (warning := busy_sentence(busy, "the measurement of passes")) is not None:
-        say(console, warning)
+    warning = busy_sentence(busy, "the measurement of passes")
     setting = {
         "prefix": PREFIX,
         "prompts": config.prompts.count,
@@ -207,8 +203,14 @@ def main(
         "busy_percent": manifest["sessions"][-1].get("busy_percent"),
         "busy_percent_of_passes": busy,
     }
-    path = save("speedup", {"samplings": figures, "costs": costs, "setting": setting})
-    say(console, f"written: {path}")
+    print_and_save(
+        "speedup",
+        {"samplings": figures, "costs": costs, "setting": setting},
+        *chain.from_iterable(shown),
+        "our best shape was chosen and measured on the same prompts",
+        *filter(None, [warning]),
+        width=120,
+    )
 
 
 if __name__ == "__main__":

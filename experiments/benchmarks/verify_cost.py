@@ -12,19 +12,18 @@ programme for small vocabularies. Also timed: `optimal_acceptance` of 16 i.i.d. 
 
 import statistics
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.distributions import SampledRows
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.verify import Rule
 
 SHAPES = {
@@ -102,9 +101,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
         visited[name].append(rows.computed)
         return spent
 
-    def softmax() -> float:
-        return seconds_of(lambda: logits["tree"].softmax(-1))
-
+    softmax = partial(seconds_of, lambda: logits["tree"].softmax(-1))
     ways = {
         "softmax": softmax,
         "softmax again": softmax,
@@ -168,15 +165,20 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = REPEATS,
 ) -> None:
     """Measure the cost of a verdict by every rule; print it, and save it for the default vocabulary."""
-    console = Console()
     figures = {setting: measure(vocab, repeats, setting) for setting in SETTINGS}
-    for setting, measured in figures.items():
-        print_table(table_of(setting, measured), console)
-        ceiling = measured["optimal_acceptance_iid_16_ms"]
-        say(console, f"optimal_acceptance, 16 i.i.d. drafts: {ceiling} ms")
-    if vocab == VOCAB:
-        path = save("verify_cost", {"vocab": vocab, "repeats": repeats, **figures})
-        say(console, f"written: {path}")
+    shown = [
+        (
+            table_of(setting, row),
+            f"optimal_acceptance, 16 i.i.d. drafts: {row['optimal_acceptance_iid_16_ms']} ms",
+        )
+        for setting, row in figures.items()
+    ]
+    print_and_save(
+        "verify_cost",
+        {"vocab": vocab, "repeats": repeats, **figures},
+        *chain.from_iterable(shown),
+        saved=vocab == VOCAB,
+    )
 
 
 if __name__ == "__main__":

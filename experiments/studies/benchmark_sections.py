@@ -3,7 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, named, one_table, percent, table
+from treespec.experiments.studies.result_tables import (
+    Parts,
+    Row,
+    by,
+    named,
+    one_table,
+    percent,
+    table,
+)
 
 __all__ = [
     "attention",
@@ -18,28 +26,23 @@ __all__ = [
 
 def attention(data: Row) -> Parts:
     """Microseconds of one layer's attention, computed in three ways, by dtype."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "prefix": lambda row: row["prefix"],
-        "nodes": lambda row: row["nodes"],
-        "reading keys and values": lambda row: row["floor_us"],
-        "`sdpa`": lambda row: row["one_pass_us"],
-        "two passes": lambda row: row["two_passes_us"],
-        "the kernel": lambda row: row["kernel_us"],
-        "two passes over `sdpa`": lambda row: row["two_over_one"],
-        "kernel over `sdpa`": lambda row: row["kernel_over_one"],
-    }
-    setting, rows = data["figures"]["setting"], data["figures"]["rows"]
-    heads = (
-        f"{setting['heads']} query heads and {setting['kv_heads']} key/value heads of dimension "
-        f"{setting['head_dim']}"
+    setting = data["figures"]["setting"]
+    return by(
+        "dtype",
+        {
+            "prefix": lambda row: row["prefix"],
+            "nodes": lambda row: row["nodes"],
+            "reading keys and values": lambda row: row["floor_us"],
+            "`sdpa`": lambda row: row["one_pass_us"],
+            "two passes": lambda row: row["two_passes_us"],
+            "the kernel": lambda row: row["kernel_us"],
+            "two passes over `sdpa`": lambda row: row["two_over_one"],
+            "kernel over `sdpa`": lambda row: row["kernel_over_one"],
+        },
+        data["figures"]["rows"],
+        about=f", {setting['heads']} query heads and {setting['kv_heads']} key/value heads of dimension "
+        f"{setting['head_dim']}; microseconds.",
     )
-    return {
-        dtype: [
-            f"**{dtype}**, {heads}; microseconds.",
-            table(columns, [row for row in rows if row["dtype"] == dtype]),
-        ]
-        for dtype in dict.fromkeys(row["dtype"] for row in rows)
-    }
 
 
 def heads(data: Row) -> Parts:

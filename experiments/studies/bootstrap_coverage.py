@@ -17,12 +17,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.statistics import RESAMPLES, bootstrap
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 
 __all__ = ["COVERAGE_GOAL", "WORLDS", "World", "coverage"]
 
@@ -123,7 +121,6 @@ def main(
     experiments: Annotated[int, typer.Argument(min=1, help="Experiments per cell.")] = EXPERIMENTS,
 ) -> None:
     """Simulate all cells; print and save their coverage."""
-    console = Console()
     cells: list[dict[str, Any]] = []
     for prompts, world in product(SIZES, WORLDS):
         shares = coverage(world, prompts, experiments)
@@ -139,16 +136,14 @@ def main(
         }
         for prompts in SIZES
     ]
-    print_table(Table("coverage of the interval", columns, rows), console)
-    inside = sum(cell["inside"] for cell in cells)
-    say(
-        console,
+    print_and_save(
+        "bootstrap_coverage",
+        {"experiments": experiments, "resamples": RESAMPLES, "cells": cells},
+        Table("coverage of the interval", columns, rows),
         f"{experiments} experiments per cell, {RESAMPLES} resamples, nominal 95 %, standard error about "
-        f"{100 * sqrt(0.05 * 0.95 / experiments):.1f} %; {inside} of {len(cells)} cells within 93 to 97 %, "
-        "the others marked !",
+        f"{100 * sqrt(0.05 * 0.95 / experiments):.1f} %; {sum(cell['inside'] for cell in cells)} of "
+        f"{len(cells)} cells within 93 to 97 %, the others marked !",
     )
-    figures = {"experiments": experiments, "resamples": RESAMPLES, "cells": cells}
-    say(console, f"written: {save('bootstrap_coverage', figures)}")
 
 
 if __name__ == "__main__":

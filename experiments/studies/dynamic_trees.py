@@ -13,6 +13,7 @@ is named, it was chosen on the other half of the prompts (`treespec.experiments.
 
 import tempfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ import typer
 from rich.console import Console
 
 from treespec.experiments.benchmarks.brief_run import brief_run
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
@@ -28,7 +29,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.scaling import meant_for
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
 from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
@@ -147,7 +147,6 @@ def main(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
 ) -> None:
     """Run the config `dynamic_trees` plus planted calibrations; print and save the findings."""
-    console = Console(width=120)
     config = load_config("dynamic_trees", overrides or [])
     with tempfile.TemporaryDirectory() as folder:
         methods = list(config.methods)
@@ -159,10 +158,11 @@ def main(
         planted = config.model_copy(update={"methods": tuple(methods)})
         with brief_run(planted, console=Console(stderr=True)) as loaded:
             figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
-        for sampling, figure in figures.items():
-            print_table(Table(f"16 nodes a step, {sampling}", COLUMNS, figure["rows"]), console)
-            say(console, figure["said"])
-        say(console, f"written: {save('dynamic_trees', figures)}")
+    shown = [
+        (Table(f"16 nodes a step, {sampling}", COLUMNS, figure["rows"]), figure["said"])
+        for sampling, figure in figures.items()
+    ]
+    print_and_save("dynamic_trees", figures, *chain.from_iterable(shown), width=120)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
-from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.studies.interleaved_estimator import MACHINES
+from treespec.experiments.studies.results_page import SECTIONS
 
 __all__ = ["EXCERPT", "excerpt", "excerpts"]
 
@@ -61,17 +61,14 @@ def excerpt(path: Path) -> str:
     heads = "  ".join(f"{head:>{_WIDTH}}" for head in columns)
     lines = [f"{'methods':{worlds}}  {'machine':{machines}}  {heads}"]
     for world, shown in EXCERPT.items():
-        name = world
-        for machine in shown:
-            if (world, machine) not in kinds:
-                continue
-            row = kinds[world, machine]
+        rows = [kinds[world, machine] for machine in shown if (world, machine) in kinds]
+        for i, row in enumerate(rows):
             cells = [
                 format(100 * row[key], spec).rjust(max(len(head), _WIDTH))
                 for head, (key, spec) in columns.items()
             ]
-            lines.append(f"{name:{worlds}}  {machine:{machines}}  {'  '.join(cells)}")
-            name = ""  # a world is named once
+            name = "" if i else world  # a world is named once
+            lines.append(f"{name:{worlds}}  {row['machine']:{machines}}  {'  '.join(cells)}")
     origin = (
         f"{figures['experiments']:,} runs per row, measured {data['measured'][:10]}, "
         f"commit {data['git_hash'][:7]}:"
@@ -81,10 +78,5 @@ def excerpt(path: Path) -> str:
 
 def excerpts() -> str:
     """The tables of the docstring of `report.slowdown`, from the latest files: made up, then recorded."""
-    names = ("interleaved_estimator", "interleaved_estimator_recorded")
-    latest = [max(RESULTS.glob(f"{name}-*.json"), key=_measured) for name in names]
-    return "\n\n".join(indent(excerpt(path), "    ") for path in latest)
-
-
-def _measured(path: Path) -> str:
-    return json.loads(path.read_text(encoding="utf-8"))["measured"]
+    sections = ("interleaved_estimator", "interleaved_estimator, recorded")
+    return "\n\n".join(indent(excerpt(SECTIONS[name].paths[0]), "    ") for name in sections)

@@ -8,17 +8,26 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from rich.progress import track
 
-from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, expected_tokens
+from treespec.search import (
+    LatencyModel,
+    Ranking,
+    Trace,
+    best_tree,
+    best_tree_among,
+    expected_tokens,
+)
+from treespec.search.choice.ranking import Choice
 from treespec.search.optimum.frontier import optimal_frontier
 
-__all__ = ["equal_sources", "even_times", "independent", "many_equals", "two_equals"]
+__all__ = ["drawn", "equal_sources", "even_times", "independent", "many_equals", "two_equals"]
 
 RATES = (0.65, 0.17, 0.08)
 """With these rates chains are best up to five nodes, and trees beyond."""
@@ -28,18 +37,69 @@ FIRST, LEVEL = 0.05, 0.04
 MOST_CHILDREN = 4
 
 
+def drawn(
+    rng: np.random.Generator,
+    accepted: Float[np.ndarray, "positions ranks"],
+    texts: int,
+    positions: int,
+    sampling: Mapping[str, Any],
+) -> Trace:
+    """A trace whose accepted ranks are drawn with these rates.
+
+    Args:
+        rng: draws the ranks.
+        accepted: acceptance rates by rank at every position of all texts, which are equally long.
+        texts: number of texts.
+        positions: kept positions of each text; the rest of it lies beyond its end.
+        sampling: the sampling settings that the trace names.
+    """
+    length, width = len(accepted) // texts, accepted.shape[1]
+    ranks = (rng.random((texts * length, 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
+    return Trace(
+        offsets=np.arange(texts + 1) * length, tokens=np.zeros_like(ranks), ranks=ranks, probs=accepted,
+        accepted=accepted, law="iid", rule="rrs", sampling=sampling, width=width,
+        kept=np.full(texts, positions),
+    )  # fmt: skip
+
+
 def independent(
     rng: np.random.Generator, rates: Sequence[float], texts: int, positions: int, beyond: int
 ) -> Trace:
     """A trace in which acceptance at every position is independent of everything else."""
-    length = positions + beyond
-    accepted = np.tile(rates, (texts * length, 1))
-    ranks = (rng.random((texts * length, 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
-    return Trace(
-        offsets=np.arange(texts + 1) * length, tokens=np.zeros_like(ranks), ranks=ranks, probs=accepted,
-        accepted=accepted, law="iid", rule="rrs", sampling={}, width=len(rates),
-        kept=np.full(texts, positions),
-    )  # fmt: skip
+    return drawn(rng, np.tile(rates, (texts * (positions + beyond), 1)), texts, positions, {})
+
+
+def _advised(
+    searches: int,
+    title: str,
+    search: Callable[[], Ranking],
+    kinds: Sequence[str] = ("tree", "chain", "plain"),
+    true_speedup: Callable[[Choice], float] = lambda row: 1.0,
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Search many times, and count the advice.
+
+    Args:
+        searches: number of searches.
+        title: title of the progress bar.
+        search: makes up texts and times, and searches.
+        kinds: the kinds of shapes that may be advised.
+        true_speedup: the true speed of a shape over plain decoding.
+
+    Returns:
+        How often each kind was advised (`told`), and the `share` of searches that advised any; and the
+        errors of the predicted speed over plain decoding of the first tree and of the first chain, as
+        logarithms.
+    """
+    told = dict.fromkeys(kinds, 0)
+    errors: dict[str, list[float]] = {"tree": [], "chain": []}
+    for _ in track(range(searches), description=title):
+        ranking = search()
+        if ranking.advice.use is not None:
+            told[ranking.advice.use.kind] += 1
+        for row in (ranking.tree, ranking.chain):
+            if row is not None:
+                errors[row.kind].append(float(np.log(row.speedup.estimate / true_speedup(row))))
+    return {"told": told, "share": sum(told.values()) / searches}, errors
 
 
 def two_equals(searches: int, texts: int = 24, positions: int = 40) -> dict[str, Any]:
@@ -53,13 +113,13 @@ def two_equals(searches: int, texts: int = 24, positions: int = 40) -> dict[str,
     latency = LatencyModel.from_tables(
         verify={1: 0.75, 2: 0.97, 3: 0.97}, first=0.03, draft=1.96 / 1.8 - 1
     )
-    advised = {"tree": 0, "chain": 0}
-    for _ in track(range(searches), description="two equals"):
-        trace = independent(rng, rates, texts, positions, 4)
-        use = best_tree(trace, latency).advice.use
-        if use is not None:
-            advised[use.kind] += 1
-    return {"searches": searches, "told": advised, "share": sum(advised.values()) / searches}
+    counts, _ = _advised(
+        searches,
+        "two equals",
+        lambda: best_tree(independent(rng, rates, texts, positions, 4), latency),
+        ("tree", "chain"),
+    )
+    return {"searches": searches, **counts}
 
 
 def even_times() -> dict[int, float]:
@@ -117,24 +177,18 @@ def many_equals(
         chain looked, as the mean of the logarithm.
     """
     rng = np.random.default_rng(5)
-    advised = {"tree": 0, "chain": 0, "plain": 0}
-    flattered: dict[str, list[float]] = {"tree": [], "chain": []}
-    for _ in track(range(searches), description="many equals"):
-        trace = independent(rng, RATES, texts, positions, LARGEST_SIZE)
-        times = measured(rng, rounds, drift, noise)
-        ranking = best_tree(trace, times, seed=int(rng.integers(2**31)))
-        if ranking.advice.use is not None:
-            advised[ranking.advice.use.kind] += 1
-        for row in (ranking.tree, ranking.chain):
-            if row is not None:
-                flattered[row.kind].append(float(np.log(row.speedup.estimate)))
+    counts, errors = _advised(
+        searches,
+        "many equals",
+        lambda: best_tree(  # its arguments are drawn in this order
+            independent(rng, RATES, texts, positions, LARGEST_SIZE),
+            measured(rng, rounds, drift, noise),
+            seed=int(rng.integers(2**31)),
+        ),
+    )
     setting = {"rounds": rounds, "drift": drift, "noise": noise, "texts": texts}
-    return setting | {
-        "searches": searches,
-        "told": advised,
-        "share": sum(advised.values()) / searches,
-        "flattered": {kind: mean(values) for kind, values in flattered.items() if values},
-    }
+    flattered = {kind: mean(values) for kind, values in errors.items() if values}
+    return setting | {"searches": searches, **counts, "flattered": flattered}
 
 
 def equal_sources(
@@ -163,29 +217,26 @@ def equal_sources(
         first shape of each kind, as a logarithm; and `deviation`, the standard deviation of that error.
     """
     rng, verify = np.random.default_rng(7), even_times()
-    advised = {"tree": 0, "chain": 0, "plain": 0}
-    errors: dict[str, list[float]] = {"tree": [], "chain": []}
-    for _ in track(range(searches), description="equal sources"):
+
+    def search() -> Ranking:
         traces = [independent(rng, rates, 24, 60, LARGEST_SIZE) for _ in range(sources)]
         times = [measured(rng, 9, 0.03, 0.1) for _ in range(1 if one_profile else sources)]
         times *= sources // len(times)
         drafts = {str(i): draft for i, draft in enumerate(zip(traces, times, strict=True))}
-        ranking = best_tree_among(
+        return best_tree_among(
             drafts, branching=branching, draws=draws, seed=int(rng.integers(2**31))
         )
-        if ranking.advice.use is not None:
-            advised[ranking.advice.use.kind] += 1
-        for row in (ranking.tree, ranking.chain):
-            if row is not None:
-                seconds = verify[row.size] + FIRST + (row.depth - 1) * LEVEL
-                true = expected_tokens(row.shape, list(rates)) / seconds
-                errors[row.kind].append(float(np.log(row.speedup.estimate / true)))
+
+    def true_speedup(row: Choice) -> float:
+        seconds = verify[row.size] + FIRST + (row.depth - 1) * LEVEL
+        return expected_tokens(row.shape, list(rates)) / seconds
+
+    counts, errors = _advised(searches, "equal sources", search, true_speedup=true_speedup)
     return {
         "searches": searches,
         "sources": sources,
         "one profile": one_profile,
-        "told": advised,
-        "share": sum(advised.values()) / searches,
+        **counts,
         "flattered": {kind: mean(values) for kind, values in errors.items() if values},
         "deviation": {kind: float(np.std(values)) for kind, values in errors.items() if values},
     }

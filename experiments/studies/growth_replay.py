@@ -14,16 +14,15 @@ from itertools import accumulate
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from treespec import Law, Sampling, load_pair, verify
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.search_then_run.recording import record
 from treespec.experiments.studies.replay import live_steps
+from treespec.experiments.studies.result_tables import named
 from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
@@ -109,7 +108,7 @@ def main(
     tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = TOKENS,
 ) -> None:
     """Compare replayed growths with live runs, print the results, and save them for the default sizes."""
-    pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
+    pair = load_pair("embedded", dtype="float32")
     ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
     trace: Trace = record(
         pair, ids, sampling=GREEDY, law=Law.DETERMINISTIC, rule=verify.greedy, width=BEAM,
@@ -129,11 +128,13 @@ def main(
         *(keyed(name, name) for name in ("steps", "sure", "sure and differ", "unsure and differ")),
         keyed("tokens/step", "tokens_per_step", ".3f"),
     )
-    shown = [{"growth": name} | row for name, row in rows.items()]
-    print_table(Table("temperature 0", columns, shown), console)
-    if (prompts, tokens) == (PROMPTS, TOKENS):
-        figures = {"prompts": prompts, "tokens": tokens, "beam": BEAM, "levels": LEVELS}
-        say(console, f"written: {save('growth_replay', figures | {'growths': rows})}")
+    print_and_save(
+        "growth_replay",
+        {"prompts": prompts, "tokens": tokens, "beam": BEAM, "levels": LEVELS, "growths": rows},
+        Table("temperature 0", columns, named(rows, "growth")),
+        width=120,
+        saved=(prompts, tokens) == (PROMPTS, TOKENS),
+    )
 
 
 if __name__ == "__main__":

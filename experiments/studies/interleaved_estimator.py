@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from math import sqrt
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,12 +40,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.slowdown import Steps, adjust, totals
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.studies.nearest_steps import nearest_steps
 
 __all__ = [
@@ -339,6 +338,21 @@ def truth(world: World, prompts: int = 20_000) -> float:
 
 WAYS = ("by prompts", "totals", "nearest", "nearest, or totals", "adjusted")
 
+COLUMNS = (
+    keyed("methods", "world", left=True),
+    keyed("machine", "machine", left=True),
+    *chain.from_iterable(
+        (
+            keyed(f"{way}\nbias", f"{way}, bias", "+.2%"),
+            keyed("\nsd", f"{way}, sd", ".2%"),
+            keyed("half-\nwidth", f"{way}, half-width", ".2%"),
+            keyed("cover-\nage", f"{way}, coverage", ".1%"),
+        )
+        for way in WAYS
+    ),
+    keyed("re-\nmarks", "remarks", ".0%"),
+)
+
 
 def cell(
     world: World, machine: Machine, experiments: int, prompts: int, seed: int = 0
@@ -381,8 +395,7 @@ def cell(
         resampled = bootstrap(columns, seed=first)
         for i, way in true:
             ratio = resampled.ratio([(i, way, 0)], [(i, way, 1)])
-            row = (ratio.estimate / true[i, way], ratio.estimate, ratio.low, ratio.high)
-            by_way[way].append(row)
+            by_way[way].append((ratio.estimate / true[i, way], *ratio))
     return {way: np.array(rows) for way, rows in by_way.items()} | {"remarks": np.array(remarks)}
 
 
@@ -421,34 +434,27 @@ def main(
     machines: Sequence[str] = (
         list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
     )
-    kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
     with ProcessPoolExecutor(len(allowed_cores()), mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
-        pairs = list(zip(kinds, jobs, strict=True))
+        jobs = [
+            (kind, pool.submit(_job, *kind, traces, experiments, prompts))
+            for kind in product((*WORLDS, *HARD_WORLDS), machines)
+        ]
         rows = [
             {"world": world.name, "machine": machine, **job.result()}
-            for (world, machine), job in track(pairs, "simulating", console=console, transient=True)
+            for (world, machine), job in track(jobs, "simulating", console=console, transient=True)
         ]
-    columns = [keyed("methods", "world", left=True), keyed("machine", "machine", left=True)]
-    for way in WAYS:
-        columns += [
-            keyed(f"{way}\nbias", f"{way}, bias", "+.2%"),
-            keyed("\nsd", f"{way}, sd", ".2%"),
-            keyed("half-\nwidth", f"{way}, half-width", ".2%"),
-            keyed("cover-\nage", f"{way}, coverage", ".1%"),
-        ]
-    columns.append(keyed("re-\nmarks", "remarks", ".0%"))
-    print_table(Table("error of the ratio of costs, and its 95 % interval", columns, rows), console)
-    say(
-        console,
-        f"{experiments} experiments of each kind, {prompts} prompts of {TOKENS} tokens; standard error of "
-        f"a coverage of 95 %: {sqrt(0.05 * 0.95 / experiments):.1%}; {time.perf_counter() - begun:.0f} s",
-    )
     name = "interleaved_estimator" if traces is None else "interleaved_estimator_recorded"
     figures: dict[str, Any] = {"experiments": experiments, "prompts": prompts, "kinds": rows}
     if traces is not None:
         figures["traces"] = {machine: spread(traces / f"{machine}.npz") for machine in machines}
-    say(console, f"written: {save(name, figures)}")
+    print_and_save(
+        name,
+        figures,
+        Table("error of the ratio of costs, and its 95 % interval", COLUMNS, rows),
+        f"{experiments} experiments of each kind, {prompts} prompts of {TOKENS} tokens; standard error of "
+        f"a coverage of 95 %: {sqrt(0.05 * 0.95 / experiments):.1%}; {time.perf_counter() - begun:.0f} s",
+        width=150,
+    )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
-from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.report.terminal import say
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.tabular import TabularModel
 from treespec.models.transformers_model import TransformersModel
@@ -109,12 +108,6 @@ def main(
             progress.advance(task)
     noticed = {biased: sum(not c.passed for c in row) for biased, row in tests.items()}
     first = tests[True][0]
-    say(
-        console,
-        f"power: the bias of total variation {TOTAL_VARIATION:g} was noticed with {noticed[True]} of "
-        f"{seeds} seeds; false alarms: {noticed[False]} of {seeds}, at a rate of {LEVEL:.2g} for the "
-        f"first token; {samples:,} samples each, {first.degrees} degrees of freedom",
-    )
     figures = {
         "setting": {
             "total_variation": TOTAL_VARIATION,
@@ -138,7 +131,14 @@ def main(
         },
         "seconds": round(time.perf_counter() - start, 1),
     }
-    say(console, f"written: {save('lossless_power', figures)}")
+    print_and_save(
+        "lossless_power",
+        figures,
+        f"power: the bias of total variation {TOTAL_VARIATION:g} was noticed with {noticed[True]} of "
+        f"{seeds} seeds; false alarms: {noticed[False]} of {seeds}, at a rate of {LEVEL:.2g} for the "
+        f"first token; {samples:,} samples each, {first.degrees} degrees of freedom",
+        width=120,
+    )
 
 
 if __name__ == "__main__":

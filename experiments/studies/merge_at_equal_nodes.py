@@ -50,9 +50,7 @@ def contenders(before: Run, methods: Sequence[Mapping[str, Any]]) -> list[Mappin
     best: set[str] = set()
     for part in by_category(before, before.measurements[SAMPLING]).values():
         kept = {
-            method.name: part.totals.ratio(
-                [(method.name, "new_tokens")], [(method.name, "steps")]
-            ).estimate
+            method.name: part.rate(method.name, "steps")
             for method in part.methods
             if method.group != "plain" and not method.name.startswith(MERGE)
         }
@@ -101,8 +99,8 @@ def main(
             "anew"
         )
     file.write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
-    finished = run(load_config(file), folder=folder / NAME, source=file, console=console)
-    loaded = load_run(finished.folder)
+    config = load_config(file)
+    loaded = load_run(run(config, folder=folder / NAME, source=file, console=console).folder)
     study = study_of_run(loaded)
     study["figures"]["merges"] = [
         {key: row[key] for key in ("category", "prompts", "size", "merge", "tokens of all")}

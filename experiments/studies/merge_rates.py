@@ -81,9 +81,8 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
         for method in config.methods
         if isinstance(method, TreeMethod) and isinstance(method.draft, MergeDraft)
     ]
-    drafts = {built.name: built for built in build(config).methods}
     reporter = Reporter(Console(stderr=True))
-    pair = load_with_passes(config.models, drafts.values(), load_models, reporter)
+    pair = load_with_passes(config.models, build(config).methods, load_models, reporter)
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
     texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]
@@ -115,8 +114,7 @@ def main(
 ) -> None:
     """Measure the rates, and print them as a config needs them."""
     console = Console(width=140, soft_wrap=True)
-    by_merge = measured(load_config(config, overrides or ()))
-    for name, by_setting in by_merge.items():
+    for name, by_setting in measured(load_config(config, overrides or ())).items():
         say(console, f"{name}:\n  rates:")
         for setting, rates in by_setting.items():
             say(

@@ -16,7 +16,6 @@ On the embedded pair in float32:
 """
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -27,15 +26,14 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
+from treespec.experiments.benchmarks.search_speed import timed
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.table import Column, Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.recording import record
@@ -190,14 +188,11 @@ def speed() -> dict[str, Any]:
         shape = TreeShape((-1, *(int(rng.integers(max(0, i - 9), i)) for i in range(1, size))))
         if max(map(len, shape.children)) <= width:
             shapes.append(shape)
-    start = time.process_time()
-    replays = replay_many([trace], shapes)[0]
-    replayed = time.process_time() - start
-    for replayed_tree in replays:
-        replayed_tree.interval()
+    replay_s, _, replays = timed(lambda: replay_many([trace], shapes)[0])
+    intervals_s, _, _ = timed(lambda: [replayed.interval() for replayed in replays])
     return {
-        "trees": len(shapes), "positions": len(trace.tokens), "replay_s": replayed,
-        "intervals_s": time.process_time() - start - replayed,
+        "trees": len(shapes), "positions": len(trace.tokens), "replay_s": replay_s,
+        "intervals_s": intervals_s,
         "nodes": statistics.mean(shape.size for shape in shapes),
     }  # fmt: skip
 
@@ -237,7 +232,7 @@ def main(
     ] = None,
 ) -> None:
     """Compare replayed trees with live runs, print the results, and save them for the default sizes."""
-    pair, console = embedded(), Console(width=120)
+    pair = embedded()
     ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
     figures = {
         "prompts": prompts,
@@ -246,29 +241,30 @@ def main(
         "temperature 1": warm(ids, tokens, seeds, live, jobs or len(allowed_cores())),
         "speed": speed(),
     }
-    show(console, figures)
-    if (prompts, tokens, seeds, live) == (PROMPTS, TOKENS, SEEDS, LIVE):
-        say(console, f"written: {save('replay', figures)}")
+    default = (prompts, tokens, seeds, live) == (PROMPTS, TOKENS, SEEDS, LIVE)
+    print_and_save("replay", figures, *shown(figures), width=120, saved=default)
 
 
-def show(console: Console, figures: dict[str, Any]) -> None:
-    """Print the results and whether the goals are met."""
-    for title, columns in (("temperature 0", COLD_COLUMNS), ("temperature 1", WARM_COLUMNS)):
-        rows = [{"tree": name, **row} for name, row in figures[title].items()]
-        print_table(Table(title, columns, rows), console)
-    timed = figures["speed"]
-    say(
-        console,
-        f"{timed['trees']} trees of {timed['nodes']:.0f} nodes on {timed['positions']} positions: "
-        f"{timed['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals {timed['intervals_s']:.2f} s",
-    )
+def shown(figures: dict[str, Any]) -> list[Table | str]:
+    """Tables of the results, and whether the goals are met."""
+    tables = [
+        Table(title, columns, [{"tree": name, **row} for name, row in figures[title].items()])
+        for title, columns in (("temperature 0", COLD_COLUMNS), ("temperature 1", WARM_COLUMNS))
+    ]
+    speeds = figures["speed"]
     same = all(row["equal"] == row["steps"] for row in figures["temperature 0"].values())
     covered = all(
         row["covered"] >= GOAL_SEEDS * row["of"] and abs(row["z"]) < GOAL_Z
         for row in figures["temperature 1"].values()
     )
-    met = same and covered and timed["replay_s"] < GOAL_SECONDS
-    say(console, "all goals are met" if met else "A GOAL IS NOT MET")
+    met = same and covered and speeds["replay_s"] < GOAL_SECONDS
+    return [
+        *tables,
+        f"{speeds['trees']} trees of {speeds['nodes']:.0f} nodes on {speeds['positions']} positions: "
+        f"{speeds['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals "
+        f"{speeds['intervals_s']:.2f} s",
+        "all goals are met" if met else "A GOAL IS NOT MET",
+    ]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.table import NONE, Cell, Column, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Parts", "Row", "bounds", "by", "named", "one_table", "percent", "table"]
+__all__ = ["Parts", "Row", "around", "bounds", "by", "named", "one_table", "percent", "table"]
 
 Row = Mapping[str, Any]
 Parts = Mapping[str, Sequence[str]]
@@ -29,10 +29,8 @@ def _cell(write: Callable[[Row], Any], row: Row) -> Cell:
     value = write(row)
     if isinstance(value, Mapping):
         value = Interval.of(value["estimate"], value["low"], value["high"])
-    if isinstance(value, Interval):
+    if value is None or isinstance(value, Interval):
         return interval(value)
-    if value is None:
-        return Cell(NONE)
     return Cell(f"{value:.2f}" if isinstance(value, float) else str(value))
 
 
@@ -44,6 +42,11 @@ def percent(share: float | None, digits: int = 0) -> str:
 def bounds(row: Row, name: str) -> Row:
     """An estimate with the bounds that a sweep keeps in separate columns."""
     return {"estimate": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
+
+
+def around(row: Row, name: str, digits: int = 2) -> str:
+    """An estimate ± half the width of its interval, which stands in a column of its own."""
+    return Interval.around(row[name], row[f"{name}_95"]).plus_minus(digits)
 
 
 def named(rows: Mapping[str, Any], *columns: str) -> list[Row]:
@@ -60,17 +63,25 @@ def one_table(
     columns: Mapping[str, Callable[[Row], Any]],
     rows: Iterable[Row],
     words: int = 1,
+    intro: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> Parts:
-    """One table of all rows, followed by notes."""
-    return {"": [table(columns, rows, words), *notes]}
+    """One table of all rows, after an introduction and followed by notes."""
+    return {"": [*intro, table(columns, rows, words), *notes]}
 
 
 def by(
-    name: str, columns: Mapping[str, Callable[[Row], Any]], rows: Sequence[Row], words: int = 1
+    name: str,
+    columns: Mapping[str, Callable[[Row], Any]],
+    rows: Sequence[Row],
+    words: int = 1,
+    about: str = "",
 ) -> Parts:
-    """One table for each value in the column `name`."""
+    """One table for each value in the column `name`, below the value and what all tables are `about`."""
     return {
-        value: [f"**{value}**", table(columns, (row for row in rows if row[name] == value), words)]
+        value: [
+            f"**{value}**{about}",
+            table(columns, (row for row in rows if row[name] == value), words),
+        ]
         for value in dict.fromkeys(row[name] for row in rows)
     }

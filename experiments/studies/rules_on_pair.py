@@ -20,25 +20,22 @@ its place is taken by the ceiling, the largest share of first levels that any ru
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.distributions import SampledRows
 from treespec.draft import ModelDrafter, NoDrafter
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.table import Column, Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
+from treespec.experiments.studies.result_tables import Row, around
 from treespec.models.load import Pair
 from treespec.search.intervals import Interval
 from treespec.target import ModelTarget
@@ -221,17 +218,12 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     return rows
 
 
-def _estimate(name: str, row: Mapping[str, Any]) -> str:
-    """An estimate ± the half-width of its interval."""
-    return Interval.around(row[name], row[f"{name}_95"]).plus_minus(3)
-
-
 COLUMNS = (
     keyed("tree", "shape", left=True),
     keyed("children drawn", "law", left=True),
     keyed("rule", "rule", left=True),
-    Column[Mapping[str, Any]]("measured", partial(_estimate, "measured")),
-    Column[Mapping[str, Any]]("predicted", partial(_estimate, "predicted")),
+    Column[Row]("measured", lambda row: around(row, "measured", 3)),
+    Column[Row]("predicted", lambda row: around(row, "predicted", 3)),
     keyed("z", "z", "+.1f"),
     keyed("first level", "first_level", ".3f"),
     keyed("ceiling there", "ceiling", ".3f"),
@@ -243,26 +235,23 @@ def main(
     contexts: Annotated[int, typer.Option(min=1, help="Contexts in each text.")] = 12,
 ) -> None:
     """Measure and predict what every rule accepts; print it, and save it for the default texts."""
-    pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
+    pair = load_pair("embedded", dtype="float32")
     samples = measure(pair, contexts_of(pair, prompts, contexts))
     rows, order = summary(samples), ordered(samples)
-    print_table(Table("accepted draft tokens per step, temperature 1", COLUMNS, rows), console)
-    for row in order:
-        difference = Interval.around(row["difference"], row["difference_95"])
-        say(
-            console,
-            f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = "
-            f"{row['difference']:+.4f}{difference.spread(4)}, "
-            f"{'agrees' if row['agrees'] else 'DISAGREES'}",
-        )
-    if prompts == PROMPTS:
-        figures = {
-            "prompts": prompts,
-            "contexts": prompts * contexts,
-            "rules": rows,
-            "order": order,
-        }
-        say(console, f"written: {save('rules_on_pair', figures)}")
+    said = [
+        f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = {row['difference']:+.4f}"
+        f"{Interval.around(row['difference'], row['difference_95']).spread(4)}, "
+        f"{'agrees' if row['agrees'] else 'DISAGREES'}"
+        for row in order
+    ]
+    print_and_save(
+        "rules_on_pair",
+        {"prompts": prompts, "contexts": prompts * contexts, "rules": rows, "order": order},
+        Table("accepted draft tokens per step, temperature 1", COLUMNS, rows),
+        *said,
+        width=120,
+        saved=prompts == PROMPTS,
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, named, percent, table
+from treespec.experiments.studies.result_tables import (
+    Parts,
+    Row,
+    bounds,
+    by,
+    named,
+    one_table,
+    percent,
+    table,
+)
 from treespec.search.intervals import Interval
 
 __all__ = [
@@ -122,16 +131,16 @@ def scaling(data: Row) -> Parts:
 def prediction(data: Row) -> Parts:
     """Errors of the predictions, and how fast the chosen shape was."""
     figures = data["figures"]
-    columns: dict[str, Callable[[Row], Any]] = {
-        "setting": lambda row: row["sampling"],
-        "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
-        "speedup over plain decoding": lambda row: percent(row["speedup_error"], 1),
-        "chosen": lambda row: row["chosen"],
-        "speed, chosen over fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
-    }
-    return {
-        "": [
-            f"{figures['trees']} predictions of trees, all made from other texts before the run.",
-            table(columns, named(figures["settings"], "sampling")),
-        ]
-    }
+    return one_table(
+        {
+            "setting": lambda row: row["sampling"],
+            "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
+            "speedup over plain decoding": lambda row: percent(row["speedup_error"], 1),
+            "chosen": lambda row: row["chosen"],
+            "speed, chosen over fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
+        },
+        named(figures["settings"], "sampling"),
+        intro=[
+            f"{figures['trees']} predictions of trees, all made from other texts before the run."
+        ],
+    )

@@ -54,7 +54,7 @@ from treespec.experiments.studies.advice_unseen import (
     speed_on,
     unseen,
 )
-from treespec.experiments.studies.false_advice import equal_sources, many_equals, two_equals
+from treespec.experiments.studies.false_advice import drawn, equal_sources, many_equals, two_equals
 from treespec.search import LatencyModel, NotMeasured, Trace, best_tree
 from treespec.search.rates.replay import replay
 from treespec.search.rates.totals import TextTotals
@@ -92,17 +92,11 @@ def stretches(
     rng: np.random.Generator, texts: int, positions: int, stay: float = 0.9, beyond: int = 16
 ) -> Trace:
     """A trace of easy and hard stretches; a stretch ends at each position with probability `1 - stay`."""
-    length = positions + beyond
-    change = rng.random((texts, length)) >= stay
+    change = rng.random((texts, positions + beyond)) >= stay
     change[:, 0] = rng.random(texts) < 0.5
     hard = change.cumsum(axis=1) % 2 == 1
     accepted = np.where(hard[..., None], HARD, EASY).reshape(-1, 3)
-    ranks = (rng.random((texts * length, 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
-    return Trace(
-        offsets=np.arange(texts + 1) * length, tokens=np.zeros_like(ranks), ranks=ranks, probs=accepted,
-        accepted=accepted, law="iid", rule="rrs", sampling={"temperature": 1.0}, width=3,
-        kept=np.full(texts, positions),
-    )  # fmt: skip
+    return drawn(rng, accepted, texts, positions, {"temperature": 1.0})
 
 
 def random_times(rng: np.random.Generator, largest: int) -> LatencyModel:
@@ -173,22 +167,28 @@ def turns(repeats: int) -> dict[str, Any]:
     }
     truth = stretches(rng, 10_000, 256)
     values = {name: replay(truth, tree).tokens_per_step for name, tree in shapes.items()}
-    from_trace: dict[str, list[float]] = {name: [] for name in ("advised", *shapes)}
-    from_rates: dict[str, list[float]] = {name: [] for name in shapes}
+    from_trace, from_rates = list[dict[str, float]](), list[dict[str, float]]()
     for _ in track(range(repeats), description="stretches"):
         trace = stretches(rng, 240, 256)
         ranking = best_tree(trace, UNIT, max_size=32, draws=40)
         rate_ranking = by_rates(trace, UNIT, max_size=32)
         first = first_drafted(ranking)
         value = replay(truth, first.shape).tokens_per_step
-        from_trace["advised"].append(first.tokens_per_step.estimate / value)
-        for name, tree in shapes.items():
-            from_trace[name].append(ranking.speed(tree, trace.law).tokens / values[name])
-            from_rates[name].append(rate_ranking.speed(tree, trace.law).tokens / values[name])
+        by_trace, by_rate = (
+            {
+                name: rows.speed(tree, trace.law).tokens / values[name]
+                for name, tree in shapes.items()
+            }
+            for rows in (ranking, rate_ranking)
+        )
+        from_trace.append({"advised": first.tokens_per_step.estimate / value, **by_trace})
+        from_rates.append(by_rate)
     return {
         "repeats": repeats,
-        "from the trace": {name: mean(quotients) for name, quotients in from_trace.items()},
-        "from rates": {name: mean(quotients) for name, quotients in from_rates.items()},
+        "from the trace": {
+            name: mean(row[name] for row in from_trace) for name in ("advised", *shapes)
+        },
+        "from rates": {name: mean(row[name] for row in from_rates) for name in shapes},
     }
 
 

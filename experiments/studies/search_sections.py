@@ -6,13 +6,13 @@ from typing import Any
 from treespec.experiments.studies.result_tables import (
     Parts,
     Row,
+    around,
     by,
     named,
     one_table,
     percent,
     table,
 )
-from treespec.search.intervals import Interval
 
 __all__ = ["dynamic", "growth_replay", "replay", "rules"]
 
@@ -24,18 +24,14 @@ def rules(data: Row) -> Parts:
         {
             "rule": lambda row: row["rule"],
             "children drawn": lambda row: row["law"],
-            "kept per step, measured": lambda row: _around(row, "measured"),
-            "predicted": lambda row: _around(row, "predicted"),
+            "kept per step, measured": lambda row: around(row, "measured"),
+            "predicted": lambda row: around(row, "predicted"),
             "at the first level": lambda row: row["first_level"],
             "ceiling there": lambda row: row["ceiling"],
         },
         data["figures"]["rules"],
         words=2,
     )
-
-
-def _around(row: Row, name: str) -> str:
-    return Interval.around(row[name], row[f"{name}_95"]).plus_minus()
 
 
 def dynamic(data: Row) -> Parts:

@@ -19,16 +19,14 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode
 from treespec.draft import LayerSkip
 from treespec.draft.skip_set import SkipSets, random_skip_sets
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair, load_pair
 from treespec.models.sublayers import Sublayer
@@ -61,8 +59,9 @@ def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
     """One part of some held-out files that are long enough for both parts."""
     least = 4 * (FROM + TOKENS)
     config = EmbeddedPrompts(kind="embedded", start=start, tokens=TOKENS, least_characters=least)
-    prompts = encode(read_prompts(config)[files], config, pair.tokenizer)
-    return [list(prompt.ids) for prompt in prompts]
+    return [
+        list(prompt.ids) for prompt in encode(read_prompts(config)[files], config, pair.tokenizer)
+    ]
 
 
 def greedy_steps(pair: Pair, drafter: Drafter, text: Sequence[int], tokens: int) -> Iterator[Step]:
@@ -124,12 +123,11 @@ def main(
     random: Annotated[int, typer.Argument(help="Number of random sets.")] = 50,
 ) -> None:
     """Search, compare with random sets, print and save the figures."""
-    console = Console()
     comparison = compared(
         load_pair("embedded", "none", dtype="bfloat16", enlarge=WIDE), size, random
     )
-    print_table(Table(f"{size} sublayers left out", COLUMNS, summary(comparison)), console)
-    say(console, f"written: {save('skip_sets', comparison)}")
+    table = Table(f"{size} sublayers left out", COLUMNS, summary(comparison))
+    print_and_save("skip_sets", comparison, table)
 
 
 if __name__ == "__main__":

@@ -84,28 +84,29 @@ def _held(rows: list[Row], key: str) -> int:
 
 def equal_nodes(data: Row) -> Parts:
     """Merges over the best single source of their size, by kind of text."""
-    rows = data["figures"]["merges"]
-    columns: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: f"{row['category']} ({row['prompts']})",
-        "at most": lambda row: f"{row['size']} nodes",
-        "merge of": lambda row: row["merge"],
-        "best single source": lambda row: row["tokens of all"]["best"],
-        "tokens per step, merge over it": lambda row: row["tokens of all"]["ratio"],
-    }
-    held = []
-    for merge in dict.fromkeys(row["merge"] for row in rows):
-        of_merge = [row for row in rows if row["merge"] == merge]
-        held.append(
-            f"{_held(of_merge, 'tokens of all')} of {len(of_merge)} of the merge of {merge}"
-        )
-    return {
-        "": [
+    by_merge: dict[str, list[Row]] = {}
+    for row in data["figures"]["merges"]:
+        by_merge.setdefault(row["merge"], []).append(row)
+    held = [
+        f"{_held(rows, 'tokens of all')} of {len(rows)} of the merge of {merge}"
+        for merge, rows in by_merge.items()
+    ]
+    return one_table(
+        {
+            "texts": lambda row: f"{row['category']} ({row['prompts']})",
+            "at most": lambda row: f"{row['size']} nodes",
+            "merge of": lambda row: row["merge"],
+            "best single source": lambda row: row["tokens of all"]["best"],
+            "tokens per step, merge over it": lambda row: row["tokens of all"]["ratio"],
+        },
+        data["figures"]["merges"],
+        words=4,
+        intro=[
             "The best source was chosen on the same texts that it is compared on. In merges models draft "
-            "as deep as the tree, alone six levels deep in trees.",
-            table(columns, rows, words=4),
-            f"Rows whose lower bound is at least {LEAST_OF_BEST}: {', '.join(held)}.",
-        ]
-    }
+            "as deep as the tree, alone six levels deep in trees."
+        ],
+        notes=[f"Rows whose lower bound is at least {LEAST_OF_BEST}: {', '.join(held)}."],
+    )
 
 
 def which_source(data: Row) -> Parts:

@@ -81,7 +81,11 @@ DRAWN_OUT = 16
 OTHERS, TOKENS, NEW = 12, 128, 64
 """Held-out files that sources learn from: number, tokens of each, and new tokens decoded after them."""
 
-WINDOWS = {8: (2, 3, 1), 16: (4, 3, 3), 64: (7, 5, 7)}
+WINDOWS = {
+    8: {"window": 2, "ngram": 3, "guesses": 1},
+    16: {"window": 4, "ngram": 3, "guesses": 3},
+    64: {"window": 7, "ngram": 5, "guesses": 7},
+}
 """Window, n-gram length and guesses of `lookahead`, by the maximum nodes of its trees."""
 
 DATASTORE_TOKENS = 2_000_000
@@ -170,7 +174,7 @@ def begin(pair: Pair, folder: Path) -> tuple[dict[str, str], dict[str, list[list
         "suffix_tree": lambda last: SuffixTree(**room, past=None),
         "retrieval": lambda last: Retrieval(store, **room),
         "token_recycling": lambda last: TokenRecycling(table=last.table if last else None),
-        "lookahead": lambda last: Lookahead(*WINDOWS[64], pool=last.pool if last else None),
+        "lookahead": lambda last: Lookahead(**WINDOWS[64], pool=last.pool if last else None),
     }
     rates, drafters = {}, {}
     for name, learner in learners.items():
@@ -202,10 +206,9 @@ def methods(
         "suffix_tree warm": {"source": "suffix_tree", "warm": files["past.npz"]},
         "retrieval": {"source": "retrieval", "datastore": files["python.datastore"]},
     }
-    recycling = {"source": "token_recycling"}
     ahead = {
-        "token_recycling": recycling,
-        "token_recycling warm": recycling | {"warm": files["successors.npz"]},
+        "token_recycling": {"source": "token_recycling"},
+        "token_recycling warm": {"source": "token_recycling", "warm": files["successors.npz"]},
     }
     chains = {"suffix_automaton": {"source": "suffix_automaton"}, "jacobi": {"source": "jacobi"}}
     merges = {
@@ -248,10 +251,9 @@ def methods(
         for name, draft in (texts | ahead).items():
             yield method(name, draft, tree, "tree")
         for name, warm in (("lookahead", {}), ("lookahead warm", {"warm": files["ngrams.npz"]})):
-            window, ngram, guesses = WINDOWS[size]
-            sizes = {"window": window, "ngram": ngram, "guesses": guesses}
-            room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
-            yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")
+            depth = 2 * WINDOWS[size]["ngram"]
+            room = {"kind": "budget", "depth": depth, "size": size, "branching": 11}
+            yield method(name, {"source": "lookahead"} | WINDOWS[size] | warm, room, "tree")
         for name, merged_names in merges.items():
             draft = {
                 "source": "merge",
@@ -276,8 +278,11 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
     for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items():
         for merge in (m.name for m in part.methods if m.name.startswith(MERGE)):
             sources, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
-            singles = [m.name for m in part.methods if m.name.endswith(f" of {size}")]
-            singles = [name for name in singles if not name.startswith(MERGE)]
+            singles = [
+                m.name
+                for m in part.methods
+                if m.name.endswith(f" of {size}") and not m.name.startswith(MERGE)
+            ]
             merged_names = [
                 name for name in singles if name.rpartition(", ")[0] in sources.split(", ")
             ]
@@ -285,11 +290,8 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
                 {"category": category, "prompts": len(part.prompts)}
                 | {"size": int(size), "merge": sources}
                 | {
-                    measure: over_best(part, merge, merged_names, per)
-                    for measure, per in MEASURES.items()
-                }
-                | {
-                    f"{measure} of all": over_best(part, merge, singles, per)
+                    f"{measure}{of}": over_best(part, merge, names, per)
+                    for of, names in (("", merged_names), (" of all", singles))
                     for measure, per in MEASURES.items()
                 }
             )
@@ -351,8 +353,7 @@ def main(
         raise typer.BadParameter(
             f"{file} is of {config.models.dtype}; name another folder", param_hint="--dtype"
         )
-    finished = run(config, folder=folder / "run", source=file, console=console)
-    loaded = load_run(finished.folder)
+    loaded = load_run(run(config, folder=folder / "run", source=file, console=console).folder)
     study = study_of_run(loaded)
     study["figures"] |= {"merges": merged(loaded), "fastest": fastest(loaded)}
     say(console, f"written: {write(f'study-{NAME}', study)}")

@@ -47,18 +47,18 @@ def study_of_run(run: Run) -> dict[str, Any]:
         setting["methods"] = [
             {name: row[name] for name in COLUMNS if name in row} for row in setting["methods"]
         ]
-    errors = ("tokens_error", "speedup_error")
-    sessions = run.manifest.get("sessions") or []
     return {
         **of_manifest(run.manifest, "methods", "warmup", "errors"),
-        "busy_percent": [session.get("busy_percent") for session in sessions],
+        "busy_percent": [
+            session.get("busy_percent") for session in run.manifest.get("sessions") or ()
+        ],
         "figures": {
             "samplings": data["samplings"],
             "budgets": run.budgets,
             "categories": run.categories,
             "scaling": run.scaling,
             "predictions": [
-                asdict(row) | {name: getattr(row, name) for name in errors}
+                asdict(row) | {"tokens_error": row.tokens_error, "speedup_error": row.speedup_error}
                 for row in run.predictions
             ],
         },

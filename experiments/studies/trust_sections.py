@@ -97,19 +97,19 @@ def same_verdicts(data: Row) -> Parts:
 
 def honest(data: Row) -> Parts:
     """Speed by adjusted times over speed by totals, by method."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "method": lambda row: row["method"],
-        "runs": lambda row: row["runs"],
-        "speed by adjusted times over that by totals": lambda row: f"{row['median']:.4f}",
-        "least": lambda row: f"{row['low']:.4f}",
-        "most": lambda row: f"{row['high']:.4f}",
-    }
-    return {
-        "": [
-            f"The target was enlarged to {data['figures']['enlarge']} parameters (`--enlarge`).",
-            table(columns, data["figures"]["methods"]),
-        ]
-    }
+    return one_table(
+        {
+            "method": lambda row: row["method"],
+            "runs": lambda row: row["runs"],
+            "speed by adjusted times over that by totals": lambda row: f"{row['median']:.4f}",
+            "least": lambda row: f"{row['low']:.4f}",
+            "most": lambda row: f"{row['high']:.4f}",
+        },
+        data["figures"]["methods"],
+        intro=[
+            f"The target was enlarged to {data['figures']['enlarge']} parameters (`--enlarge`)."
+        ],
+    )
 
 
 def estimator(data: Row) -> Parts:
@@ -137,21 +137,21 @@ def estimator(data: Row) -> Parts:
         f"{name} {trace['usual']:.2f} and {trace['slow']:.2f}"
         for name, trace in figures.get("traces", {}).items()  # older files lack them
     ]
-    notes = []
-    if traces:
-        notes.append(
-            "Equal pieces of work took so many times as long as on the recorded machine at its best, in "
-            f"the median and at the 95th percentile: {', '.join(traces)}."
-        )
-    return {
-        "": [
+    slowed = (
+        "Equal pieces of work took so many times as long as on the recorded machine at its best, in "
+        f"the median and at the 95th percentile: {', '.join(traces)}."
+    )
+    return one_table(
+        columns,
+        figures["kinds"],
+        words=2,
+        intro=[
             f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts per row: the "
             "standard deviation of the ratio of two methods' costs; for adjusted times also its bias, and "
-            "the half-width and coverage of its 95 % interval.",
-            table(columns, figures["kinds"], words=2),
-            *notes,
-        ]
-    }
+            "the half-width and coverage of its 95 % interval."
+        ],
+        notes=[slowed] if traces else [],
+    )
 
 
 def until(data: Row) -> Parts:
@@ -194,18 +194,17 @@ def _needed(row: Row) -> str:
 
 def coverage(data: Row) -> Parts:
     """Coverage of the intervals by number of prompts."""
-    cells = pl.DataFrame(data["figures"]["cells"])
-    worlds = cells.pivot("prompts", index="world", values="coverage")
-    columns: dict[str, Callable[[Row], Any]] = {
-        "speedups over prompts": lambda row: row["world"],
-        **{f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in worlds.columns[1:]},
-    }
-    return {
-        "": [
-            f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals.",
-            table(columns, worlds.to_dicts()),
-        ]
-    }
+    worlds = pl.DataFrame(data["figures"]["cells"]).pivot(
+        "prompts", index="world", values="coverage"
+    )
+    return one_table(
+        {"speedups over prompts": lambda row: row["world"]}
+        | {f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in worlds.columns[1:]},
+        worlds.to_dicts(),
+        intro=[
+            f"{data['figures']['experiments']:,} simulated experiments per cell; 95 % intervals."
+        ],
+    )
 
 
 def power(data: Row) -> Parts:

@@ -69,9 +69,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.sequential import (
     Floats,
     boundary_at,
@@ -81,7 +80,6 @@ from treespec.experiments.report.sequential import (
     student,
 )
 from treespec.experiments.report.table import Column, Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 
 __all__ = ["MOST_FALSE_VERDICTS", "WORLDS", "World", "simulate"]
 
@@ -213,17 +211,17 @@ def main(
         for most in MOST_PROMPTS
         for world in WORLDS
     ]
-    console = Console(width=110)
     equal = [row for row in rows if row["ratio"] == 1.0]
-    print_table(Table("a winner among equals, percent of runs", EQUAL, equal), console)
     unequal = [row for row in rows if row["ratio"] != 1.0]
-    print_table(Table("until decided, where the tree is faster", UNEQUAL, unequal), console)
-    say(
-        console,
+    print_and_save(
+        "until_simulation",
+        {"runs": runs, "rows": rows},
+        Table("a winner among equals, percent of runs", EQUAL, equal),
+        Table("until decided, where the tree is faster", UNEQUAL, unequal),
         f"largest share of false verdicts: {100 * max(row['decided'] for row in equal):.1f} %, "
         f"goal: at most {100 * MOST_FALSE_VERDICTS:g} %",
+        width=110,
     )
-    say(console, f"written: {save('until_simulation', {'runs': runs, 'rows': rows})}")
 
 
 def _percent(head: str, key: str) -> Column[Mapping[str, Any]]:

@@ -55,10 +55,6 @@ class Case(NamedTuple):
         """A readable key for files and messages."""
         return f"{self.heads} T={self.rows} prefix={self.prefix}"
 
-    def tree_pass(self) -> TreePass:
-        """A pass over a tree of this many nodes after the prefix, with its own masks."""
-        return TreePass(topology([(i - 1) // BRANCHING for i in range(self.rows)]), self.prefix)
-
 
 class Inputs(NamedTuple):
     """One set of tensors; keys and values have unused slots after the last node."""
@@ -102,7 +98,8 @@ def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
         return lambda inputs: _unmasked(name, case, inputs)
     if name == "flex":
         _never_uncompiled()
-    tree_pass, impl = case.tree_pass(), "triton" if name == KERNEL else name
+    tree = topology([(i - 1) // BRANCHING for i in range(case.rows)])
+    tree_pass, impl = TreePass(tree, case.prefix), "triton" if name == KERNEL else name
     return lambda inputs: attend(*inputs, tree_pass, impl=impl)
 
 

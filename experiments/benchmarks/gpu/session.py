@@ -83,10 +83,8 @@ def source_hash(sources: Sequence[str], root: Path = ROOT) -> str:
         sources: files, and folders that stand for all Python files in them.
         root: folder that the paths are relative to.
     """
-    files = set[Path]()
-    for source in sources:
-        path = root / source
-        files |= set(path.rglob("*.py")) if path.is_dir() else {path}
+    paths = [root / source for source in sources]
+    files = {file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])}
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")

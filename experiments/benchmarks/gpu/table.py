@@ -53,7 +53,9 @@ def render(folder: Path, console: Console) -> list[Path]:
         findings = [make(files[part]) for part, make in FINDINGS.items() if part in files]
         for finding in findings:
             print_finding(finding, console)
-        blocks = [f"# {_machine(files)}", _setting(files), *map(finding_markdown, findings)]
+        hardware = next(iter(files.values()))["hardware"]
+        machine = hardware["gpu"] or f"{hardware['cpu']} (no GPU)"
+        blocks = [f"# {machine}", _setting(files), *map(finding_markdown, findings)]
         rows = kernel_rows(files["kernels"]["cells"]) if "kernels" in files else []
         picture = draw(rows, folder / f"gpu-{device}.png")
         if picture is not None:
@@ -194,11 +196,6 @@ def _finding(
     return Finding(title, [Table(title, columns, rows)], notes)
 
 
-def _machine(files: dict[str, Any]) -> str:
-    hardware = next(iter(files.values()))["hardware"]
-    return hardware["gpu"] or f"{hardware['cpu']} (no GPU)"
-
-
 def _setting(files: dict[str, Any]) -> str:
     """Code, versions and peaks, one line for each part."""
     lines = []
@@ -217,8 +214,7 @@ def _setting(files: dict[str, Any]) -> str:
 
 
 def _tallied(rows: Iterable[Goals]) -> str:
-    counts = tally(rows)
-    return ", ".join(f"{name}: {met} of {of}" for name, (met, of) in counts.items()) or NONE
+    return ", ".join(f"{name}: {met} of {of}" for name, (met, of) in tally(rows).items()) or NONE
 
 
 def _judged(value: float | None, goals: Goals, goal: int = 0) -> str:

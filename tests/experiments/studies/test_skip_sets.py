@@ -2,6 +2,7 @@
 
 import pytest
 
+from treespec.experiments.benchmarks import results_file
 from treespec.experiments.studies import skip_sets as module
 
 
@@ -12,7 +13,7 @@ def test_a_searched_set_beside_random_ones(loaded_pair, monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "load_pair", lambda *names, **more: loaded_pair)
-    monkeypatch.setattr(module, "save", lambda name, figures: saved.update({name: figures}))
+    monkeypatch.setattr(results_file, "save", lambda name, figures: saved.update({name: figures}))
     module.main(size=2, random=3)
     found = saved["skip_sets"]
     assert found["searched"]["set"] == ", ".join(found["search"]["skip"])
