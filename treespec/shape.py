@@ -318,7 +318,7 @@ def _parents(parents: Any) -> tuple[int, ...]:
 
 
 def _integer(name: str, value: Any, least: int | None = None) -> int:
-    return integer(name, value, least, InvalidTree)
+    return integer(name, value, least, InvalidTree, None)  # sizes have a message of their own
 
 
 def _path(name: str, path: Any) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ others. The time of the step itself plays no part in this, and the two neighbour
 whether the machine was even, because a dear step leaves cold caches that slow them; so no genuine cost is
 set aside. Among the remaining steps, those far from the median of their class are attributed to pauses of
 the machine and set aside, if there are several and each method loses time by them in proportion to the time
-it takes. If one method loses clearly more than that, they count as cost, and a remark names the method. If
-the machine changed from step to step, so that it was hardly ever calm, all steps count, and a remark says
-so. If some method has no other steady method, totals decide, and a reason says so.
+it takes. If one method loses clearly more than that, they count as cost, and a remark names the method; its
+dearest steps are then a class of their own, so that their number is that of all such steps, and only their
+mean is estimated from those that count. If the machine changed from step to step, so that it was hardly
+ever calm, all steps count, and a remark says so. If some method has no other steady method, totals decide,
+and a reason says so.
 
 **Assumptions.** Slowdowns last longer than a step and affect all methods alike; equal steps of steady
 methods cost the same; all steps of a class do equal work.
@@ -102,7 +104,7 @@ bursts: intervals may be slightly too narrow. Fewer than four far steps in total
 of the machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,6 +170,12 @@ EXCESS_SHARE, CHANCE_DRAWS, DRAWS_PER_BLOCK = 0.01, 4000, 100
 """Far steps are a method's own if it loses a larger share of its time by them than the others, by at least
 `EXCESS_SHARE`, and if pauses that hit methods at random, drawn `CHANCE_DRAWS` times, hardly ever cost it as
 much. Drawing in blocks bounds memory."""
+
+DEAR_FACTOR, FEWEST_DEAR_STEPS = 2.5, 5
+"""Steps of a method with dear steps that take more than `DEAR_FACTOR` times the median of their class are a
+class of their own, if at least `FEWEST_DEAR_STEPS` of them count: a resample of the prompts should hold
+some of them. At the edges of bursts, where the slowdown is read worst, any step may seem up to twice as dear as
+it is."""
 
 LIKELIEST_CHANCE, LIKELIEST_CHANCE_IF_RESTLESS = 0.03, 0.005
 """Largest probability that counts as hardly ever. Suspecting a method wrongly makes intervals wider,
@@ -246,6 +254,7 @@ class Adjusted:
         slowdown: `[S]`, slowdown of the machine at each step relative to its usual state, 1 for most of a
             quiet run; all ones if totals decide.
         kept: `[S]`, whether the step counts, that is, was not set aside.
+        work: `[S]`, class of the step: that of `Steps`, but dear steps of methods in `dear` are apart.
         weight: `[S]`, weight of the step within its class.
         seconds: `[M, P]`, adjusted decoding time by method and prompt. Its sum over prompts is the sum over
             classes of (number of all steps) x (weighted mean of the class). They are meant for resampling:
@@ -260,6 +269,7 @@ class Adjusted:
 
     slowdown: Floats
     kept: Bools
+    work: Ints
     weight: Floats
     seconds: Floats
     of_prompts: Floats
@@ -299,6 +309,7 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
         return Adjusted(
             slowdown=ones,
             kept=ones > 0,
+            work=steps.work,
             weight=ones,
             seconds=totals(steps, steps.seconds),
             of_prompts=totals(steps, steps.seconds),
@@ -310,9 +321,11 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
     luck = LIKELIEST_CHANCE_IF_RESTLESS if restless else LIKELIEST_CHANCE
     kept, dear = _kept(steps, adjusted, calm | restless, luck)
+    steps = _dear_apart(steps, adjusted, kept, dear)
     return Adjusted(
         slowdown=slowdown,
         kept=kept,
+        work=steps.work,
         weight=weight,
         seconds=by_prompt(steps, adjusted, weight * kept),
         of_prompts=of_prompts(steps, adjusted, weight * kept),
@@ -527,3 +540,19 @@ def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> t
         if by_chance <= luck * CHANCE_DRAWS:
             dear.append(suspect)
     return tuple(dear)
+
+
+def _dear_apart(steps: Steps, adjusted: Floats, kept: Bools, dear: Sequence[int]) -> Steps:
+    """The steps, with the dearest of these methods in classes of their own.
+
+    There are few of them. If they stayed in their class, it would be left to chance how many of them are
+    among the steps that count, and the cost of the method would vary with it.
+    """
+    work = steps.work.copy()
+    for members in classes(steps.work):
+        counted = members[kept[members]]
+        if steps.method[members[0]] in dear and len(counted):
+            apart = members[adjusted[members] > DEAR_FACTOR * np.median(adjusted[counted])]
+            if kept[apart].sum() >= FEWEST_DEAR_STEPS:
+                work[apart] = work.max() + 1
+    return replace(steps, work=np.unique(work, return_inverse=True)[1].astype(np.int64))

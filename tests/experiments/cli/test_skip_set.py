@@ -34,7 +34,7 @@ def test_bad_input(tmp_path):
     for said, arguments in {
         "already exists": [empty],
         "--size = 0: must be at least 1": [tmp_path / "x", "--size", 0],
-        "size = 10, but must be at most 9": [tmp_path / "x", "--size", 10],
+        "size = 10, but must be an integer in 1..9": [tmp_path / "x", "--size", 10],
         "the texts have no tokens": [tmp_path / "x", empty],
         "No such file": [tmp_path / "x", tmp_path / "none.md"],
         "most = 2, but must be": [tmp_path / "x", "--most-sets", 2],
