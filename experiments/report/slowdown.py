@@ -174,8 +174,8 @@ much. Drawing in blocks bounds memory."""
 DEAR_FACTOR, FEWEST_DEAR_STEPS = 2.5, 5
 """Steps of a method with dear steps that take more than `DEAR_FACTOR` times the median of their class are a
 class of their own, if at least `FEWEST_DEAR_STEPS` of them count: a resample of the prompts should hold
-some of them. At the edges of bursts, where the slowdown is read worst, any step may seem up to twice as dear as
-it is."""
+some of them. At the edges of bursts, where the slowdown is read worst, any step may seem up to twice as
+dear as it is."""
 
 LIKELIEST_CHANCE, LIKELIEST_CHANCE_IF_RESTLESS = 0.03, 0.005
 """Largest probability that counts as hardly ever. Suspecting a method wrongly makes intervals wider,
