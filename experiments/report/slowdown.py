@@ -42,27 +42,27 @@ also the bias, the median half-width and the coverage of the 95 % interval.
     A/A                           quiet       0.35    0.19     0.19      0.19   -0.00        0.50      98.3
                                   bursts     13.74    1.07     1.04      0.24   +0.01        0.59      97.8
                                   drift       0.48    0.19     0.20      0.20   -0.00        0.50      98.0
-                                  stalls      4.08    4.00     3.58      2.05   -0.07        0.54      96.4
+                                  stalls      4.08    4.00     3.58      2.03   -0.07        0.54      96.4
                                   steady      3.44    1.19     1.30      1.23   +0.03        3.19      97.1
     5 % dearer                    quiet       0.35    0.19     0.20      0.20   +0.01        0.49      97.5
                                   bursts     13.95    1.03     1.00      0.25   +0.00        0.58      96.8
     several classes               quiet       0.34    0.20     0.22      0.21   +0.01       11.16      94.8
                                   bursts     13.49    2.26     2.22      0.27   -0.01       11.02      93.4
     rare dear steps               quiet       0.36    0.20     1.14      0.28   -0.02        6.79      94.6
-                                  bursts     14.19    1.67     1.76      2.10   -0.21        7.77      94.4
-                                  drift       0.53    0.32     1.33      0.24   -0.01        6.77      94.8
-                                  stalls      4.11    4.07     4.07      4.87   -1.68        7.49      54.5
-                                  steady      3.32    1.25     2.00      1.60   -0.01        7.63      89.9
-    rare dear steps chill caches  quiet       1.03    0.40     2.81      0.59   -0.12        6.82      93.8
-                                  bursts     13.97    1.68     2.20      2.23   -0.44        7.46      92.6
+                                  bursts     14.19    1.67     1.76      1.72   -0.48        7.45      94.3
+                                  drift       0.53    0.32     1.33      0.23   -0.01        6.78      94.8
+                                  stalls      4.11    4.07     4.07      4.94   -1.65        7.41      54.3
+                                  steady      3.32    1.25     2.00      1.52   -0.09        7.56      89.9
+    rare dear steps chill caches  quiet       1.03    0.40     2.81      0.49   -0.15        6.74      93.7
+                                  bursts     13.97    1.68     2.20      1.86   -0.70        7.22      92.4
     caches grow                   quiet       0.35    0.19     0.22      0.21   -0.10        0.94      96.7
                                   bursts     14.06    1.06     1.04      0.77   -0.08        2.07      97.3
     A/A, no other method          bursts     13.22    0.88     0.69      0.40   -0.01        0.94      97.0
     feels 0.8 of it               bursts     11.91    0.90     1.43      0.24   +0.18        0.59      93.6
                                   drift       0.44    0.19     0.20      0.19   -2.44        1.24       0.0
                                   steady      2.72    0.98     1.08      1.02  -12.66        2.68       0.0
-    1,000 runs per row, measured 2026-11-26, commit e2bf230:
-    interleaved_estimator-intel-r-xeon-r-processor-2-cores.json
+    1,000 runs per row, measured 2026-11-27, commit 635b54b:
+    interleaved_estimator-amd-epyc-2-cores.json
 
 The same with slowdowns that `benchmarks.slowdown_traces` recorded on the machine that the file is named
 after, alone and beside its neighbours (stalls are added to the record of the quiet machine):
