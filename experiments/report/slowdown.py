@@ -68,30 +68,30 @@ The same with slowdowns that `benchmarks.slowdown_traces` recorded on the machin
 after, alone and beside its neighbours (stalls are added to the record of the quiet machine):
 
     methods                       machine  prompts  totals  nearest  adjusted    bias  half-width  coverage
-    A/A                           quiet       1.73    0.47     0.46      0.30   -0.01        0.69      96.1
-                                  bursts     15.86    3.21     3.16      0.32   -0.01        0.72      95.8
-                                  drift       3.26    0.92     0.88      0.86   -0.04        1.99      97.0
-                                  stalls      4.36    3.98     3.89      2.17   +0.11        0.74      93.7
-                                  steady      2.44    2.14     2.19      2.28   -0.09        5.89      97.5
-    5 % dearer                    quiet       1.64    0.49     0.48      0.31   +0.03        0.69      96.2
-                                  bursts     15.03    3.37     3.31      0.32   +0.03        0.72      96.3
-    several classes               quiet       1.60    0.56     0.54      0.30   +0.10       11.12      95.1
-                                  bursts     14.76    4.32     4.20      0.32   +0.10       11.13      95.8
-    rare dear steps               quiet       1.74    0.52     0.83      0.98   -0.10        7.07      91.0
-                                  bursts     15.57    3.61     3.72      2.50   -0.79        7.75      80.6
-                                  drift       3.45    1.04     1.48      4.08   -0.75        8.99      72.1
-                                  stalls      4.32    3.80     3.86      4.80   -1.52        7.73      51.6
-                                  steady      2.51    2.16     2.47      2.79   -0.61        8.91      83.3
-    rare dear steps chill caches  quiet       1.94    0.63     1.66      1.02   -0.13        6.92      93.2
-                                  bursts     15.80    3.71     3.84      2.53   -0.82        7.60      82.4
-    caches grow                   quiet       1.70    0.47     0.48      0.37   +0.07        1.19      97.2
-                                  bursts     15.18    3.31     3.24      0.98   -0.01        1.94      91.8
-    A/A, no other method          bursts     15.15    2.96     2.13      0.52   -0.02        1.11      94.2
-    feels 0.8 of it               bursts     12.94    2.51     2.66      0.37   -1.47        0.81       7.4
-                                  drift       3.08    1.65     1.59      1.61   -4.22        2.15       7.4
-                                  steady      1.73    1.60     1.64      1.73  -19.38        4.40       0.0
-    1,000 runs per row, measured 2026-11-26, commit e2bf230:
-    interleaved_estimator_recorded-intel-r-xeon-r-processor-2-cores.json
+    A/A                           quiet       1.40    0.74     0.74      0.69   +0.00        1.29      92.8
+                                  bursts     16.46    3.92     3.92      0.73   -0.03        1.17      92.4
+                                  drift       2.95    1.00     1.02      1.50   +0.12        3.43      96.0
+                                  stalls      3.76    3.26     3.25      1.78   -0.03        1.26      89.4
+                                  steady      5.38    2.74     2.74      4.21   +0.06        6.47      85.9
+    5 % dearer                    quiet       1.30    0.72     0.72      0.67   +0.07        1.27      93.6
+                                  bursts     15.95    4.02     4.01      0.72   +0.01        1.19      92.4
+    several classes               quiet       1.27    0.75     0.76      0.82   +0.38       11.23      95.0
+                                  bursts     15.06    4.97     4.94      0.92   +0.60       11.24      95.4
+    rare dear steps               quiet       1.36    0.76     0.93      1.89   -0.46        7.59      84.8
+                                  bursts     15.26    4.32     4.34      4.83   -1.40        9.26      55.3
+                                  drift       3.20    1.06     1.44      3.93   -1.22        9.26      72.7
+                                  stalls      3.74    3.21     3.25      4.33   -1.68        7.77      53.8
+                                  steady      5.57    2.85     2.88      4.42   -1.04        9.00      79.7
+    rare dear steps chill caches  quiet       1.70    0.83     0.97      1.66   -0.33        7.44      89.8
+                                  bursts     15.38    4.23     4.25      4.83   -1.06        9.26      56.7
+    caches grow                   quiet       1.30    0.72     0.72      0.92   +0.22        1.99      93.2
+                                  bursts     15.80    3.90     3.90      1.75   +0.75        3.04      84.7
+    A/A, no other method          bursts     16.93    3.63     3.11      1.21   -0.06        1.60      85.1
+    feels 0.8 of it               bursts     12.63    3.24     3.27      0.82   -0.56        1.21      80.5
+                                  drift       2.69    1.18     1.20      1.47   -6.77        3.23       5.0
+                                  steady      3.86    2.02     2.02      3.10  -16.73        5.08       0.2
+    1,000 runs per row, measured 2026-11-27, commit 635b54b:
+    interleaved_estimator_recorded-amd-epyc-2-cores.json
 
 **Failure cases.** Contention that changes within a step, on all cores (*steady*): the intervals are wider
 than those of totals, and too narrow still if the method has rare dear steps of its own. By contrast, if
