@@ -195,6 +195,7 @@ def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
     Args:
         children: the children of each node of a tree; node 0 is the root.
     """
+    _require_tree(children, children, "children")
     levels, order, stack = [0] * len(children), [], [0]
     while stack:
         node = stack.pop()

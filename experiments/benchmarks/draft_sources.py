@@ -100,7 +100,7 @@ STORE_COLUMNS = (
 def texts_of(tokens: int) -> Iterator[list[int]]:
     """Token ids of the .py files of installed packages, without copies of held-out files.
 
-    The texts are whole, and end when they have this many tokens together, or when there are no more.
+    Whole texts, until they have this many tokens together or there are no more.
     """
     tokenizer = outline_pair("embedded", "none").tokenizer
     files, held_out = installed_code(), HeldOut()

@@ -116,16 +116,15 @@ def one(config: Config, pair: Pair) -> Measurement:
     """Run the methods once, and read their ratios."""
     with brief_run(config, load=lambda models: pair) as loaded:
         data = loaded.measurements["T=0"]
-        same, dearer, same_totals, dearer_totals = (
-            speed_ratio(data.totals, method, "one", column)
-            for column in ("decode_s", CLOCK)
-            for method in ("other", "dearer")
-        )
+
+        def ratio(method: str, column: str) -> Interval:
+            return speed_ratio(data.totals, method, "one", column)
+
         return Measurement(
-            same,
-            dearer,
-            same_totals,
-            dearer_totals,
+            ratio("other", "decode_s"),
+            ratio("dearer", "decode_s"),
+            ratio("other", CLOCK),
+            ratio("dearer", CLOCK),
             data.totals_because is None,
             {
                 row.method.name: row.alone.estimate

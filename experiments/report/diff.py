@@ -109,7 +109,8 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
     )
-    for cell in [cell for cell in cells_a if cell in cells_b]:
+    shared = [cell for cell in cells_a if cell in cells_b]
+    for cell in shared:
         left, right = (run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b))
         paired = _paired(left, right, key)
         if len(paired[0]):
@@ -227,7 +228,8 @@ def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]
         }
         for of_run in tuned
     )
-    for name in [name for name in in_a if name in in_b]:
+    shared = [name for name in in_a if name in in_b]
+    for name in shared:
         one, other = in_a[name], in_b[name]
         left[name], right[name] = _trees_in_words(drafted(one, other), drafted(other, one))
     return left, right

@@ -130,7 +130,7 @@ class Run(RunRecords):
 
     @cached_property
     def idle_shares(self) -> dict[str, dict[str, Interval]]:
-        """Share of steps that kept a single token, by method."""
+        """Share of steps that kept a single token, by sampling setting and method."""
         return {sampling: idle_shares(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property

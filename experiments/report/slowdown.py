@@ -93,15 +93,16 @@ after, alone and beside its neighbours (stalls are added to the record of the qu
     1,000 runs per row, measured 2026-11-27, commit 635b54b:
     interleaved_estimator_recorded-amd-epyc-2-cores.json
 
-**Failure cases.** Contention that changes within a step, on all cores (*steady*): the intervals are wider
-than those of totals, and too narrow still if the method has rare dear steps of its own. By contrast, if
-bursts occur on a machine that is restless even without them, totals are far more uncertain than these times
-(`test_on_a_restless_machine_all_steps_count`). A method that a slowdown affects less than others, in a run
-without long quiet parts: the estimate is biased like totals (*feels 0.8 of it*). Rare dear steps on a
-machine that also stops now and then: if they are too few to be told from its pauses, they are set aside,
-and the method appears cheaper than it is, with intervals that are too narrow. A growing cache during
-bursts: intervals may be slightly too narrow. Fewer than four far steps in total count as cost, so a pause
-of the machine may remain in a short run."""
+**Failure cases.** Rare dear steps during bursts: the estimate is no more certain than totals, and on a
+restless machine its interval is far too narrow. Contention that changes within a step, on all cores
+(*steady*): the intervals are wider than those of totals, and too narrow still if the method has rare dear
+steps of its own. By contrast, if bursts occur on a machine that is restless even without them, totals are
+far more uncertain than these times (`test_on_a_restless_machine_all_steps_count`). A method that a slowdown
+affects less than others, in a run without long quiet parts: the estimate is biased like totals (*feels 0.8
+of it*). Rare dear steps on a machine that also stops now and then: if they are too few to be told from its
+pauses, they are set aside, and the method appears cheaper than it is, with intervals that are too narrow. A
+growing cache during bursts: intervals may be slightly too narrow. Fewer than four far steps in total count
+as cost, so a pause of the machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -254,7 +255,8 @@ class Adjusted:
         slowdown: `[S]`, slowdown of the machine at each step relative to its usual state, 1 for most of a
             quiet run; all ones if totals decide.
         kept: `[S]`, whether the step counts, that is, was not set aside.
-        work: `[S]`, class of the step: that of `Steps`, but dear steps of methods in `dear` are apart.
+        work: `[S]`, class of the step as in `Steps`, but numbered anew, with dear steps of methods in
+            `dear` apart.
         weight: `[S]`, weight of the step within its class.
         seconds: `[M, P]`, adjusted decoding time by method and prompt. Its sum over prompts is the sum over
             classes of (number of all steps) x (weighted mean of the class). They are meant for resampling:

@@ -92,7 +92,6 @@ def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[
         form: format specification of the value; None is written as `NONE`.
         left: see `Column`.
     """
-
     return Column(head, lambda row: NONE if row[key] is None else format(row[key], form), left=left)
 
 

@@ -77,7 +77,7 @@ def by(
     words: int = 1,
     about: str = "",
 ) -> Parts:
-    """One table for each value in the column `name`, below the value and what all tables are `about`."""
+    """One table for each value in the column `name`, headed by the value in bold and by `about`."""
     return {
         value: [
             f"**{value}**{about}",

@@ -176,10 +176,10 @@ def turns(repeats: int) -> dict[str, Any]:
         value = replay(truth, first.shape).tokens_per_step
         by_trace, by_rate = (
             {
-                name: rows.speed(tree, trace.law).tokens / values[name]
+                name: one.speed(tree, trace.law).tokens / values[name]
                 for name, tree in shapes.items()
             }
-            for rows in (ranking, rate_ranking)
+            for one in (ranking, rate_ranking)
         )
         from_trace.append({"advised": first.tokens_per_step.estimate / value, **by_trace})
         from_rates.append(by_rate)

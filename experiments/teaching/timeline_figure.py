@@ -45,7 +45,6 @@ def timeline_figure(lanes: Sequence[Lane]) -> Figure:
     Args:
         lanes: results of `watch` or `recorded`.
     """
-
     longest = max(lane.seconds for lane in lanes)
     heights = [_lines(lane) + _bars(lane) * BAR + 1.1 for lane in lanes]
     total = sum(heights) + GAP * (len(lanes) - 1)
@@ -129,7 +128,6 @@ def _bars(lane: Lane) -> int:
 
 def _colour(stage: str) -> str:
     """The colour of a stage; drafting outside the passes is paler than the passes."""
-
     if stage != "draft":
         return STAGE_COLOURS["draft" if stage == DRAFT_PASS else stage]
     page, draft = to_rgb(PAGE), to_rgb(STAGE_COLOURS["draft"])
