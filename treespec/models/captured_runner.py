@@ -9,10 +9,6 @@ A graph is tied to the addresses of the cache that it was captured with. So a `P
 with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
 no more graphs than one for all prompts.
 
-Methods that take turns have a place each, and a method is given another place for every text. So each
-runner captures after its prompt, before anybody times a step, the sizes that any runner of the model has
-needed so far.
-
 There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
 up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
 """
@@ -27,7 +23,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention_masks import topology
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
 from treespec.models.static_pass import Size, StaticPass, StaticRunner
@@ -68,7 +63,6 @@ class Places:
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
-        self._needed: set[Size] = set()
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -91,7 +85,7 @@ class Places:
     ) -> "CapturedRunner":
         place = self._idle.pop() if self._idle else _new_place(model, layout)
         place.cache.reset()
-        runner = kind(model, route, place, self._needed)
+        runner = kind(model, route, place)
         reuse: Any = weakref.finalize(runner, self._idle.append, place)
         reuse.atexit = False
         return runner
@@ -104,32 +98,15 @@ class CapturedRunner(StaticRunner):
         model: a model on CUDA, set to the route's attention.
         route: how the model learns what each row may attend to.
         place: cache and graphs, in use by no other runner.
-        needed: the sizes that runners of the model have needed so far; this one adds its own.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, route: Route, place: Place, needed: set[Size]
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, route: Route, place: Place) -> None:
         super().__init__(model, route)
-        self._needed = needed
         self.place, self.cache = place, place.cache
         self._passes, self._memory = place.passes, place.memory
 
-    @torch.inference_mode()
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Run a prompt, see `TreeRunner.prefill`, and capture the sizes needed so far."""
-        super().prefill(tokens)
-        root, length = topology((-1,)), self.length
-        for size in sorted(self._needed - self.place.graphs.keys()):
-            if length + max(size) <= self.cache.capacity:  # a cache that grows drops its graphs
-                static = self._static(0, size)
-                # Any node does: a pass writes behind the committed rows, where the next one overwrites it.
-                static.load(tokens.new_zeros(1), root, length)
-                self.place.graphs[size] = self._capture(static)
-
     def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
         graphs = self.place.graphs
-        self._needed.add(static.size)
         if static.size not in graphs:
             graphs[static.size] = self._capture(static)
         graph, logits = graphs[static.size]
