@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from treespec.door import LARGEST_INTEGER, plain_integer, plain_items, shown
+from treespec.door import LARGEST_INTEGER, plain_items, shown
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
 
@@ -38,8 +38,9 @@ class Kind:
 
 
 def _within(value: Any, least: int, most: int = LARGEST_INTEGER) -> bool:
-    plain = plain_integer(value)
-    return plain is not None and least <= plain <= most
+    # A tensor would pass on as it is, and is no key of a table of times.
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return bool(whole and least <= value <= most)
 
 
 def _number(value: Any) -> bool:

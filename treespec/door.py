@@ -48,24 +48,23 @@ def integer(
         value: the given value.
         least: the smallest allowed value, or None for no limit.
         error: the class of error to raise.
-        most: the largest allowed value, or None for no limit.
+        most: the largest allowed value, or None for no limit. The default keeps out numbers that would
+            overflow; messages name it only where it is exceeded.
 
     Raises:
         InvalidArgument: or `error`, saying what was given and what is allowed.
     """
     plain = plain_integer(value)
-    if least is None:
-        bound = ""
-    elif most in (None, LARGEST_INTEGER):
-        bound = f" of at least {least}"
-    else:
+    bounded = least is not None and most not in (None, LARGEST_INTEGER)
+    bound = "" if least is None else f" of at least {least}"
+    if bounded:
         bound = f" in {least}..{most}"
     if plain is None:
         raise error(f"{name} = {shown(value)} is not an integer{bound}")
     if least is not None and plain < least:
         raise error(f"{name} = {shown(plain)}, but must be an integer{bound}")
     if most is not None and plain > most:
-        allowed = f"an integer{bound}" if " in " in bound else f"at most {most:,}"
+        allowed = f"an integer{bound}" if bounded else f"at most {most:,}"
         raise error(f"{name} = {shown(plain)}, but must be {allowed}")
     return plain
 

@@ -1,7 +1,7 @@
 """Forms of JSON data: declare what a file must hold, and find the first place where it does not.
 
 A form is a type that pydantic can check, such as `dict[str, COUNT | None]`, or an object by `with_keys`.
-Inside such an object no value is converted: 1 is not text, and neither true nor 1.0 is a whole number.
+No value is converted: 1 is not text, and neither true nor 1.0 is a whole number.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def parsed(path: Path, error: type[TreespecError], way_out: str = "", form: Any 
 def misfit(data: Any, form: Any) -> str | None:
     """Where data departs from a form first, such as `key = value: must be ...`; None if it has the form."""
     try:
-        TypeAdapter(form).validate_python(data)
+        TypeAdapter(form).validate_python(data, strict=True)
     except ValidationError as error:
         return problems(data, error, "it")[0]
     return None

@@ -194,7 +194,10 @@ def sha256_of(path: str) -> str | None:
 
 
 def _version(package: str) -> str | None:
-    return next((installed.version for installed in metadata.distributions(name=package)), None)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 _RESULTS = ":(exclude)experiments/benchmarks/results"
