@@ -208,7 +208,7 @@ def main(
         {"samplings": figures, "costs": costs, "setting": setting},
         *chain.from_iterable(shown),
         "our best shape was chosen and measured on the same prompts",
-        *filter(None, [warning]),
+        *([] if warning is None else [warning]),
         width=120,
     )
 

@@ -182,9 +182,7 @@ def _encoded(
             if most is not None and tokens >= most:
                 return
     if not tokens:
-        raise ConfigError(
-            f"nothing to store: {_left_out(*left_out.values()) or 'the files are empty'}"
-        )
+        raise ConfigError(f"nothing to store: {_left_out(**left_out) or 'the files are empty'}")
 
 
 def _read(
@@ -210,13 +208,12 @@ def _read(
     return texts
 
 
-def _left_out(copies: int = 0, unreadable: int = 0) -> str:
+def _left_out(copies_of_held_out: int = 0, unreadable: int = 0) -> str:
     """How many files were left out and why, in words; empty if none were."""
     reasons = []
-    if copies:
-        reasons.append(
-            f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
-        )
+    if copies_of_held_out:
+        what = "copy of a held-out file" if copies_of_held_out == 1 else "copies of held-out files"
+        reasons.append(f"{copies_of_held_out:,} {what}")
     if unreadable:
         reasons.append(
             f"{unreadable:,} {'file' if unreadable == 1 else 'files'} not in UTF-8 or larger than "
@@ -236,5 +233,5 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
             highlight=False,
             soft_wrap=True,
         )
-        if note := _left_out(*about.get("left_out", {}).values()):
+        if note := _left_out(**about.get("left_out", {})):
             output().print(note, highlight=False, soft_wrap=True)

@@ -95,17 +95,19 @@ class Mark:
         no_mark = f"{path} is not a mark of treespec"
         if path.is_symlink() or not path.is_file():
             raise Unreadable(no_mark)
-        *lines, _empty_or_truncated = read_bytes(path, LARGEST_MARK).split(b"\n")
+        first, *lines = read_bytes(path, LARGEST_MARK).split(b"\n")
+        if not lines:  # not even the first line is whole
+            raise Unreadable(no_mark)
         try:
-            head = _Head.model_validate_json(lines.pop(0)[:LONGEST_HEAD])
-        except (IndexError, ValidationError):
+            head = _Head.model_validate_json(first[:LONGEST_HEAD])
+        except ValidationError:
             raise Unreadable(no_mark) from None
         if head.version > VERSION:
             raise Unreadable(
                 f"{path} has version {head.version}, but this treespec knows versions up to {VERSION}"
             )
         mark = cls(folder, head.treespec, head.id)
-        for line in lines:
+        for line in lines[:-1]:  # behind the last line end is nothing, or a truncated line
             try:
                 entry = _Line.model_validate_json(line)
             except ValidationError:  # truncated by a kill; a later start ended the line

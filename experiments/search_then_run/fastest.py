@@ -102,7 +102,7 @@ def search_fastest(
     Raises:
         ConfigError: if an option is out of bounds or the files do not fit; the message names them.
     """
-    require_limits(*(options.get(name) for name in ("max_size", "depth", "branching")))
+    require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
     for prefix in prefixes:
         require_within("--prefix", prefix, 0, LARGEST_NUMBER)
     for batch in batches:

@@ -158,8 +158,10 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     groups = [trail["group"] for trail in data["trails"]]
     data["first"] = groups.index("tree") if "tree" in groups else 0
     shown = data["trails"][data["first"]]
-    name = (shown["method"], shown["sampling"], shown["prompt"])
-    first = next(t for t in trails if (t.method, t.sampling, t.prompt) == name)
+    method, sampling, prompt = shown["method"], shown["sampling"], shown["prompt"]
+    first = next(
+        t for t in trails if (t.method, t.sampling, t.prompt) == (method, sampling, prompt)
+    )
     note = NOTE
     if kept.steps < kept.total:
         note += (
@@ -169,7 +171,7 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     return render(
         "stepper.html",
         note=note,
-        title="{}, {}, prompt {}".format(*name),
+        title=f"{method}, {sampling}, prompt {prompt}",
         first=Shown(first, STEPS_WITHOUT_SCRIPT),
         data=Markup(script_json(data)),
         script=Markup(asset("stepper.js")),

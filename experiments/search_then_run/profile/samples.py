@@ -34,7 +34,7 @@ class Samples:
     )
 
     def places(self) -> Iterator[tuple[str, str, int | None, int | None, list[Any]]]:
-        """Everything there is: the law (empty in `shared`), name, prefix and size, and what is there."""
+        """All samples, each with its law (empty in `shared`), name, prefix and size."""
         for law, tables in {"": self.shared, **self.of_law}.items():
             for name, by_prefix in tables.items():
                 for prefix, by_size in by_prefix.items():

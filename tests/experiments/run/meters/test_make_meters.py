@@ -1,7 +1,7 @@
 import torch
 
 from treespec.errors import Unavailable
-from treespec.experiments.run.meters import meter as build
+from treespec.experiments.run.meters import meter
 from treespec.experiments.run.meters.meter import COLUMNS, cuda_devices, make_meters
 
 
@@ -24,7 +24,7 @@ def broken(*arguments):
 
 
 def test_every_column_has_a_source_or_a_reason(monkeypatch):
-    monkeypatch.setattr(build.Rapl, "find", missing)
+    monkeypatch.setattr(meter.Rapl, "find", missing)
     for kinds in ((), ("memory",), ("energy",), ("memory", "energy")):
         about = make_meters(kinds, []).about()
         assert set(about["sources"]) | set(about["unavailable"]) == set(COLUMNS)
@@ -32,12 +32,12 @@ def test_every_column_has_a_source_or_a_reason(monkeypatch):
         asked = "rss_bytes" in about["sources"]
         assert asked == ("memory" in kinds)
         reason = about["unavailable"]["cpu_energy_j"]
-        assert reason == ("no counter here" if "energy" in kinds else build.NOT_ASKED)
+        assert reason == ("no counter here" if "energy" in kinds else meter.NOT_ASKED)
 
 
 def test_the_idle_machine_is_read_where_there_is_a_counter(monkeypatch):
-    monkeypatch.setattr(build.Rapl, "find", Source)
-    monkeypatch.setattr(build.EnergyMeter.read_idle, "__defaults__", (0.01, lambda seconds: None))
+    monkeypatch.setattr(meter.Rapl, "find", Source)
+    monkeypatch.setattr(meter.EnergyMeter.read_idle, "__defaults__", (0.01, lambda seconds: None))
     meters = make_meters(["energy"], [])
     assert meters.about()["idle_w"]["cpu"] > 0
     meters.start()
@@ -48,7 +48,7 @@ def test_the_idle_machine_is_read_where_there_is_a_counter(monkeypatch):
 
 
 def test_a_broken_counter_does_not_stop_a_run(monkeypatch):
-    monkeypatch.setattr(build.Rapl, "find", broken)
+    monkeypatch.setattr(meter.Rapl, "find", broken)
     about = make_meters(["energy"], []).about()
     assert about["unavailable"]["cpu_energy_j"] == "Input/output error"
 
