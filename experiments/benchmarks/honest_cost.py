@@ -1,6 +1,6 @@
 """Test whether adjusted times charge methods their real cost on a quiet machine, where totals are right.
 
-    python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--enlarge SIZE]
+    python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--enlarge SIZE] [--device cuda]
 
 Every run decodes the same prompts with plain decoding, chains of 2 and 4, and methods whose steps really
 differ in cost: EAGLE-2 and cost-aware trees, whose sizes follow the draft's confidence, assisted
@@ -52,7 +52,7 @@ RARE, EXTRA = 0.02, 4.0
 _luck = random.Random(0)
 
 
-def config_of(seed: int, enlarge: str) -> Config:
+def config_of(seed: int, enlarge: str, device: str = "cpu") -> Config:
     """The config of the run with this seed; the first call registers two draft sources."""
     add_source("growing", lambda kept: RISE * kept / TOKENS)
     add_source("rare", lambda kept: EXTRA if _luck.random() < RARE else 0.0)
@@ -65,7 +65,12 @@ def config_of(seed: int, enlarge: str) -> Config:
     return Config.model_validate(
         {
             "name": "honest_cost",
-            "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
+            "models": {
+                "target": "embedded",
+                "dtype": "bfloat16",
+                "enlarge": enlarge,
+                "device": device,
+            },
             "prompts": {"kind": "embedded", "count": 12, "tokens": 48},
             "max_new_tokens": TOKENS,
             "samplings": [{"temperature": 0}],
@@ -103,15 +108,9 @@ class Charged:
     remark: str | None
 
 
-def one(seed: int, enlarge: str, pair: Pair) -> Charged:
-    """Run the methods once, and read their ratios.
-
-    Args:
-        seed: seed of the order of turns.
-        enlarge: size of the target.
-        pair: the loaded models.
-    """
-    with brief_run(config_of(seed, enlarge), load=lambda models: pair) as loaded:
+def one(config: Config, pair: Pair) -> Charged:
+    """Run the methods once, and read their ratios."""
+    with brief_run(config, load=lambda models: pair) as loaded:
         data = loaded.measurements["T=0"]
 
     def speed(method: str, column: str) -> float:
@@ -156,14 +155,15 @@ COLUMNS = (
 def main(
     runs: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 10,
     enlarge: Annotated[str, typer.Option(help="Size of the target.")] = "50M",
+    device: Annotated[str, typer.Option(help="Device of the models.")] = "cpu",
 ) -> None:
     """Run, print the table and save it."""
-    pair = load_models(config_of(0, enlarge).models)
+    pair = load_models(config_of(0, enlarge, device).models)
     charges: list[Charged] = []
     with Reporter(Console(stderr=True)).units(runs, doing="running", finished="run") as begin:
         for seed in range(runs):
             begin(f"run {seed + 1}/{runs}")
-            charges.append(one(seed, enlarge, pair))
+            charges.append(one(config_of(seed, enlarge, device), pair))
             rows = counted(charges)
             save("honest_cost", {"enlarge": enlarge, "methods": rows, "runs": charges})
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))

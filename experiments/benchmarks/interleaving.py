@@ -1,6 +1,6 @@
 """Test whether a verdict depends on neighbours: two identical methods and one that takes 5 % longer.
 
-    python -m treespec.experiments.benchmarks.interleaving [--runs 40] [--by-prompts 10]
+    python -m treespec.experiments.benchmarks.interleaving [--runs 40] [--by-prompts 10] [--device cuda]
 
 Every run decodes the same prompts with plain decoding, two identical chains of 4, and a third chain that
 spins for 5 % of the time of each of its steps. By construction the ratio of the first two chains is 1, and
@@ -21,6 +21,7 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,14 +52,16 @@ RISING_RUNS = 2.0
 """`drift` reaches a whole core after this many durations of a run, so half a core at the end of a run."""
 
 
-def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
+def config_of(seed: int, together: int | None, enlarge: str | None, device: str = "cpu") -> Config:
     """The config of the run with this seed; the first call registers the draft source `dearer`."""
     add_source("dearer", lambda kept: SPUN_SHARE)
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 4}}
     return Config.model_validate(
         {
             "name": "interleaving",
-            "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
+            "models": {
+                "target": "embedded", "dtype": "bfloat16", "enlarge": enlarge, "device": device,
+            },
             "prompts": {"kind": "embedded", "count": 12, "tokens": 64},
             "max_new_tokens": 48,
             "samplings": [{"temperature": 0}],
@@ -74,7 +77,7 @@ def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
             "meters": [],
             "alone": 1,
         }
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,7 @@ def main(
         int, typer.Option(min=0, help="Runs by prompts beside each neighbour.")
     ] = 10,
     enlarge: Annotated[str | None, typer.Option(help="Size of the target, such as 50M.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the models.")] = "cpu",
     neighbour: Annotated[
         list[str] | None, typer.Option(help="One of quiet, bursts, steady, drift; may be repeated.")
     ] = None,
@@ -193,12 +197,13 @@ def main(
         for name in neighbour or ["quiet", *map(str, Neighbour)]
     }
     suffix = f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
-    pair = load_models(config_of(0, None, enlarge).models)
+    config = partial(config_of, enlarge=enlarge, device=device)
+    pair = load_models(config(0, None).models)
     figures: dict[str, Any] = {}
     rows: list[Mapping[str, Any]] = []
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")
-        rises = RISING_RUNS * seconds_of(lambda: one(config_of(0, None, enlarge), pair))
+        rises = RISING_RUNS * seconds_of(lambda: one(config(0, None), pair))
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
@@ -207,13 +212,15 @@ def main(
                 for seed in range(count):
                     begin(f"beside {kind or 'nobody'}: run {seed + 1}/{count}")
                     with beside(kind, stays):
-                        measurements.append(one(config_of(seed, together, enlarge), pair))
+                        measurements.append(one(config(seed, together), pair))
                     ways = counted(turns, prompts)
                     figures[name] = ways | {
                         "slowed": statistics.median(turn.slowed for turn in turns),
                         "runs": turns,
                         "by prompts runs": prompts,
                         "waiting": os.environ.get(WAITING),
+                        "enlarge": enlarge,
+                        "device": device,
                     }
                     save(f"interleaving_{name}{suffix}", {name: figures[name]})
             rows += [{"beside": name, "measured": way, **row} for way, row in ways.items()]

@@ -9,6 +9,10 @@ A graph is tied to the addresses of the cache that it was captured with. So a `P
 with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
 no more graphs than one for all prompts.
 
+Methods that take turns have a place each, and any of these places for the next text. So a runner made for
+a text (`TransformersModel.fresh`) first captures, before anybody times a step, the sizes that other runners
+of the model have needed (`CapturedRunner.prepare`).
+
 There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
 up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
 """
@@ -23,6 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attention_masks import topology
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
 from treespec.models.static_pass import Size, StaticPass, StaticRunner
@@ -63,6 +68,7 @@ class Places:
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
+        self._needed: set[Size] = set()
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -85,7 +91,7 @@ class Places:
     ) -> "CapturedRunner":
         place = self._idle.pop() if self._idle else _new_place(model, layout)
         place.cache.reset()
-        runner = kind(model, route, place)
+        runner = kind(model, route, place, self._needed)
         reuse: Any = weakref.finalize(runner, self._idle.append, place)
         reuse.atexit = False
         return runner
@@ -98,15 +104,37 @@ class CapturedRunner(StaticRunner):
         model: a model on CUDA, set to the route's attention.
         route: how the model learns what each row may attend to.
         place: cache and graphs, in use by no other runner.
+        needed: the sizes that runners of the model have needed so far; this one adds its own.
     """
 
-    def __init__(self, model: PreTrainedModel, route: Route, place: Place) -> None:
+    def __init__(
+        self, model: PreTrainedModel, route: Route, place: Place, needed: set[Size]
+    ) -> None:
         super().__init__(model, route)
+        self._needed = needed
         self.place, self.cache = place, place.cache
         self._passes, self._memory = place.passes, place.memory
 
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture the sizes needed so far, unless the cache may still grow, which would drop their graphs.
+
+        A model that is in use as a plain one (`as_transformers`) would capture the wrong attention; then
+        sizes are captured when they are needed.
+        """
+        if not self.cache.least or not self._routed:
+            return
+        for size in sorted(self._needed):
+            static = self._static(0, size)  # drops what is tied to old memory
+            if size not in self.place.graphs:
+                # Any token does: the next pass overwrites its row.
+                static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
+                self.place.graphs[size] = self._capture(static)
+        self.cache.reset()
+
     def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
         graphs = self.place.graphs
+        self._needed.add(static.size)
         if static.size not in graphs:
             graphs[static.size] = self._capture(static)
         graph, logits = graphs[static.size]

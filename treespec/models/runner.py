@@ -40,6 +40,9 @@ class TreeRunner:
         """Number of committed rows."""
         return self.cache.length
 
+    def prepare(self) -> None:
+        """Do before a text what its passes would otherwise wait for: nothing, if they are ordinary."""
+
     @torch.inference_mode()
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget all rows, run these tokens in one pass without logits, and commit their rows."""
@@ -112,10 +115,15 @@ class TreeRunner:
                 f"cannot be continued by {count} tokens from node {first} on"
             )
 
+    @property
+    def _routed(self) -> bool:
+        """Whether the model is set to the attention of the route."""
+        return self.model.config._attn_implementation == self.route.implementation
+
     def _require_route(self) -> None:
         """Refuse to run on another attention, which would ignore the tree silently."""
-        current = self.model.config._attn_implementation
-        if current != self.route.implementation:
+        if not self._routed:
+            current = self.model.config._attn_implementation
             raise UnsupportedModel(
                 f"the model is set to {current!r} attention instead of {self.route.implementation!r}: it "
                 "is in use as a plain model (`as_transformers`), or was wrapped or set again"

@@ -105,6 +105,7 @@ class TransformersModel:
         twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
         twin.reserve(self._reserved)
+        twin._runner.prepare()
         return twin
 
     @cached_property
@@ -158,9 +159,9 @@ class TransformersModel:
         """
         if not isinstance(whole, TransformersModel) or whole.model is not self._whole:
             return None
-        twin = self.fresh()
-        if not twin._runner.any_cache:
+        if not self._runner.any_cache:
             return None
+        twin = self.fresh()
         twin._runner.cache = CacheView(whole._runner.cache, self.finding.layout)
         return twin
 

@@ -171,7 +171,8 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
     count, side = (1 << 14, 64) if tiny else (1 << 29, 8192)
     source = torch.ones(count, dtype=torch.int16, device=device)
     target = torch.empty_like(source)
-    left = torch.ones(side, side, dtype=torch.bfloat16, device=device)
+    # Products of equal numbers are faster: fewer bits change, and the chip's clock stays higher.
+    left = torch.randn(side, side, device=device).bfloat16()
     wait = synchronizer(device)
     copy = fastest(lambda: target.copy_(source), wait)
     product = fastest(lambda: left @ left, wait)

@@ -197,6 +197,35 @@ def test_graphs_outlive_their_target(make_model, taped):
 
 
 @interpreted
+def test_what_other_methods_needed_is_captured_before_the_text(make_model, taped):
+    """Methods in turns have places of their own, and get others for the next text."""
+    model = make_model()
+    small, large = tree_of([-1, 0]), tree_of([-1, 0, 0, 1, 1])
+    model.reserve(300)
+    first, second = GraphTarget(model), GraphTarget(model)
+    for target, tree in ((first, small), (second, large)):
+        target.prefill(torch.arange(5))
+        target.score(tree)
+    expected = ModelTarget(model)
+    expected.prefill(torch.arange(9))
+    logits = expected.score(large).logits
+    del first, second, target
+    with model.as_transformers():
+        GraphTarget(model)  # the wrong attention is not captured
+    assert len(taped) == 2
+    model.reserve(600)  # the memory of both places is too small now, and their graphs are lost
+    for _ in range(2):
+        targets = [GraphTarget(model) for _ in range(3)]  # the third place is new
+        assert len(taped) == 2 + 6  # two sizes at three places
+        for target in targets:
+            target.prefill(torch.arange(9))
+            torch.testing.assert_close(target.score(large).logits, logits, **CLOSE)
+            target.score(small)
+        assert len(taped) == 2 + 6
+        del targets, target
+
+
+@interpreted
 def test_nothing_is_kept_of_a_model_that_is_gone(make_model, taped):
     from treespec.target import graph
 
