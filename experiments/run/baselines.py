@@ -220,7 +220,12 @@ class _Turns:
         self._start()
 
     def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
-        """Whether the text is over; if not, the other texts take their turns before this returns."""
+        """Whether the text is over; if not, the other texts take their turns before this returns.
+
+        transformers 5.17 also asks about drafted tokens that no pass has verified yet; they are no step.
+        """
+        if not self._calls.unchecked:
+            return torch.tensor([False], device=self._device)
         ids = input_ids[0].tolist()
         new, kept, over = ids[self._seen :], 0, False
         while kept < len(new) and not over:

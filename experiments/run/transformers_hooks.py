@@ -120,6 +120,11 @@ class Calls:
         low, high = output.logits.aminmax()
         self._finite.append(low.isfinite() & high.isfinite())
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether there were calls since the last `require_finite`."""
+        return bool(self._finite)
+
     def require_finite(self, name: str) -> None:
         """Check the logits of all calls since the previous check.
 

@@ -80,7 +80,10 @@ def test_on_gpu(tmp_path):
     expected = attend(q, k, v, tree_pass, impl="triton")
     tuning.enable(tmp_path / "tiles.json")
     try:
-        torch.testing.assert_close(attend(q, k, v, tree_pass, impl="triton"), expected)
+        tuned = attend(q, k, v, tree_pass, impl="triton")
     finally:
         tuning.disable()
+    # Another tile adds up in another order: weights and output are each rounded to float16 once.
+    rounding = 2 * torch.finfo(torch.float16).eps * float(v.abs().max())
+    torch.testing.assert_close(tuned, expected, rtol=0, atol=rounding)
     assert len(json.loads((tmp_path / "tiles.json").read_text())["tiles"]) == 1

@@ -82,8 +82,13 @@ class OwnMask:
 
 
 def plain_implementation(model: PreTrainedModel) -> str:
-    """The attention implementation that transformers would run this model with."""
+    """The attention implementation that transformers would run this model with.
+
+    PyTorch's attention has no softcap. Before 5.21, transformers runs models with one on it all the same and
+    ignores the softcap silently; here they get their eager attention.
+    """
     current = model.config._attn_implementation
-    if current and current != NAME:
+    if current and current not in (NAME, "sdpa"):
         return current
-    return "sdpa" if model._supports_sdpa else "eager"
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    return "sdpa" if model._supports_sdpa and not capped else "eager"

@@ -33,7 +33,7 @@ def synchronisations(verifier, *args):
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_verdicts_and_synchronisations(rule, random_tree):
     """The rule itself, fused and on the host, on one device, with a vocabulary of real size."""
-    different = 0
+    different = []
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         tree, logits = random_tree(rule, generator, 128_256, 1 + seed % 24, "cuda")
@@ -49,9 +49,42 @@ def test_verdicts_and_synchronisations(rule, random_tree):
             verdict, waits = synchronisations(verifier, tree, rows, coins)
             assert waits <= 1 or verifier is rule
             outcomes.append((verdict, coins.peek(1)))
-        different += len({*map(str, outcomes)}) > 1
-    # A uniform within rounding of one of 128256 thresholds: about 1 draw in 10000.
-    assert different <= 1
+        if len({*map(str, outcomes)}) > 1:
+            different.append(seed)
+            explained = at_uniforms_nearby(rule, tree, rows, seed)
+            assert {str(verdict) for verdict, _ in outcomes} <= explained
+    # A residual's sum depends on the rounding of its rows, and it has up to 128256 thresholds.
+    assert len(different) <= 4
+
+
+class Uniforms(TorchCoins):
+    """A stream of which one number is moved."""
+
+    def __init__(self, seed, index, by):
+        super().__init__(seed)
+        self._index, self._by = index, by
+
+    def uniform(self):
+        self._index -= 1
+        return min(max(super().uniform() + self._by * (self._index == -1), 0.0), 1 - 2**-53)
+
+
+def at_uniforms_nearby(rule, tree, rows, seed):
+    """The verdicts of the rule in float64 where one uniform is moved by as much as float32 rounds."""
+    on_cpu = TokenTree(
+        tree.shape,
+        tree.tokens.cpu(),
+        None if tree.draft_probs is None else tree.draft_probs.double().cpu(),
+        tree.law,
+    )
+    exact = torch.stack([rows[node] for node in range(tree.shape.size)]).double().cpu()
+    exact = exact / exact.sum(-1, keepdim=True)
+    moves = [0.0, *(sign * 2.0**-step for step in range(18, 26) for sign in (-1, 1))]
+    return {
+        str(rule(on_cpu, exact, Uniforms(seed, index, by)))
+        for index in range(2 * tree.shape.size)
+        for by in moves
+    }
 
 
 def test_errors():
