@@ -75,8 +75,10 @@ def test_the_table_has_a_tile_for_every_size():
         (1, 1, 4, 1),
         (100, 8, 4, 1),
         (600, 8, 4, 3),  # no split below 256 keys
-        (100_000, 8, 4, 33),  # 264 programs fit at once
-        (100_000, 9, 4, 28),
+        (4_100, 8, 4, 17),  # 136 programs: the last 4 share a multiprocessor
+        (16_400, 8, 4, 17),  # 33 splits would end no earlier, and have more sums to merge
+        (100_000, 8, 4, 17),
+        (100_000, 9, 4, 17),
         (100_000, 8, 8, 16),  # 132 programs fit: 17 splits would need a second wave
         (100_000, 132, 8, 1),
         (100_000, 60, 8, 2),

@@ -60,31 +60,28 @@ def test_verdicts_and_synchronisations(rule, random_tree):
 class Uniforms(TorchCoins):
     """A stream of which one number is moved."""
 
-    def __init__(self, seed, index, by):
+    def __init__(self, seed, index=-1, by=0.0):
         super().__init__(seed)
-        self._index, self._by = index, by
+        self._index, self._by, self.used = index, by, 0
 
     def uniform(self):
-        self._index -= 1
-        return min(max(super().uniform() + self._by * (self._index == -1), 0.0), 1 - 2**-53)
+        by = self._by * (self.used == self._index)
+        self.used += 1
+        return min(max(super().uniform() + by, 0.0), 1 - 2**-53)
 
 
 def at_uniforms_nearby(rule, tree, rows, seed):
-    """The verdicts of the rule in float64 where one uniform is moved by as much as float32 rounds."""
-    on_cpu = TokenTree(
-        tree.shape,
-        tree.tokens.cpu(),
-        None if tree.draft_probs is None else tree.draft_probs.double().cpu(),
-        tree.law,
-    )
+    """The verdicts of the rule in float64 where one uniform is moved by no more than float32 rounds."""
+    draft = None if tree.draft_probs is None else tree.draft_probs.double().cpu()
+    on_cpu = TokenTree(tree.shape, tree.tokens.cpu(), draft, tree.law)
     exact = torch.stack([rows[node] for node in range(tree.shape.size)]).double().cpu()
     exact = exact / exact.sum(-1, keepdim=True)
-    moves = [0.0, *(sign * 2.0**-step for step in range(18, 26) for sign in (-1, 1))]
-    return {
-        str(rule(on_cpu, exact, Uniforms(seed, index, by)))
-        for index in range(2 * tree.shape.size)
-        for by in moves
-    }
+    coins = Uniforms(seed)
+    verdicts = {str(rule(on_cpu, exact, coins))}
+    moves = [sign * 2.0**-step for step in range(18, 46) for sign in (-1, 1)]
+    for index in range(coins.used):
+        verdicts |= {str(rule(on_cpu, exact, Uniforms(seed, index, by))) for by in moves}
+    return verdicts
 
 
 def test_errors():
