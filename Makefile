@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Minutes for the benchmarks of `make gpu`; the tests before them take about one minute more.
+# Minutes for the benchmarks of `make gpu`; the tests before them take about three minutes more.
 GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1

@@ -209,6 +209,9 @@ def read_numbers(*numbers: Shaped[Tensor, ""]) -> list[float]:
 def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*rows V"]:
     """The logits, with -inf outside the smallest set of most probable tokens whose mass reaches top_p.
 
+    Of equally probable tokens at its edge, those with the lowest ids are in the set. Such tokens are common
+    in bfloat16, and devices sort them differently.
+
     On a CPU, sorting the whole row takes ten times as long as finding its best thousand tokens, which
     usually hold that mass. A GPU sorts fast, and checking whether they do would make the host wait for it.
     """
@@ -216,15 +219,17 @@ def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*
     candidates = logits.shape[-1] if logits.is_cuda else TOP_P_CANDIDATES
     while True:
         candidates = min(candidates, logits.shape[-1])
-        best, order = probs.topk(candidates, dim=-1)
+        best = probs.topk(candidates, dim=-1).values
         mass = best.cumsum(-1)
         if candidates == logits.shape[-1] or bool((mass[..., -1] >= top_p).all()):
             break
         candidates *= 8
-    in_nucleus = mass - best < top_p
-    in_nucleus[..., 0] = True
-    dropped = torch.ones_like(logits, dtype=torch.bool).scatter_(-1, order, ~in_nucleus)
-    return logits.masked_fill(dropped, -torch.inf)
+    count = (mass - best < top_p).sum(-1, keepdim=True).clamp_min(1)
+    edge = best.gather(-1, count - 1)
+    above, tied = probs > edge, probs == edge
+    room = count - above.sum(-1, keepdim=True)
+    in_nucleus = above | (tied & (tied.cumsum(-1) <= room))
+    return logits.masked_fill(~in_nucleus, -torch.inf)
 
 
 def residual(

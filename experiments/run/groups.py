@@ -103,7 +103,9 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
     method_bytes = rows * (sum(map(_row_bytes, pair.models)) + max(own_caches, default=0))
     if pair.target.device.type == "cuda":
         captured = [m for m in pair.models if m is pair.target or m.passes.kind == "captured"]
-        method_bytes += sum(_captured_bytes(model, nodes) for model in captured)
+        method_bytes += sum(
+            _captured_bytes(model, nodes, parts=model is not pair.target) for model in captured
+        )
     return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, method_bytes)))
 
 
@@ -121,16 +123,22 @@ def _row_bytes(model: "TransformersModel") -> int:
     )
 
 
-def _captured_bytes(model: "TransformersModel", nodes: int) -> int:
-    """Bytes of the passes that one method captures of a model.
+def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
+    """Bytes of the passes that are captured of a model at one place, by all methods that will have it.
 
-    There is one pass for each bucket (`treespec.models.static_pass`), and each keeps its logits. All other
-    intermediate values share memory, which is less than the largest logits take.
+    There is one pass for each size (`treespec.models.static_pass.most_sizes`), and each keeps its logits.
+    All other intermediate values share memory, which is less than the largest logits take.
+
+    Args:
+        model: the model.
+        nodes: nodes of the largest tree.
+        parts: whether trees are also run in parts, as drafters run them.
     """
-    from treespec.models.static_pass import bucket
+    from treespec.models.static_pass import bucket, most_sizes
 
-    rows = sum({bucket(size) for size in range(1, nodes + 1)})
-    return (rows + nodes) * model.vocab_size * LOGIT_BYTES
+    rows = {bucket(size) for size in range(1, nodes + 1)}
+    sizes_of_a_bucket = most_sizes(nodes, parts) // most_sizes(nodes)
+    return (sum(rows) * sizes_of_a_bucket + nodes) * model.vocab_size * LOGIT_BYTES
 
 
 def _free_bytes(model: "TransformersModel") -> int:

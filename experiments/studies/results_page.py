@@ -19,6 +19,7 @@ from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.studies import advice_sections as advice
 from treespec.experiments.studies import benchmark_sections as benchmarks
+from treespec.experiments.studies import gpu_sections as gpus
 from treespec.experiments.studies import run_sections as runs
 from treespec.experiments.studies import search_sections as searches
 from treespec.experiments.studies import source_sections as sources
@@ -36,8 +37,8 @@ HEAD = """# Results
 Everything that has been measured, with the command that repeats each measurement. This page is generated
 from the files in [benchmarks/results](benchmarks/results) by
 `python -m treespec.experiments.studies.results_page`, and a test checks that it matches them. Intervals are
-95 % intervals. Each section names the machine that its times were measured on. All of these machines are
-CPUs: **nothing has been timed on a GPU yet** (`make gpu` does that).
+95 % intervals. Each section names the machine that its times were measured on. These machines are CPUs, but
+for the sections from [gpu_accuracy](#gpu_accuracy) to [gpu_decode](#gpu_decode).
 
 The methods of a run took turns step by step, unless the section says that they did not;
 [interleaving, bursts](#interleaving-bursts) compares the two ways of measuring.
@@ -74,7 +75,7 @@ class Section:
         Raises:
             ConfigError: if there is no such file.
         """
-        files = sorted(RESULTS.glob(f"{self.file}-*-cores.json"))
+        files = sorted(RESULTS.glob(f"{self.file}-*.json"))
         if not files:
             raise ConfigError(f"there is no file {self.file}-<machine>.json in {str(RESULTS)!r}")
         return sorted(files, key=lambda path: _read(path)["measured"], reverse=True)
@@ -134,7 +135,9 @@ def _measured(data: Row) -> str:
     """When a file was measured, on which machine, with which models and code."""
     hardware, models = data["hardware"], data.get("models")
     facts = [data["measured"][:10], f"on {hardware['cores']} cores of an {hardware['cpu']}"]
-    if hardware.get("simd"):
+    if hardware.get("gpu"):
+        facts[-1] = f"on an {hardware['gpu']}"
+    elif hardware.get("simd"):
         facts[-1] += f" with {hardware['simd']}"
     if models:
         target, draft = models["target"], models["draft"]
@@ -153,6 +156,12 @@ def _run(file: str, question: str, parts: Callable[[Row], Parts] = runs.methods)
 def _benchmark(file: str, package: str, question: str, parts: Callable[[Row], Parts]) -> Section:
     """The section of a module in `benchmarks` or `studies`."""
     return Section(file, question, f"python -m treespec.experiments.{package}.{file}", parts)
+
+
+def _gpu(part: str, question: str) -> Section:
+    """The section of a part of `make gpu`."""
+    command = f"python -m treespec.experiments.benchmarks.gpu {part}"
+    return Section(f"gpu_{part}", question, command, gpus.gpu(part))
 
 
 def _beside(neighbour: str, question: str, options: str = "--by-prompts 4") -> Section:
@@ -320,6 +329,14 @@ SECTIONS = {
         "How long does attention of a short tree after a long prefix take on the CPU: in one pass with "
         "PyTorch's attention, in two passes that are merged, and with the kernel of compiled passes?",
         benchmarks.attention,
+    ),
+    "gpu_accuracy": _gpu("accuracy", "Is the kernel of tree attention right on a GPU?"),
+    "gpu_kernels": _gpu(
+        "kernels",
+        "How long does attention of a tree take on a GPU, and what would the alternatives take?",
+    ),
+    "gpu_decode": _gpu(
+        "decode", "How fast is decoding on a GPU, and how far from reading its bytes?"
     ),
     "draft_heads": _benchmark(
         "draft_heads",

@@ -73,6 +73,20 @@ def test_a_nucleus_may_hold_more_than_a_thousand_tokens(vocabulary, top_p):
         assert sizes[-1] < 1024
 
 
+@pytest.mark.parametrize("candidates", [7, 1024])
+def test_of_equally_probable_tokens_a_nucleus_has_the_lowest_ids(candidates, monkeypatch):
+    """In bfloat16 many tokens are equally probable, and devices sort them differently."""
+    monkeypatch.setattr("treespec.distributions.TOP_P_CANDIDATES", candidates)
+    divided = 0
+    for seed in range(20):
+        row = torch.randn(2000, generator=torch.Generator().manual_seed(seed)).bfloat16().float()
+        kept = Sampling(top_p=0.5)(row) > 0
+        assert set(kept.nonzero()[:, 0].tolist()) == nucleus(row, 0.5)
+        at_the_edge = row == row[kept].min()
+        divided += bool((at_the_edge & ~kept).any())
+    assert divided > 10
+
+
 def test_a_nucleus_ends_where_its_mass_is_reached():
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
     assert Sampling(top_p=0.5)(logits).tolist() == [1, 0, 0, 0]

@@ -8,6 +8,19 @@ target and draft ("graphs"). The draft stays small.
 
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.
+
+Where the rest of the time goes, on an H100 after a prompt of 512 tokens (microseconds; captured passes,
+profiled; torch 2.11, transformers 5.17):
+
+                     1B, 1 node   1B, 16 nodes   8B, 1 node   8B, 16 nodes
+    bytes                   591            591        4,197          4,198
+    pass                  2,267          2,701        8,190          9,485
+    matrix products       1,025          1,044        5,568          5,742
+    attention               108            121          224            369
+
+The products reach 58 % (1B) and 75 % (8B) of the bandwidth. The remainder is some 40 small kernels per
+layer: norms, rotary embeddings, writes to the cache, sums, and the gaps between them. A compiler would fuse
+them; passes on CUDA are captured but not compiled.
 """
 
 import gc

@@ -71,7 +71,7 @@ class Uniforms(TorchCoins):
 
 
 def at_uniforms_nearby(rule, tree, rows, seed):
-    """The verdicts of the rule in float64 where one uniform is moved by no more than float32 rounds."""
+    """The verdicts of the rule in float64 if a uniform or all rows move by what float32 rounds."""
     draft = None if tree.draft_probs is None else tree.draft_probs.double().cpu()
     on_cpu = TokenTree(tree.shape, tree.tokens.cpu(), draft, tree.law)
     exact = torch.stack([rows[node] for node in range(tree.shape.size)]).double().cpu()
@@ -81,6 +81,7 @@ def at_uniforms_nearby(rule, tree, rows, seed):
     moves = [sign * 2.0**-step for step in range(18, 46) for sign in (-1, 1)]
     for index in range(coins.used):
         verdicts |= {str(rule(on_cpu, exact, Uniforms(seed, index, by))) for by in moves}
+    verdicts |= {str(rule(on_cpu, exact * (1 + by), TorchCoins(seed))) for by in moves}
     return verdicts
 
 
