@@ -226,9 +226,11 @@ def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*
         candidates *= 8
     count = (mass - best < top_p).sum(-1, keepdim=True).clamp_min(1)
     edge = best.gather(-1, count - 1)
-    above, tied = probs > edge, probs == edge
-    room = count - above.sum(-1, keepdim=True)
-    in_nucleus = above | (tied & (tied.cumsum(-1) <= room))
+    in_nucleus = probs >= edge
+    if logits.is_cuda or bool((in_nucleus.sum(-1, keepdim=True) > count).any()):
+        above, tied = probs > edge, probs == edge
+        room = count - above.sum(-1, keepdim=True)
+        in_nucleus = above | (tied & (tied.cumsum(-1) <= room))
     return logits.masked_fill(~in_nucleus, -torch.inf)
 
 

@@ -8,6 +8,7 @@ On an H100 (bfloat16, heads 32/8/128, 4, 16 and 64 nodes, 8 or 9 tiles each), th
 3 % longer than the fastest one after prefixes of 4k to 64k, and 9 % at 1k.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from attention_masks.errors import Unsupported
@@ -33,9 +34,9 @@ MIN_CHUNK = 256
 
 
 MERGE_IN_KEYS = 20
-"""Cost of one more split, in keys that a program reads meanwhile.
+"""Cost of one more split, as the number of keys that a program reads in that time.
 
-Its partial sums are written, and read by the merge. Fitted to 400 times of an H100 (4 to 64 nodes of heads
+Its partial sums are written, and read by the merge. Fitted to 400 times on an H100 (4 to 64 nodes of heads
 32/8/128, prefixes from 1k to 64k).
 """
 
@@ -142,12 +143,13 @@ def choices(generation: int) -> list[tuple[int, int, Tile]]:
     return list(dict.fromkeys(entries))
 
 
+@lru_cache(maxsize=1024)
 def splits(keys: int, programs: int, tile: Tile, processors: int) -> int:
-    """The number of splits of the keys with which all programs end earliest.
+    """The number of splits of the keys with which the last program ends earliest.
 
-    With s splits, `programs * s` programs run in waves of as many as fit on the device. Programs that share
-    a multiprocessor share its bandwidth, so two of them take as long as one after the other. Every split
-    adds partial sums (`MERGE_IN_KEYS`). Chooses the smallest s of least cost.
+    With s splits, `programs * s` programs run in waves of as many as fit on the device. One program for
+    each multiprocessor takes the whole bandwidth of the device, so more of them are slower in proportion.
+    Every split adds partial sums (`MERGE_IN_KEYS`). Chooses the smallest s of least cost.
 
     Args:
         keys: largest number of keys read.

@@ -165,7 +165,10 @@ def main(
             begin(f"run {seed + 1}/{runs}")
             charges.append(one(config_of(seed, enlarge, device), pair))
             rows = counted(charges)
-            save("honest_cost", {"enlarge": enlarge, "methods": rows, "runs": charges})
+            save(
+                "honest_cost",
+                {"enlarge": enlarge, "device": device, "methods": rows, "runs": charges},
+            )
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
     left = sum(charged.reason is not None for charged in charges)
     print_parts(

@@ -60,7 +60,10 @@ def config_of(seed: int, together: int | None, enlarge: str | None, device: str 
         {
             "name": "interleaving",
             "models": {
-                "target": "embedded", "dtype": "bfloat16", "enlarge": enlarge, "device": device,
+                "target": "embedded",
+                "dtype": "bfloat16",
+                "enlarge": enlarge,
+                "device": device,
             },
             "prompts": {"kind": "embedded", "count": 12, "tokens": 64},
             "max_new_tokens": 48,
@@ -77,7 +80,7 @@ def config_of(seed: int, together: int | None, enlarge: str | None, device: str 
             "meters": [],
             "alone": 1,
         }
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -197,13 +200,13 @@ def main(
         for name in neighbour or ["quiet", *map(str, Neighbour)]
     }
     suffix = f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
-    config = partial(config_of, enlarge=enlarge, device=device)
-    pair = load_models(config(0, None).models)
+    of_seed = partial(config_of, enlarge=enlarge, device=device)
+    pair = load_models(of_seed(0, None).models)
     figures: dict[str, Any] = {}
     rows: list[Mapping[str, Any]] = []
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")
-        rises = RISING_RUNS * seconds_of(lambda: one(config(0, None), pair))
+        rises = RISING_RUNS * seconds_of(lambda: one(of_seed(0, None), pair))
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
@@ -212,7 +215,7 @@ def main(
                 for seed in range(count):
                     begin(f"beside {kind or 'nobody'}: run {seed + 1}/{count}")
                     with beside(kind, stays):
-                        measurements.append(one(config(seed, together), pair))
+                        measurements.append(one(of_seed(seed, together), pair))
                     ways = counted(turns, prompts)
                     figures[name] = ways | {
                         "slowed": statistics.median(turn.slowed for turn in turns),

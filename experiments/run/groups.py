@@ -95,16 +95,15 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
         tokens: length of the longest prompt.
     """
     nodes, rows = largest_tree(experiment), rows_of(experiment, tokens)
-    own_caches = [
-        _row_bytes(part)
-        for part in parts_of(experiment.methods, pair.target).values()
-        if part.in_cache_of(pair.target) is None
-    ]
+    parts = [*parts_of(experiment.methods, pair.target).values()]
+    own_caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
     method_bytes = rows * (sum(map(_row_bytes, pair.models)) + max(own_caches, default=0))
     if pair.target.device.type == "cuda":
-        captured = [m for m in pair.models if m is pair.target or m.passes.kind == "captured"]
+        method_bytes += _captured_bytes(pair.target, nodes, parts=False)
         method_bytes += sum(
-            _captured_bytes(model, nodes, parts=model is not pair.target) for model in captured
+            _captured_bytes(draft, nodes, parts=True)
+            for draft in [*pair.models, *parts]
+            if draft is not pair.target and draft.passes.kind == "captured"
         )
     return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, method_bytes)))
 
@@ -124,21 +123,22 @@ def _row_bytes(model: "TransformersModel") -> int:
 
 
 def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
-    """Bytes of the passes that are captured of a model at one place, by all methods that will have it.
+    """Bytes of all passes that are captured of a model at one place (`treespec.models.captured_runner`).
 
-    There is one pass for each size (`treespec.models.static_pass.most_sizes`), and each keeps its logits.
-    All other intermediate values share memory, which is less than the largest logits take.
+    There is one pass for each size (`treespec.models.static_pass.size_of`), and each keeps its logits. All
+    other intermediate values are taken to need as much as the largest logits.
 
     Args:
         model: the model.
         nodes: nodes of the largest tree.
         parts: whether trees are also run in parts, as drafters run them.
     """
-    from treespec.models.static_pass import bucket, most_sizes
+    from treespec.models.static_pass import size_of
 
-    rows = {bucket(size) for size in range(1, nodes + 1)}
-    sizes_of_a_bucket = most_sizes(nodes, parts) // most_sizes(nodes)
-    return (sum(rows) * sizes_of_a_bucket + nodes) * model.vocab_size * LOGIT_BYTES
+    firsts = range(nodes) if parts else (0,)
+    sizes = {size_of(first, count) for first in firsts for count in range(1, nodes - first + 1)}
+    rows = sum(size.rows for size in sizes)
+    return (rows + nodes) * model.vocab_size * LOGIT_BYTES
 
 
 def _free_bytes(model: "TransformersModel") -> int:

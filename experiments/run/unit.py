@@ -34,6 +34,7 @@ from treespec.experiments.run.unit_rows import (
     tree_rows,
 )
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
+from treespec.target import make_target
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -221,6 +222,7 @@ def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
 
     If decoding fails here, only `alone_error` is returned; the outcome in turns stays valid.
     """
+    _capture_before(bench.pair)
     bench.meters.start()
     try:
         outcome = finish(begin())
@@ -229,6 +231,13 @@ def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
     finally:
         readings = bench.meters.stop()
     return {**readings, "alone_s": outcome.total_s - outcome.prefill_s}
+
+
+def _capture_before(pair: "Pair") -> None:
+    """Capture now what the models' twins for a text would capture first; its text gets the same places."""
+    make_target(pair.target)
+    for model in pair.models:
+        model.fresh()
 
 
 def _reference(

@@ -37,8 +37,9 @@ HEAD = """# Results
 Everything that has been measured, with the command that repeats each measurement. This page is generated
 from the files in [benchmarks/results](benchmarks/results) by
 `python -m treespec.experiments.studies.results_page`, and a test checks that it matches them. Intervals are
-95 % intervals. Each section names the machine that its times were measured on. These machines are CPUs, but
-for the sections from [gpu_accuracy](#gpu_accuracy) to [gpu_decode](#gpu_decode).
+95 % intervals. Each section names the machine that its times were measured on. All of them are CPUs,
+except in the sections [gpu_accuracy](#gpu_accuracy), [gpu_kernels](#gpu_kernels) and
+[gpu_decode](#gpu_decode).
 
 The methods of a run took turns step by step, unless the section says that they did not;
 [interleaving, bursts](#interleaving-bursts) compares the two ways of measuring.
@@ -61,12 +62,14 @@ class Section:
         question: the question that the section answers.
         command: the command that repeats the measurement.
         parts: turns the content of a file into paragraphs and tables.
+        machines: pattern of the machines' names.
     """
 
     file: str
     question: str
     command: str
     parts: Callable[[Row], Parts]
+    machines: str = "*-cores"
 
     @property
     def paths(self) -> list[Path]:
@@ -75,7 +78,7 @@ class Section:
         Raises:
             ConfigError: if there is no such file.
         """
-        files = sorted(RESULTS.glob(f"{self.file}-*.json"))
+        files = sorted(RESULTS.glob(f"{self.file}-{self.machines}.json"))
         if not files:
             raise ConfigError(f"there is no file {self.file}-<machine>.json in {str(RESULTS)!r}")
         return sorted(files, key=lambda path: _read(path)["measured"], reverse=True)
@@ -161,7 +164,7 @@ def _benchmark(file: str, package: str, question: str, parts: Callable[[Row], Pa
 def _gpu(part: str, question: str) -> Section:
     """The section of a part of `make gpu`."""
     command = f"python -m treespec.experiments.benchmarks.gpu {part}"
-    return Section(f"gpu_{part}", question, command, gpus.gpu(part))
+    return Section(f"gpu_{part}", question, command, gpus.gpu(part), machines="*")
 
 
 def _beside(neighbour: str, question: str, options: str = "--by-prompts 4") -> Section:
@@ -333,7 +336,8 @@ SECTIONS = {
     "gpu_accuracy": _gpu("accuracy", "Is the kernel of tree attention right on a GPU?"),
     "gpu_kernels": _gpu(
         "kernels",
-        "How long does attention of a tree take on a GPU, and what would the alternatives take?",
+        "How long does attention of a tree take on a GPU, and what would the alternatives take? Since "
+        "then, the kernel divides the work on long prefixes, for up to 16 nodes, into fewer parts.",
     ),
     "gpu_decode": _gpu(
         "decode", "How fast is decoding on a GPU, and how far from reading its bytes?"

@@ -9,15 +9,17 @@ A graph is tied to the addresses of the cache that it was captured with. So a `P
 with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
 no more graphs than one for all prompts.
 
-Methods that take turns have a place each, and any of these places for the next text. So a runner made for
-a text (`TransformersModel.fresh`) first captures, before anybody times a step, the sizes that other runners
-of the model have needed (`CapturedRunner.prepare`).
+Methods that take turns each have a place, and the next text may get any of them. So a runner that is made
+for a text (`TransformersModel.fresh`) first captures the sizes that other runners have needed, before any
+step is timed (`CapturedRunner.prepare`). A size that no text has needed before is still captured in a step:
+a run's warm-up meets the sizes of trees of fixed shape, but not all sizes of trees that grow.
 
 There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
 up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
 """
 
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +70,7 @@ class Places:
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
-        self._needed: set[Size] = set()
+        self._needed: defaultdict[int, set[Size]] = defaultdict(set)
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -104,11 +106,16 @@ class CapturedRunner(StaticRunner):
         model: a model on CUDA, set to the route's attention.
         route: how the model learns what each row may attend to.
         place: cache and graphs, in use by no other runner.
-        needed: the sizes that runners of the model have needed so far; this one adds its own.
+        needed: the sizes that runners of the model have needed so far, by the rows that were reserved for
+            their texts (`TransformersModel.reserve`); this one adds its own.
     """
 
     def __init__(
-        self, model: PreTrainedModel, route: Route, place: Place, needed: set[Size]
+        self,
+        model: PreTrainedModel,
+        route: Route,
+        place: Place,
+        needed: defaultdict[int, set[Size]],
     ) -> None:
         super().__init__(model, route)
         self._needed = needed
@@ -117,14 +124,15 @@ class CapturedRunner(StaticRunner):
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture the sizes needed so far, unless the cache may still grow, which would drop their graphs.
+        """Capture the sizes that texts with the same reservation have needed.
 
-        A model that is in use as a plain one (`as_transformers`) would capture the wrong attention; then
-        sizes are captured when they are needed.
+        Without a reservation the cache will grow, which drops graphs; and a model that is in use as a plain
+        one (`as_transformers`) would capture the wrong attention. Then sizes are captured when needed.
         """
-        if not self.cache.least or not self._routed:
+        least = self.cache.least
+        if not least or not self._routed:
             return
-        for size in sorted(self._needed):
+        for size in sorted(size for size in self._needed[least] if max(size) <= least):
             static = self._static(0, size)  # drops what is tied to old memory
             if size not in self.place.graphs:
                 # Any token does: the next pass overwrites its row.
@@ -134,7 +142,7 @@ class CapturedRunner(StaticRunner):
 
     def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
         graphs = self.place.graphs
-        self._needed.add(static.size)
+        self._needed[self.cache.least].add(static.size)
         if static.size not in graphs:
             graphs[static.size] = self._capture(static)
         graph, logits = graphs[static.size]

@@ -84,8 +84,8 @@ class OwnMask:
 def plain_implementation(model: PreTrainedModel) -> str:
     """The attention implementation that transformers would run this model with.
 
-    PyTorch's attention has no softcap. Before 5.21, transformers runs models that have one on it all the
-    same, and ignores the softcap silently; here they get their eager attention.
+    PyTorch's attention has no softcap. Before 5.21, transformers ran models that have one with it, and
+    silently ignored the softcap. Here they get their eager attention.
     """
     current = model.config._attn_implementation
     if current and current not in (NAME, "sdpa"):

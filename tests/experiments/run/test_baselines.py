@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from treespec import load_pair
 from treespec.distributions import Sampling
 from treespec.errors import NonFiniteLogits
+from treespec.experiments.run import baselines
 from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
 from treespec.experiments.run.turns import finish
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
@@ -50,6 +51,28 @@ def test_generate_is_plain_decoding(loaded_pair, prompt):
     assert outcome.target_passes == len(outcome.tokens)
     assert (outcome.accepted, outcome.drafted) == (0, 0)
     assert 0 < outcome.prefill_s < outcome.total_s
+
+
+def test_drafted_tokens_are_no_step_before_a_pass_has_verified_them(
+    loaded_pair, prompt, monkeypatch
+):
+    """transformers 5.17 asks the stopping criteria about them, and 5.23 does not."""
+    settings = arguments(loaded_pair, length=3, threshold=0.0)
+    expected = assistedly(loaded_pair, prompt, GREEDY, **settings)
+    asked = []
+    call = baselines._Turns.__call__
+
+    def asking_twice(self, ids, scores, **more):
+        over = call(self, ids, scores, **more)
+        if not over:
+            asked.append(call(self, torch.cat([ids, ids[:, -1:]], dim=1), None))
+        return over
+
+    monkeypatch.setattr(baselines._Turns, "__call__", asking_twice)
+    outcome = assistedly(loaded_pair, prompt, GREEDY, **settings)
+    assert (outcome.tokens, outcome.accepted) == (expected.tokens, expected.accepted)
+    assert len(asked) == outcome.target_passes - 1 > 3
+    assert not any(asked)
 
 
 @pytest.mark.parametrize("length", [1, 3, 8])

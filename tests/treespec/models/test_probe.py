@@ -203,6 +203,16 @@ def test_a_boolean_mask_is_right_with_sdpa_and_wrong_with_eager(load: Load) -> N
     assert TransformersModel(model, attention="transformers").finding.plain == "eager"
 
 
+@pytest.mark.parametrize("current", ["sdpa", "eager", routes.NAME])
+def test_a_softcap_is_never_left_to_an_attention_without_one(load, monkeypatch, current) -> None:
+    """transformers before 5.21 says that Gemma 2 supports PyTorch's attention."""
+    for name, expected in (("gemma2", "eager"), ("llama", "sdpa")):
+        model = load(name)
+        monkeypatch.setattr(type(model), "_supports_sdpa", True)
+        model.config._attn_implementation = current
+        assert routes.plain_implementation(model) == ("eager" if current == "eager" else expected)
+
+
 def test_windows_are_found_out_by_asking() -> None:
     from transformers import masking_utils as masks
 

@@ -213,16 +213,20 @@ def test_what_other_methods_needed_is_captured_before_the_text(make_model, taped
     with model.as_transformers():
         GraphTarget(model)  # the wrong attention is not captured
     assert len(taped) == 2
-    model.reserve(600)  # the memory of both places is too small now, and their graphs are lost
     for _ in range(2):
         targets = [GraphTarget(model) for _ in range(3)]  # the third place is new
-        assert len(taped) == 2 + 6  # two sizes at three places
+        assert len(taped) == 6  # two sizes at three places
         for target in targets:
             target.prefill(torch.arange(9))
             torch.testing.assert_close(target.score(large).logits, logits, **CLOSE)
             target.score(small)
-        assert len(taped) == 2 + 6
+        assert len(taped) == 6
         del targets, target
+    model.reserve(600)  # other texts, which may need other sizes
+    target = GraphTarget(model)
+    target.prefill(torch.arange(9))
+    torch.testing.assert_close(target.score(large).logits, logits, **CLOSE)
+    assert len(taped) == 7
 
 
 @interpreted
@@ -275,6 +279,29 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
     assert sum(tape.replays for tape in taped) == 18  # three levels of three trees, twice
     of_the_model, *of_drafters = made
     assert of_drafters == [of_drafters[0]] * 2 != [of_the_model] * 2
+
+
+@interpreted
+def test_what_a_draft_needed_is_captured_before_the_text(make_model, taped):
+    """Parts of trees too: they are captured as a first part, and replayed behind other nodes."""
+    draft = make_model(seed=1)
+    plain = draft.fresh()
+    draft.run_by(Places().copying_runner, Passes("captured"))
+    draft.reserve(300)
+    prompt = torch.randint(96, (20,), generator=torch.Generator().manual_seed(3))
+    drafted, captures, others = [], [], []
+    for model in (plain, draft, draft, draft):
+        drafter = ModelDrafter(model, TreeShape.expansion([3, 2, 1]), Law.WITHOUT_REPLACEMENT, WARM)
+        captures.append(len(taped))
+        drafter.prefill(prompt)
+        drafted.append(drafter.propose(TorchCoins(0)))
+        others.append(drafter)  # each draft has a place of its own
+    sizes = len(taped) // 3
+    assert captures == [0, 0, 2 * sizes, 3 * sizes]  # counted after a drafter is made
+    assert len(taped) == 3 * sizes > 3
+    for tree in drafted[1:]:
+        assert tree.token_ids == drafted[0].token_ids
+        torch.testing.assert_close(tree.draft_probs, drafted[0].draft_probs, **CLOSE)
 
 
 @interpreted

@@ -52,6 +52,7 @@ def test_verdicts_and_synchronisations(rule, random_tree):
         if len({*map(str, outcomes)}) > 1:
             different.append(seed)
             explained = at_uniforms_nearby(rule, tree, rows, seed)
+            assert len({repr(verdict) for verdict, _ in outcomes}) == len({*map(str, outcomes)})
             assert {str(verdict) for verdict, _ in outcomes} <= explained
     # A residual's sum depends on the rounding of its rows, and it has up to 128256 thresholds.
     assert len(different) <= 4
