@@ -17,8 +17,8 @@ def _own_sources():
 def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
     saved, whole = {}, module.config_of
 
-    def small(seed, enlarge):
-        config = whole(seed, enlarge)
+    def small(*settings):
+        config = whole(*settings)
         changes = {
             "prompts": config.prompts.model_copy(update={"count": 4, "tokens": 16}),
             "search": config.search.model_copy(update={"max_new_tokens": 4, "repeats": 1}),
