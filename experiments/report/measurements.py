@@ -13,8 +13,9 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.common_reference import copies_of, through_copies
 from treespec.experiments.report.looks import boundary_of
-from treespec.experiments.report.slowdown import Steps, adjust
+from treespec.experiments.report.slowdown import adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.experiments.report.timed_steps import Steps
 
 __all__ = [
     "BY_PROMPTS",

@@ -105,28 +105,28 @@ growing cache during bursts: intervals may be slightly too narrow. Fewer than fo
 as cost, so a pause of the machine may remain in a short run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+
+from treespec.experiments.report.far_steps import dear_apart, kept_steps
+from treespec.experiments.report.timed_steps import (
+    FEWEST_STEPS_OF_A_CLASS,
+    Bools,
+    Floats,
+    Ints,
+    Steps,
+    classes,
+    totals,
+)
 
 __all__ = [
     "Adjusted",
-    "Bools",
-    "Floats",
-    "Ints",
-    "Steps",
     "adjust",
     "by_prompt",
-    "classes",
     "midmean",
     "of_prompts",
-    "totals",
 ]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NEIGHBOURS_EACH_SIDE = 4
 """Steps of other steady methods on each side of a step from which its slowdown is read."""
@@ -150,33 +150,12 @@ others leaves cold caches, which slow the steps after it, and would otherwise be
 POWER_OF_DISTRUST = 3
 """Exponent with which the weight of slow steps falls with the slowdown."""
 
-FAR_IN_MADS, LEAST_FAR_SHARE = 4.0, 0.05
-"""Distance from the median of its class at which a step is far: in scaled MAD, and at least this share of
-the median."""
-
-FEWEST_STEPS_OF_A_CLASS = 8
-"""Classes with fewer steps set none aside, and are not used to read the slowdown of the machine."""
-
 SLOWEST_COUNTED = 1.4
 """Steps on a machine slower than in the calmest fifth by more than this factor are set aside."""
 
 EVEN_SHARE, LEAST_SHARE = 0.5, 0.1
 """All steps count unless the machine was even around at least `EVEN_SHARE` of the steps at which it was not
 slow, and at least `LEAST_SHARE` of all steps were calm."""
-
-FEWEST_FAR_STEPS = 4
-"""Fewer steps far from their median count as cost, because so few may be a method's own."""
-
-EXCESS_SHARE, CHANCE_DRAWS, DRAWS_PER_BLOCK = 0.01, 4000, 100
-"""Far steps are a method's own if it loses a larger share of its time by them than the others, by at least
-`EXCESS_SHARE`, and if pauses that hit methods at random, drawn `CHANCE_DRAWS` times, hardly ever cost it as
-much. Drawing in blocks bounds memory."""
-
-DEAR_FACTOR, FEWEST_DEAR_STEPS = 2.5, 5
-"""Steps of a method with dear steps that take more than `DEAR_FACTOR` times the median of their class are a
-class of their own, if at least `FEWEST_DEAR_STEPS` of them count: a resample of the prompts should hold
-some of them. At the edges of bursts, where the slowdown is read worst, any step may seem up to twice as
-dear as it is."""
 
 LIKELIEST_CHANCE, LIKELIEST_CHANCE_IF_RESTLESS = 0.03, 0.005
 """Largest probability that counts as hardly ever. Suspecting a method wrongly makes intervals wider,
@@ -195,56 +174,6 @@ RESTLESS = (
     "Caution: the machine changed from step to step for most of the run, so that steps of other methods "
     "tell less of how slow it was; a method with rare dear steps of its own may look cheaper than it is."
 )
-
-_MAD = 1.4826
-
-
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """All steps of all methods in one run under one sampling setting: S steps of M methods.
-
-    Args:
-        method: `[S]`, number of the method.
-        prompt: `[S]`, number of the prompt among the P compared prompts.
-        work: `[S]`, class of the step: steps of the same class do equal work. Classes are numbered over all
-            methods, and each belongs to one method.
-        at: `[S]`, middle of the step, in seconds on one clock for the whole run.
-        seconds: `[S]`, duration of the step.
-        steady: `[M]`, whether equal steps of the method cost the same each time: fixed shapes and plain
-            decoding. Only steady methods tell how slow the machine was.
-        prompts: P; needed only if the last prompts have no steps.
-
-    Raises:
-        ValueError: if arrays differ in length, a time is not finite, a duration is negative, or steps of
-            two methods are in one class.
-    """
-
-    method: Ints
-    prompt: Ints
-    work: Ints
-    at: Floats
-    seconds: Floats
-    steady: Bools
-    prompts: int = 0
-
-    def __post_init__(self) -> None:
-        columns = self.method, self.prompt, self.work, self.at, self.seconds
-        if len({np.shape(column) for column in columns}) > 1 or self.method.ndim != 1:
-            raise ValueError("the columns of steps differ in length")
-        if not (np.isfinite(self.at).all() and np.isfinite(self.seconds).all()):
-            raise ValueError("a step has a time or a duration that is not finite")
-        if (self.seconds < 0).any():
-            raise ValueError("a step has a negative duration")
-        owner = np.zeros(self.work.max(initial=0) + 1, np.int64)
-        owner[self.work] = self.method
-        if (owner[self.work] != self.method).any():
-            raise ValueError("steps of two methods are in one class of equal work")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of methods and prompts, `(M, P)`."""
-        prompts = int(self.prompt.max()) + 1 if len(self.prompt) else 0
-        return len(self.steady), max(self.prompts, prompts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,8 +251,8 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     restless = not calm.any()
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
     luck = LIKELIEST_CHANCE_IF_RESTLESS if restless else LIKELIEST_CHANCE
-    kept, dear = _kept(steps, adjusted, calm | restless, luck)
-    steps = _dear_apart(steps, adjusted, kept, dear)
+    kept, dear = kept_steps(steps, adjusted, calm | restless, luck)
+    steps = dear_apart(steps, adjusted, kept, dear)
     return Adjusted(
         slowdown=slowdown,
         kept=kept,
@@ -338,13 +267,6 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
         restless=restless,
         dear=dear,
     )
-
-
-def totals(steps: Steps, values: Floats) -> Floats:
-    """Sum a value of each step by method and prompt; `[M, P]`."""
-    sums = np.zeros(steps.shape)
-    np.add.at(sums, (steps.method, steps.prompt), values)
-    return sums
 
 
 def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
@@ -463,14 +385,6 @@ def _trust(slowdown: Floats) -> Floats:
     )
 
 
-def classes(work: Ints) -> list[Ints]:
-    """Indices of the steps of each class; empty without steps."""
-    if not len(work):
-        return []
-    order = np.argsort(work, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(work[order])) + 1)
-
-
 def midmean(values: Floats) -> float:
     """The mean of the middle half."""
     quarter = len(values) // 4
@@ -493,68 +407,3 @@ def _weighted_median(values: Floats, weights: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         fraction = np.where(high > low, np.clip((0.5 - low) / (high - low), 0, 1), 0.5)
     return values[rows, upper - 1] * (1 - fraction) + values[rows, upper] * fraction
-
-
-def _kept(
-    steps: Steps, adjusted: Floats, calm: Bools, luck: float
-) -> tuple[Bools, tuple[int, ...]]:
-    """Which steps count, and the methods with rare dear steps of their own."""
-    # calm does not depend on the time of the step itself, so no genuine cost is set aside
-    in_small_class = np.bincount(steps.work, calm)[steps.work] < FEWEST_STEPS_OF_A_CLASS
-    kept = calm | in_small_class
-    candidates = np.flatnonzero(calm & ~in_small_class)
-    far = np.zeros(len(kept), bool)
-    medians = np.ones(len(kept))
-    for members in classes(steps.work[candidates]):
-        indices = candidates[members]
-        median = np.median(adjusted[indices])
-        deviation = np.abs(adjusted[indices] - median)
-        far[indices] = deviation > max(
-            FAR_IN_MADS * _MAD * np.median(deviation), LEAST_FAR_SHARE * median
-        )
-        medians[indices] = median
-    if far.sum() < FEWEST_FAR_STEPS:
-        return kept, ()
-    lost = np.maximum(adjusted - medians, 0)
-    dear = _own_dear_steps(
-        steps.method[candidates], medians[candidates], (lost * far)[candidates], luck
-    )
-    return (kept, dear) if dear else (kept & ~far, ())
-
-
-def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> tuple[int, ...]:
-    """Methods that lose more time by far steps than pauses of the machine explain.
-
-    A pause hits a method with a probability equal to the share of its steps in the time. The loss that
-    results is simulated, because a few long pauses make up most of it and its distribution is far from
-    normal.
-    """
-    pauses = lost[lost > 0]
-    loss, share = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        excess = (loss / share - (loss.sum() - loss) / (1 - share)) / usual.sum()
-    rng, dear = np.random.default_rng(0), []
-    for suspect in np.flatnonzero(excess > EXCESS_SHARE).tolist():
-        by_chance = 0
-        for _ in range(CHANCE_DRAWS // DRAWS_PER_BLOCK):
-            hit = rng.random((DRAWS_PER_BLOCK, len(pauses)), np.float32) < share[suspect]
-            by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
-        if by_chance <= luck * CHANCE_DRAWS:
-            dear.append(suspect)
-    return tuple(dear)
-
-
-def _dear_apart(steps: Steps, adjusted: Floats, kept: Bools, dear: Sequence[int]) -> Steps:
-    """The steps, with the dearest of these methods in classes of their own.
-
-    There are few of them. If they stayed in their class, it would be left to chance how many of them are
-    among the steps that count, and the cost of the method would vary with it.
-    """
-    work = steps.work.copy()
-    for members in classes(steps.work):
-        counted = members[kept[members]]
-        if steps.method[members[0]] in dear and len(counted):
-            apart = members[adjusted[members] > DEAR_FACTOR * np.median(adjusted[counted])]
-            if kept[apart].sum() >= FEWEST_DEAR_STEPS:
-                work[apart] = work.max() + 1
-    return replace(steps, work=np.unique(work, return_inverse=True)[1].astype(np.int64))

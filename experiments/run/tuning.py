@@ -9,7 +9,8 @@ import numpy as np
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.report.slowdown import Steps, adjust
+from treespec.experiments.report.slowdown import adjust
+from treespec.experiments.report.timed_steps import Steps
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.turns import take_turns
 from treespec.experiments.run.unit import Bench, seed_of

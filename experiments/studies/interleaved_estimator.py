@@ -42,9 +42,10 @@ from rich.progress import track
 
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.records.machine_load import allowed_cores
-from treespec.experiments.report.slowdown import Steps, adjust, totals
+from treespec.experiments.report.slowdown import adjust
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.timed_steps import Steps, totals
 from treespec.experiments.studies.nearest_steps import nearest_steps
 
 __all__ = [

@@ -19,16 +19,8 @@ steps looks several percent too cheap; with it, bursts alone make totals decide.
 
 import numpy as np
 
-from treespec.experiments.report.slowdown import (
-    Bools,
-    Floats,
-    Ints,
-    Steps,
-    by_prompt,
-    classes,
-    midmean,
-    totals,
-)
+from treespec.experiments.report.slowdown import by_prompt, midmean
+from treespec.experiments.report.timed_steps import Bools, Floats, Ints, Steps, classes, totals
 
 __all__ = ["nearest_steps"]
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from treespec.experiments.report.common_reference import through_copies
-from treespec.experiments.report.slowdown import Steps, adjust
+from treespec.experiments.report.slowdown import adjust
 from treespec.experiments.report.statistics import paired_bootstrap
+from treespec.experiments.report.timed_steps import Steps
 from treespec.experiments.studies.interleaved_estimator import MACHINES, Method, World, simulate
 
 PLAIN, CHAIN = Method("plain", 8e-3, 0), Method("chain", 14e-3, 4)

@@ -10,12 +10,12 @@ from treespec.experiments.report import slowdown
 from treespec.experiments.report.slowdown import (
     NO_NEIGHBOURS,
     RESTLESS,
-    Steps,
     adjust,
     by_prompt,
     of_prompts,
 )
 from treespec.experiments.report.statistics import paired_bootstrap
+from treespec.experiments.report.timed_steps import Steps
 from treespec.experiments.studies.estimator_excerpts import excerpts
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,

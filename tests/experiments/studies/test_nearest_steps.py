@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treespec.experiments.report.slowdown import Steps, totals
+from treespec.experiments.report.timed_steps import Steps, totals
 from treespec.experiments.studies.interleaved_estimator import MACHINES, WORLDS, simulate
 from treespec.experiments.studies.nearest_steps import nearest_steps
 
