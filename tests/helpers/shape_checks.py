@@ -18,6 +18,7 @@ from beartype import BeartypeConf, beartype
 
 by_type = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 jaxtyped = jaxtyping.jaxtyped
+config = jaxtyping.config
 
 
 def install(packages: list[str]) -> None:
@@ -31,12 +32,12 @@ def install(packages: list[str]) -> None:
 @contextmanager
 def disabled() -> Iterator[None]:
     """Check nothing meanwhile; decorates functions too."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        jaxtyping.config.update("jaxtyping_disable", before)
+        config.update("jaxtyping_disable", before)
 
 
 def checked(decorated: Any = None, *, typechecker: Any) -> Any:
@@ -46,6 +47,10 @@ def checked(decorated: Any = None, *, typechecker: Any) -> Any:
     if inspect.isclass(decorated):
         if dataclasses.is_dataclass(decorated) and "__init__" in vars(decorated):
             decorated.__init__ = checked(decorated.__init__, typechecker=typechecker)
+        return decorated
+    if config.jaxtyping_disable and "<locals>" in decorated.__qualname__:
+        # An enumeration defines it anew on each branch: compiling its checks would cost more than the
+        # branch, and states that hold it would never be equal.
         return decorated
     hints = decorated.__annotations__.values()
     own_class = decorated.__qualname__.rpartition(".")[0]
@@ -57,7 +62,7 @@ def checked(decorated: Any = None, *, typechecker: Any) -> Any:
 
 def with_types(function: Callable[..., Any]) -> Callable[..., Any]:
     """Check the types of arguments and result."""
-    typed, config = by_type(function), jaxtyping.config
+    typed = by_type(function)
     if typed is function:  # it has no annotations
         return function
 
@@ -70,7 +75,7 @@ def with_types(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Check shapes too: an axis has one size in all arguments and the result of a call."""
-    typed, config = by_type(function), jaxtyping.config
+    typed = by_type(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

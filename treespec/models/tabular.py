@@ -48,7 +48,7 @@ class TabularModel:
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget all rows and commit these tokens."""
-        self._committed, self._tree = tuple(tokens.tolist()), []
+        self._committed, self._tree, self._parents = tuple(tokens.tolist()), [], ()
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
@@ -69,7 +69,7 @@ class TabularModel:
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit these nodes and forget the others."""
         self._committed += tuple(self._tree[node] for node in nodes)
-        self._tree = []
+        self._tree, self._parents = [], ()
 
 
 def random_table(vocab_size: int, seed: int, spread: float = 1.5) -> Row:

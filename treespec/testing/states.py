@@ -23,7 +23,7 @@ ATOMS = (
     *(torch.dtype, torch.device),
 )
 CONSTANT = (
-    *(type, types.ModuleType, types.CodeType, Enum),
+    *(type, types.ModuleType, types.CodeType, types.UnionType, types.GenericAlias, Enum),
     _lru_cache_wrapper,  # cached functions are assumed to be pure
     torch.nn.Module,  # weights
 )

@@ -140,6 +140,21 @@ def test_tables_are_equal_if_their_rows_are_the_same_function():
     assert state_of(table(1).fresh()) != state_of(table(2).fresh())
 
 
+def test_rows_that_a_table_has_forgotten_do_not_count():
+    one, other = (prefilled(table(1).fresh(), 0) for _ in range(2))
+    one.run(torch.tensor([1]), (-1,))
+    other.run(torch.tensor([1, 0, 1]), (-1, 0, 0))
+    assert state_of(one) != state_of(other)
+    one.keep([0])
+    other.keep([0])
+    assert state_of(one) == state_of(other)
+
+
+@pytest.mark.parametrize("hint", [int | None, list[int], int], ids=str)
+def test_hints_that_checked_functions_keep_are_no_state(hint):
+    assert state_of(partial(print, hint)) == state_of(partial(print, hint)) is not None
+
+
 @pytest.mark.parametrize(
     "hidden",
     [
