@@ -1,13 +1,12 @@
 """`treespec datastore`: build or describe a datastore of texts for the draft source `retrieval`."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from treespec.experiments.cli.common import (
-    LARGEST_TEXT,
     AsJson,
     Debug,
     Quiet,
@@ -17,11 +16,6 @@ from treespec.experiments.cli.common import (
 )
 from treespec.experiments.cli.help import app, examples
 from treespec.experiments.cli.json import json_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from treespec.experiments.run.held_out import HeldOut
 
 _group = typer.Typer(no_args_is_help=True)
 app.add_typer(
@@ -38,9 +32,6 @@ app.add_typer(
 
 TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 """Suffixes of the files to take from a given folder."""
-
-BATCH = 256
-"""Files to encode at once."""
 
 
 @_group.command(
@@ -77,24 +68,18 @@ def build_command(
     the embedded pair's held-out files. Copies of these files are left out everywhere.
     """
     with friendly(debug):
-        from treespec.draft import Datastore
-        from treespec.draft.state import tokenizer_digest
         from treespec.experiments.config.files import require_new, require_within
+        from treespec.experiments.run.datastores import build_datastore
         from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.run.progress import Reporter
         from treespec.models.load import outline_pair
 
         require_new(out, option="")
         require_within("--most-tokens", most, 1, 2**31 - 1)
         files = _files(texts)
-        left_out = {"copies_of_held_out": 0, "unreadable": 0}
         calm_transformers()
-        pair = outline_pair(model, "none")
-        store = Datastore.build(
-            out,
-            _encoded(files, texts or (), left_out, pair.tokenizer, most, progress(quiet)),
-            vocab_size=pair.target.vocab_size,
-            tokenizer=tokenizer_digest(pair.tokenizer),
-        )
+        pair, reporter = outline_pair(model, "none"), Reporter(progress(quiet))
+        store, left_out = build_datastore(out, files, pair, reporter, named=texts or (), most=most)
         _show(store.path, store.about | {"left_out": left_out}, as_json, quiet)
 
 
@@ -126,6 +111,7 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
         Unreadable: if a named file is missing or too large.
     """
     from treespec.experiments.errors import ConfigError
+    from treespec.experiments.run.datastores import LARGEST_TEXT
     from treespec.experiments.run.held_out import installed_code
     from treespec.reading import open_file
 
@@ -144,85 +130,9 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
     return list(paths)
 
 
-def _encoded(
-    files: Sequence[Path],
-    named: Collection[Path],
-    left_out: dict[str, int],
-    tokenizer: Any,
-    most: int | None,
-    console: "Console | None",
-) -> Iterator[list[int]]:
-    """The token ids of each file, without copies of held-out files and unreadable files of folders.
-
-    Args:
-        files: to read.
-        named: those given by name, not found in a folder, which must be readable.
-        left_out: gets the numbers of copies and of unreadable files.
-        tokenizer: encodes them.
-        most: number of tokens to end after; None for no limit.
-        console: where to show progress.
-
-    Raises:
-        ConfigError: if nothing is left.
-        Unreadable: if a named file is not text.
-    """
-    from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run.held_out import HeldOut
-
-    held_out, tokens = HeldOut(), 0
-    for start in range(0, len(files), BATCH):
-        if console is not None:
-            console.print(f"{start:,} of {len(files):,} files, {tokens:,} tokens", highlight=False)
-        texts = _read(files[start : start + BATCH], named, left_out, held_out)
-        if not texts:
-            continue
-        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
-            yield ids if most is None else ids[: most - tokens]
-            tokens += len(ids)
-            if most is not None and tokens >= most:
-                return
-    if not tokens:
-        raise ConfigError(f"nothing to store: {_left_out(**left_out) or 'the files are empty'}")
-
-
-def _read(
-    files: Sequence[Path], named: Collection[Path], left_out: dict[str, int], held_out: "HeldOut"
-) -> list[str]:
-    """The texts of files; see `_encoded`."""
-    from treespec.errors import Unreadable
-    from treespec.reading import read_text
-
-    texts = []
-    for file in files:
-        try:
-            text = read_text(file, LARGEST_TEXT)
-        except Unreadable:
-            if file in named:
-                raise
-            left_out["unreadable"] += 1
-            continue
-        if held_out.has_copy(file.name, text):
-            left_out["copies_of_held_out"] += 1
-        else:
-            texts.append(text)
-    return texts
-
-
-def _left_out(copies_of_held_out: int = 0, unreadable: int = 0) -> str:
-    """How many files were left out and why, in words; empty if none were."""
-    reasons = []
-    if copies_of_held_out:
-        what = "copy of a held-out file" if copies_of_held_out == 1 else "copies of held-out files"
-        reasons.append(f"{copies_of_held_out:,} {what}")
-    if unreadable:
-        reasons.append(
-            f"{unreadable:,} {'file' if unreadable == 1 else 'files'} not in UTF-8 or larger than "
-            f"{LARGEST_TEXT // 2**20} MiB"
-        )
-    return f"left out {' and '.join(reasons)}" if reasons else ""
-
-
 def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from treespec.experiments.run.datastores import about_left_out
+
     size = path.stat().st_size
     if as_json:
         typer.echo(json_text({"file": path, "bytes": size, **about}))
@@ -233,5 +143,5 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
             highlight=False,
             soft_wrap=True,
         )
-        if note := _left_out(**about.get("left_out", {})):
+        if note := about_left_out(**about.get("left_out", {})):
             output().print(note, highlight=False, soft_wrap=True)

@@ -97,7 +97,7 @@ def run_command(
     dry: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print what would run and the estimated time; write nothing."
+            "--dry-run", help="Print what would run and the estimated time; write no results."
         ),
     ] = False,
     plugin: Plugins = None,

@@ -31,7 +31,7 @@ from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading import read_text
 
-__all__ = ["LookupDraft", "budget_of"]
+__all__ = ["LookupDraft", "RetrievalDraft", "budget_of"]
 
 Ngram = Annotated[int, Field(strict=True, ge=1, le=16)]
 Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
@@ -108,6 +108,9 @@ class RetrievalDraft(Settings):
     """A datastore drafts: chains and trees within a `budget`."""
     datastore: Name
     """A file written by `treespec datastore build`."""
+    most_tokens: Count | None = None
+    """Maximum tokens of the datastore that is built, from the `.py` files of the installed packages, if
+    there is no such file; null for an error."""
     longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 16
     """Maximum tokens to match."""
     shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 2

@@ -177,6 +177,7 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
         "draft": config.draft.model_dump() if config else None,
         "growth": growth or None,
         "files": files or None,
+        "state": method.state,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
         "settings": getattr(method.config, "settings", None) or None,

@@ -50,8 +50,8 @@ _METHOD = with_keys({
     "name": NAME, "kind": Literal["generate", "plain", "assisted", "tree"],
     "parents?": _PARENTS | None, "size": COUNT | None, "depth": COUNT | None,
     "draft?": DATA | None, "growth?": DATA | None, "files?": DATA | None,
-    "law?": dict[str, str] | None, "rule?": dict[str, str] | None, "settings?": DATA | None,
-    "lossless?": bool,
+    "state?": str | None, "law?": dict[str, str] | None, "rule?": dict[str, str] | None,
+    "settings?": DATA | None, "lossless?": bool,
 })  # fmt: skip
 _SAMPLING = with_keys({"name": NAME, "temperature?": NUMBER})
 _CANDIDATE = {"length": COUNT, "threshold": NUMBER}

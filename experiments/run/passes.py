@@ -21,6 +21,8 @@ from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.run.datastores import build_datastore, missing_datastores
+from treespec.experiments.run.held_out import installed_code
 from treespec.experiments.run.models import load_own_drafts, parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
@@ -72,7 +74,7 @@ def load_with_passes(
     load: Callable[[ModelsConfig], "Pair"],
     reporter: Reporter,
 ) -> "Pair":
-    """Load all models and choose their passes, showing what is being compiled.
+    """Load all models and choose their passes, showing what is being compiled; build missing datastores.
 
     Args:
         config: names the models and their passes. `auto` compiles, however short the run is.
@@ -81,14 +83,18 @@ def load_with_passes(
         reporter: shows progress.
 
     Raises:
+        ConfigError: if a datastore is missing and not to be built.
         LoadError: see `load_own_drafts`.
         Unavailable, UnsupportedModel: if the passes that the config asks for are not possible; names the
             key, and the model if it is a named draft model or part.
     """
     methods, asked = list(methods), _asked_by_role(config)
+    missing = missing_datastores(methods)
     with reporter.task("loading the models"):
         plain = config.model_copy(update={"passes": None, "draft_passes": None})
         pair = load_own_drafts(plain, load(plain), methods)
+    for path, most in missing.items():
+        build_datastore(path, installed_code(), pair, reporter, most=most)
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):
         try:
             if asked[role] not in (None, model.passes.asked):

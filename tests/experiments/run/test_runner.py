@@ -21,7 +21,7 @@ from treespec.experiments.records.rows import (
     TreeRow,
     read_lines,
 )
-from treespec.experiments.run import preparation
+from treespec.experiments.run import passes, preparation
 from treespec.experiments.run import unit as unit_module
 from treespec.experiments.search_then_run.run import run
 
@@ -322,7 +322,7 @@ def _resume_and_compare(start, whole, path):
     assert json.loads((resumed / "manifest.json").read_text())["finished"]
 
 
-def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
+def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path, monkeypatch):
     """The shipped comparison of sources, made small, at temperature 0."""
     from transformers import GenerationConfig
 
@@ -332,6 +332,8 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
 
     small = ("models.enlarge=null", "models.dtype=float32", "prompts.count=1", "max_new_tokens=16")
     small += ("meters=[]", "warmup=0", "alone=0", "trees=0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(passes, "installed_code", lambda: [Path(__file__)])
     config = load_config("draft_sources", small)
     pair = load_pair("embedded")
     path = run(config, folder=tmp_path / "run", load=lambda models: pair).folder
@@ -348,5 +350,5 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
     learners = ("suffix_tree", "token_recycling", "lookahead")
     assert begun == {name: "cold" if name.startswith(learners) else None for name in begun}
     (summary,) = load_run(path).summaries
-    assert len(summary.rows) == len(config.methods) == 21
+    assert len(summary.rows) == len(config.methods) == 23
     assert all(row.speedup is not None for row in summary.rows)

@@ -57,6 +57,9 @@ def test_every_prompt_begins_with_the_file(start, warm, tmp_path):
     states = dict(rows.select("method", "state").iter_rows())
     assert states == {"plain": None, "plain (twin)": None, "cold": "cold", "warm": "warm"}
     manifest = json.loads((both / "manifest.json").read_text())
+    assert {method["name"]: method["state"] for method in manifest["methods"]} == {
+        "plain": None, "cold": "cold", "warm": "warm",
+    }  # fmt: skip
     files = {method["name"]: method["files"] for method in manifest["methods"]}
     digest = hashlib.sha256(warm.read_bytes()).hexdigest()
     assert files == {"plain": None, "cold": None, "warm": {"draft.warm": digest}}

@@ -1,0 +1,147 @@
+"""Build datastores for the source `retrieval`, and find those that methods need but do not exist yet."""
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treespec.draft import Datastore
+from treespec.draft.state import tokenizer_digest
+from treespec.errors import Unreadable
+from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.drafts import all_of
+from treespec.experiments.config.files import is_there
+from treespec.experiments.config.schema import TreeMethod
+from treespec.experiments.config.sources import RetrievalDraft
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.run.held_out import HeldOut
+from treespec.experiments.run.progress import Reporter
+from treespec.reading import read_text
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair, PairOutline
+
+__all__ = ["LARGEST_TEXT", "about_left_out", "build_datastore", "missing_datastores"]
+
+LARGEST_TEXT = 2**24
+"""Maximum bytes of a file to take."""
+
+BATCH = 256
+"""Files to encode at once."""
+
+
+def missing_datastores(methods: Iterable[BuiltMethod]) -> dict[Path, int]:
+    """The datastores that do not exist yet, and the most tokens that each is to be built with.
+
+    Args:
+        methods: whose sources, those inside merges and cascades too, may need datastores.
+
+    Raises:
+        ConfigError: if one is missing that is not to be built (`most_tokens` is null).
+    """
+    missing = {}
+    for method in methods:
+        for source in all_of(method.config.draft) if isinstance(method.config, TreeMethod) else ():
+            if isinstance(source, RetrievalDraft) and not is_there(source.datastore):
+                if source.most_tokens is None:
+                    raise ConfigError(
+                        f"{method.name}: datastore = {source.datastore!r}: there is no such file. Make it "
+                        f"with `treespec datastore build {shlex.quote(source.datastore)}`, or let the run "
+                        "build it from the installed packages: most_tokens: 1000000"
+                    )
+                missing[Path(source.datastore)] = source.most_tokens
+    return missing
+
+
+def build_datastore(
+    path: Path,
+    files: Sequence[Path],
+    pair: "Pair | PairOutline",
+    reporter: Reporter,
+    *,
+    named: Collection[Path] = (),
+    most: int | None = None,
+) -> tuple[Datastore, dict[str, int]]:
+    """Encode files, and write a datastore of them.
+
+    Args:
+        path: path of the datastore.
+        files: to read. Copies of the embedded pair's held-out files are left out.
+        pair: has the tokenizer.
+        reporter: shows progress.
+        named: those of the files that the user named, which must be readable; others are left out.
+        most: number of tokens to end after; None for no limit.
+
+    Returns:
+        The datastore, and how many copies and unreadable files were left out.
+
+    Raises:
+        ConfigError: if nothing is left.
+        Unreadable: if a named file is not text.
+    """
+    left_out = {"copies_of_held_out": 0, "unreadable": 0}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with reporter.task("building a datastore") as say:
+        texts = _encoded(files, named, left_out, pair.tokenizer, most, say)
+        vocab_size, tokenizer = pair.target.vocab_size, tokenizer_digest(pair.tokenizer)
+        return Datastore.build(path, texts, vocab_size=vocab_size, tokenizer=tokenizer), left_out
+
+
+def _encoded(
+    files: Sequence[Path],
+    named: Collection[Path],
+    left_out: dict[str, int],
+    tokenizer: Any,
+    most: int | None,
+    say: Callable[[str], None],
+) -> Iterator[list[int]]:
+    """The token ids of each file that is not left out; counts the others in `left_out`."""
+    held_out, tokens = HeldOut(), 0
+    for start in range(0, len(files), BATCH):
+        say(f"building a datastore: {start:,} of {len(files):,} files, {tokens:,} tokens")
+        texts = _read(files[start : start + BATCH], named, left_out, held_out)
+        if not texts:
+            continue
+        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+            yield ids if most is None else ids[: most - tokens]
+            tokens += len(ids)
+            if most is not None and tokens >= most:
+                return
+    if not tokens:
+        raise ConfigError(
+            f"nothing to store: {about_left_out(**left_out) or 'the files are empty'}"
+        )
+
+
+def _read(
+    files: Sequence[Path], named: Collection[Path], left_out: dict[str, int], held_out: HeldOut
+) -> list[str]:
+    """The texts of files; see `_encoded`."""
+    texts = []
+    for file in files:
+        try:
+            text = read_text(file, LARGEST_TEXT)
+        except Unreadable:
+            if file in named:
+                raise
+            left_out["unreadable"] += 1
+            continue
+        if held_out.has_copy(file.name, text):
+            left_out["copies_of_held_out"] += 1
+        else:
+            texts.append(text)
+    return texts
+
+
+def about_left_out(copies_of_held_out: int = 0, unreadable: int = 0) -> str:
+    """How many files were left out and why, in words; empty if none were."""
+    reasons = []
+    if copies_of_held_out:
+        what = "copy of a held-out file" if copies_of_held_out == 1 else "copies of held-out files"
+        reasons.append(f"{copies_of_held_out:,} {what}")
+    if unreadable:
+        reasons.append(
+            f"{unreadable:,} {'file' if unreadable == 1 else 'files'} not in UTF-8 or larger than "
+            f"{LARGEST_TEXT // 2**20} MiB"
+        )
+    return f"left out {' and '.join(reasons)}" if reasons else ""
