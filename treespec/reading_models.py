@@ -165,7 +165,8 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
     if kind == "misplaced":
         path = joined(path, context["place"]) if context["place"] else path
         value = context["at"].value
-    return f"{path or whole} = {brief(value)}: {plain_words(problem['msg'])}"
+    written = "null" if value is None else brief(value)
+    return f"{path or whole} = {written}: {plain_words(problem['msg'])}"
 
 
 def _discriminator(context: Any) -> str:

@@ -95,7 +95,7 @@ def info_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Print how many texts and tokens a datastore holds, and of which tokenizer."""
+    """Print the texts, tokens and tokenizer of a datastore."""
     with friendly(debug):
         from treespec.draft import Datastore
 

@@ -6,7 +6,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
-from treespec.experiments.report import times
+from treespec.experiments.report import times, verdict
 from treespec.experiments.report.looks import ENDED_EARLY
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
@@ -158,6 +158,21 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
     assert gain.startswith(
         "Speculation pays: tree runs 2.50 times as fast as plain decoding (generate"
     )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.69, 0.9968, "0.690 to 0.997"),
+        (0.69, 1.0032, "0.690 to 1.003"),
+        (1.00004, 1.2, "1.00 to 1.20"),
+        (0.9, 1.1, "0.90 to 1.10"),
+        (1.0, 1.0, "1.00 to 1.00"),
+    ],
+)
+def test_bounds_have_the_digits_that_show_on_which_side_of_one_they_are(low, high, said):
+    data = measurements({"t": [1]})
+    assert verdict._interval(Interval(1.0, low, high), data) == f"95 % interval {said}"
 
 
 def test_no_winner_where_the_interval_contains_one(tmp_path):
