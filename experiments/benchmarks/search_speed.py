@@ -12,7 +12,6 @@ default) bounds the exact programme.
 import math
 import resource
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
@@ -23,6 +22,7 @@ import typer
 
 from treespec import TreeShape
 from treespec.experiments.benchmarks.results_file import print_and_save, print_parts
+from treespec.experiments.benchmarks.timing import timed
 from treespec.experiments.report.table import Table, keyed
 from treespec.search import expected_tokens, optimal_tree
 from treespec.search.optimum.optimal import Method
@@ -73,13 +73,6 @@ def loops(acceptance: list[float], size: int, depth: int) -> float:
                 table[n][b] = most
         best = [max(row) for row in table]
     return best[size]
-
-
-def timed(action: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Process time and wall time of an action in seconds, and its result."""
-    start = time.process_time(), time.perf_counter()
-    result = action()
-    return time.process_time() - start[0], time.perf_counter() - start[1], result
 
 
 def beside_loops() -> dict[str, Any]:

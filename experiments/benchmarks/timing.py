@@ -26,6 +26,7 @@ __all__ = [
     "in_turns",
     "median_ratio",
     "seconds_of",
+    "timed",
     "timed_forward",
     "timed_passes",
     "timed_text",
@@ -50,6 +51,13 @@ def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: No
     work()
     wait()
     return time.perf_counter() - start
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Process time and wall time of an work in seconds, and its result."""
+    start = time.process_time(), time.perf_counter()
+    result = work()
+    return time.process_time() - start[0], time.perf_counter() - start[1], result
 
 
 def in_turns(

@@ -8,8 +8,9 @@ from treespec.experiments.report.by_source import source_data
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.times import resolution
+from treespec.search.intervals import Interval
 
-__all__ = ["report_data"]
+__all__ = ["interval_columns", "report_data"]
 
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
@@ -67,3 +68,11 @@ def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
     }
     names = [field.name for field in fields(row) if field.name != "method"]
     return described | {name: getattr(row, name) for name in names}
+
+
+def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
+    """Three columns: the estimate and the bounds of its interval; null if there are none."""
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    bounds = (value.low, value.high) if value.bounded else (None, None)
+    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}

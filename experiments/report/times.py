@@ -63,7 +63,8 @@ def resolution_sentence(data: Measurements) -> str | None:
     chance = "" if ratio.contains(1.0) else " (it excludes 1, as one in twenty does by chance)"
     return (
         f"This run could tell apart {least:.1f} %: two identical copies of {data.twin[1]}, in turns with "
-        f"the others, differed by {ratio.estimate:.3f}, 95 % interval {ratio.bounds(3, between=' to ')}{chance}."
+        f"the others, differed by {ratio.estimate:.3f}, 95 % interval "
+        f"{ratio.bounds(3, between=' to ')}{chance}."
     )
 
 

@@ -10,13 +10,12 @@ from typing import Any
 from treespec.errors import in_words
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
+from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run
-from treespec.search.intervals import Interval
 
 __all__ = [
     "PROJECT",
     "Tracker",
-    "interval_columns",
     "open_tracker",
     "row_figures",
     "summary_figures",
@@ -123,11 +122,3 @@ def summary_figures(run: Run) -> dict[str, float]:
             }
             figures |= {f"{prefix}/{k}": value for k, value in columns.items() if value is not None}
     return figures
-
-
-def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
-    """Three columns: the estimate and the bounds of its interval; null if there are none."""
-    if value is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    bounds = (value.low, value.high) if value.bounded else (None, None)
-    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}

@@ -31,7 +31,7 @@ from rich.progress import track
 from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import print_and_save
-from treespec.experiments.benchmarks.search_speed import timed
+from treespec.experiments.benchmarks.timing import timed
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.run.prompts import embedded_prompts
