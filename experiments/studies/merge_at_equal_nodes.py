@@ -1,6 +1,6 @@
 """Compare merges with the best single source at as many nodes, on longer texts than `sources_by_size`.
 
-    python -m treespec.experiments.studies.merge_at_equal_nodes [FOLDER] [--tokens 96]
+    python -m treespec.experiments.studies.merge_at_equal_nodes [FOLDER] [--tokens 96] [--table FILE]
 
 `studies.sources_by_size` decodes 32 tokens of each text: 5 to 14 steps, so that one step more or less
 decides. This study reads its FOLDER, with what the sources learned from other texts, and continues with
@@ -8,9 +8,12 @@ every single source that keeps the most tokens per step on some kind of text, or
 the merges of at least one of them. Merges are compared by tokens per step only, which do not depend on the
 machine's load. Models in merges draft as deep as the tree, alone at most six levels deep in trees, and as
 deep as the merge in chains of 8 and 16. A stopped run continues.
+
+With `--table`, the sources are chosen by a result file of an earlier `sources_by_size`; then it is enough
+that `sources_by_size` has begun in FOLDER and written its config.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +32,7 @@ from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies import sources_by_size
 from treespec.experiments.studies.sources_by_size import MERGE, SAMPLING, merged
 from treespec.experiments.studies.studies import study_of_run
+from treespec.reading import parse_json, read_bytes
 from treespec.search.intervals import Interval
 
 NAME = "merge_at_equal_nodes"
@@ -39,25 +43,27 @@ LEAST_SHARE_OF_BEST = 0.9
 FOLDER = Path("runs") / sources_by_size.NAME
 
 
-def contenders(before: Run, methods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def contenders(
+    kept: Iterable[Mapping[str, float]], methods: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """The single sources that were best, or nearly, at their size on some kind of text, and merges of
     at least one of them.
 
     Args:
-        before: the run of all sources.
-        methods: the methods of its config.
+        kept: for each kind of text, new tokens per step by name of the method.
+        methods: the methods of the config of all sources.
     """
     best: set[str] = set()
-    for part in by_category(before, before.measurements[SAMPLING]).values():
-        kept = {
-            method.name: part.rate(method.name, "steps")
-            for method in part.methods
-            if method.group != "plain" and not method.name.startswith(MERGE)
+    for by_name in kept:
+        singles = {
+            name: tokens
+            for name, tokens in by_name.items()
+            if _size(name) and not name.startswith(MERGE)
         }
-        for size in {_size(name) for name in kept}:
-            of_size = [name for name in kept if _size(name) == size]
-            least = LEAST_SHARE_OF_BEST * max(kept[name] for name in of_size)
-            best |= {name for name in of_size if kept[name] >= least}
+        for size in set(map(_size, singles)):
+            of_size = [name for name in singles if _size(name) == size]
+            least = LEAST_SHARE_OF_BEST * max(singles[name] for name in of_size)
+            best |= {name for name in of_size if singles[name] >= least}
     sources = {(name.rpartition(", ")[0], _size(name)) for name in best}
 
     def merges_one(name: str) -> bool:
@@ -72,25 +78,54 @@ def contenders(before: Run, methods: Sequence[Mapping[str, Any]]) -> list[Mappin
 
 
 def _size(name: str) -> str:
-    return name.rpartition(" of ")[2]
+    """The size in the name of a method; empty for plain decoding."""
+    _, of, size = name.rpartition(" of ")
+    return size if of else ""
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Folder of `sources_by_size`.")] = FOLDER,
-    tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = 96,
-) -> None:
-    """Choose the methods, run them, and save the ratios."""
-    console = Console(width=140, soft_wrap=True)
+def _finished(folder: Path) -> Run:
+    """The finished run of all sources."""
     try:
-        before = load_run(folder / "run")
+        before = load_run(folder)
     except TreespecError as error:
         raise typer.BadParameter(f"{error}; run studies.sources_by_size first") from None
     if not before.finished:
         raise typer.BadParameter(
             f"the run in {folder} is not finished: continue studies.sources_by_size first"
         )
+    return before
+
+
+def _kept_in_run(before: Run) -> list[dict[str, float]]:
+    """New tokens per step in a run, by kind of text and method."""
+    parts = by_category(before, before.measurements[SAMPLING]).values()
+    return [{m.name: part.rate(m.name, "steps") for m in part.methods} for part in parts]
+
+
+def _kept_in_table(file: Path) -> list[dict[str, float]]:
+    """The same of a result file of `sources_by_size`."""
+    categories = parse_json(read_bytes(file))["figures"]["categories"]
+    return [
+        {name: tokens["estimate"] for name, tokens in category["tokens"].items()}
+        for category in categories
+    ]
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder of `sources_by_size`.")] = FOLDER,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = 96,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="A result file of `sources_by_size`, to choose by instead of a run in FOLDER."
+        ),
+    ] = None,
+) -> None:
+    """Choose the methods, run them, and save the ratios."""
+    console = Console(width=140, soft_wrap=True)
+    kept = _kept_in_run(_finished(folder / "run")) if table is None else _kept_in_table(table)
     written = yaml.safe_load((folder / f"{sources_by_size.NAME}.yaml").read_text("utf-8"))
-    methods = contenders(before, written["methods"])
+    methods = contenders(kept, written["methods"])
     written |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
     file = folder / f"{NAME}.yaml"
     if file.exists() and yaml.safe_load(file.read_text("utf-8")) != written:

@@ -9,7 +9,12 @@ import yaml
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.studies.merge_at_equal_nodes import contenders, main
+from treespec.experiments.studies.merge_at_equal_nodes import (
+    _kept_in_run,
+    _kept_in_table,
+    contenders,
+    main,
+)
 from treespec.experiments.studies.source_sections import equal_nodes
 from treespec.tree import TreeShape
 
@@ -35,12 +40,17 @@ def before(tmp_path):
     return Run(run.folder, run.manifest, prompts, run.steps)
 
 
-def test_the_best_single_sources_of_a_size_and_their_merges_go_on(before):
+def test_the_best_single_sources_of_a_size_and_their_merges_go_on(before, tmp_path):
     methods = [{"kind": "plain"}, *({"name": name} for name in RATES if name != "plain")]
-    assert [method["name"] for method in contenders(before, methods)] == [
+    kept = _kept_in_run(before)
+    assert [method["name"] for method in contenders(kept, methods)] == [
         *("model, chain of 4", "lookup, chain of 4", "merge of model, jacobi, tree of 4"),
         *("jacobi, chain of 8", "merge of model, jacobi, tree of 8"),
     ]
+    tokens = {name: {"estimate": rate} for name, rate in kept[0].items()}
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"figures": {"categories": [{"tokens": tokens}]}}))
+    assert _kept_in_table(file) == kept
 
 
 def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
