@@ -377,7 +377,7 @@ def place(path, value):
             place("batches/1/laws", dict.fromkeys(map(str, range(65)), 0)),
             ["batches.1.laws", "at most 64"],
         ),
-        (place("batches/1/rest_ms", None), ["rest_ms = None", "at least 0"]),
+        (place("batches/1/rest_ms", None), ["rest_ms = null", "at least 0"]),
         (place("batches/1/laws/iid/first_ms", {}), ["first_ms", "no entries"]),
     ],
 )
