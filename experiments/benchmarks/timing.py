@@ -54,7 +54,7 @@ def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: No
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Process time and wall time of an work in seconds, and its result."""
+    """Process time and wall time of a call in seconds, and its result."""
     start = time.process_time(), time.perf_counter()
     result = work()
     return time.process_time() - start[0], time.perf_counter() - start[1], result

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "INTERRUPTED",
-    "LARGEST_TEXT",
     "USER_ERROR",
     "AsJson",
     "ConfigArgument",
@@ -54,9 +53,6 @@ FULL = "finished results are kept: free some space, then run the same command ag
 USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
-
-LARGEST_TEXT = 2**24
-"""Maximum bytes of a text that a command reads."""
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

@@ -110,8 +110,8 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
         ConfigError: if a folder contains no text files.
         Unreadable: if a named file is missing or too large.
     """
+    from treespec.experiments.config.files import LARGEST_TEXT
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run.datastores import LARGEST_TEXT
     from treespec.experiments.run.held_out import installed_code
     from treespec.reading import open_file
 

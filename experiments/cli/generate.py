@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treespec.experiments.cli.common import (
-    LARGEST_TEXT,
     AsJson,
     Debug,
     Plugins,
@@ -161,6 +160,7 @@ def _part(option: str, text: str | None) -> Any:
 def _prompt(given: str | None, file: Path | None) -> str:
     """The text to continue: the argument, stdin, or a file."""
     from treespec.errors import Unreadable
+    from treespec.experiments.config.files import LARGEST_TEXT
     from treespec.experiments.errors import ConfigError, PromptError
     from treespec.reading import read_text
 

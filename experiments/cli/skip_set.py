@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from treespec.experiments.cli.common import (
-    LARGEST_TEXT,
     AsJson,
     Debug,
     Quiet,
@@ -78,7 +77,7 @@ def search_command(
     with friendly(debug):
         from treespec.distributions import Sampling
         from treespec.draft.skip_set import SkipSets
-        from treespec.experiments.config.files import require_new, require_within
+        from treespec.experiments.config.files import LARGEST_TEXT, require_new, require_within
         from treespec.experiments.run.models import calm_transformers
         from treespec.models.load import load_pair
         from treespec.reading import read_text

@@ -12,6 +12,7 @@ from treespec.reading import brief
 from treespec.whole_file import write_whole
 
 __all__ = [
+    "LARGEST_TEXT",
     "is_file",
     "is_there",
     "making",
@@ -22,6 +23,9 @@ __all__ = [
     "stamp",
     "write_new",
 ]
+
+LARGEST_TEXT = 2**24
+"""Maximum bytes of a text that a command reads."""
 
 LARGEST_REPLACED = 1 << 26
 """Bytes of a result file that may be replaced."""

@@ -109,8 +109,9 @@ class RetrievalDraft(Settings):
     datastore: Name
     """A file written by `treespec datastore build`."""
     most_tokens: Count | None = None
-    """Maximum tokens of the datastore that is built, from the `.py` files of the installed packages, if
-    there is no such file; null for an error."""
+    """If there is no such file in `runs/`, it is built before the run, from at most so many tokens of the
+    `.py` files of the installed packages. Copies of the embedded pair's held-out files are left out, copies
+    of your own prompts are not. Null for an error."""
     longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 16
     """Maximum tokens to match."""
     shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 2

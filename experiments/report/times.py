@@ -60,7 +60,11 @@ def resolution_sentence(data: Measurements) -> str | None:
     if ratio is None or data.twin is None or not ratio.bounded:
         return None
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
-    chance = "" if ratio.contains(1.0) else " (it excludes 1, as one in twenty does by chance)"
+    chance = (
+        ""
+        if ratio.contains(1.0)
+        else " (it excludes 1, as one such interval in twenty does by chance)"
+    )
     return (
         f"This run could tell apart {least:.1f} %: two identical copies of {data.twin[1]}, in turns with "
         f"the others, differed by {ratio.estimate:.3f}, 95 % interval "

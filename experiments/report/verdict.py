@@ -288,9 +288,10 @@ def _warnings(run: RunRecords, data: Measurements) -> list[str]:
 
 def _interval(ratio: Interval, data: Measurements) -> str:
     kind = "95 % interval" if data.boundary is None else "repeated 95 % interval"
-    # A bound that rounds to 1 would hide on which side of 1 it lies.
-    exact = (n for n in (2, 3, 4) if round(ratio.low, n) != 1 != round(ratio.high, n))
-    return f"{kind} {ratio.bounds(next(exact, 2), between=' to ')}"
+    digits = 2
+    if 1 in (round(ratio.low, 2), round(ratio.high, 2)):
+        digits = 3  # else a bound that rounds to 1 hides on which side of 1 it lies
+    return f"{kind} {ratio.bounds(digits, between=' to ')}"
 
 
 def _duel(duel: Comparison, data: Measurements) -> str:

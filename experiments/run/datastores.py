@@ -1,7 +1,8 @@
 """Build datastores for the source `retrieval`, and find those that methods need but do not exist yet."""
 
+import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +11,21 @@ from treespec.draft.state import tokenizer_digest
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import all_of
-from treespec.experiments.config.files import is_there
+from treespec.experiments.config.files import LARGEST_TEXT, is_there
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import RetrievalDraft
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run.held_out import HeldOut
+from treespec.experiments.run.held_out import HeldOut, installed_code
 from treespec.experiments.run.progress import Reporter
 from treespec.reading import read_text
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
 
-__all__ = ["LARGEST_TEXT", "about_left_out", "build_datastore", "missing_datastores"]
+__all__ = ["about_left_out", "build_datastore", "build_missing", "missing_datastores"]
 
-LARGEST_TEXT = 2**24
-"""Maximum bytes of a file to take."""
+RUNS = "runs"
+"""The folder of runs, in which a run builds datastores."""
 
 BATCH = 256
 """Files to encode at once."""
@@ -37,20 +38,55 @@ def missing_datastores(methods: Iterable[BuiltMethod]) -> dict[Path, int]:
         methods: whose sources, those inside merges and cascades too, may need datastores.
 
     Raises:
-        ConfigError: if one is missing that is not to be built (`most_tokens` is null).
+        ConfigError: if one is missing that is not to be built (`most_tokens` is null), would be built
+            outside `runs/`, or twice with different numbers of tokens.
     """
-    missing = {}
+    missing: dict[Path, int] = {}
     for method in methods:
-        for source in all_of(method.config.draft) if isinstance(method.config, TreeMethod) else ():
-            if isinstance(source, RetrievalDraft) and not is_there(source.datastore):
-                if source.most_tokens is None:
-                    raise ConfigError(
-                        f"{method.name}: datastore = {source.datastore!r}: there is no such file. Make it "
-                        f"with `treespec datastore build {shlex.quote(source.datastore)}`, or let the run "
-                        "build it from the installed packages: most_tokens: 1000000"
-                    )
-                missing[Path(source.datastore)] = source.most_tokens
+        if not isinstance(method.config, TreeMethod):
+            continue
+        for source in all_of(method.config.draft):
+            if not isinstance(source, RetrievalDraft) or is_there(source.datastore):
+                continue
+            path, most = Path(source.datastore), source.most_tokens
+            place = f"method {method.name!r}: draft.datastore = {source.datastore!r}"
+            if most is None:
+                raise ConfigError(
+                    f"{place}: there is no such file. Make it with `treespec datastore build "
+                    f"{shlex.quote(source.datastore)}`, or let the run build it from the installed "
+                    "packages: datastore: runs/python.datastore, most_tokens: 1000000"
+                )
+            if os.path.realpath(path.parent) != os.path.realpath(RUNS):
+                raise ConfigError(
+                    f"{place}: there is no such file, and a run builds one in {RUNS}/ only: name it "
+                    f"{RUNS}/{path.name}, or make it with `treespec datastore build`"
+                )
+            if missing.setdefault(path, most) != most:
+                raise ConfigError(
+                    f"{place}: most_tokens = {most}, but another method builds this file with "
+                    f"{missing[path]}"
+                )
     return missing
+
+
+def build_missing(
+    missing: Mapping[Path, int], pair: "Pair | PairOutline", reporter: Reporter
+) -> None:
+    """Build datastores of the installed packages, and say of each what it holds.
+
+    Args:
+        missing: most tokens of each, as returned by `missing_datastores`.
+        pair: has the tokenizer.
+        reporter: shows progress.
+    """
+    for path, most in missing.items():
+        path.parent.mkdir(exist_ok=True)
+        store, left_out = build_datastore(path, installed_code(), pair, reporter, most=most)
+        about, note = store.about, about_left_out(**left_out)
+        reporter.note(
+            f"built {path}: {about['tokens']:,} tokens of {about['texts']:,} files of the installed "
+            f"packages{'; ' * bool(note)}{note}"
+        )
 
 
 def build_datastore(
@@ -80,7 +116,6 @@ def build_datastore(
         Unreadable: if a named file is not text.
     """
     left_out = {"copies_of_held_out": 0, "unreadable": 0}
-    path.parent.mkdir(parents=True, exist_ok=True)
     with reporter.task("building a datastore") as say:
         texts = _encoded(files, named, left_out, pair.tokenizer, most, say)
         vocab_size, tokenizer = pair.target.vocab_size, tokenizer_digest(pair.tokenizer)

@@ -170,7 +170,7 @@ COLUMNS = (
 def print_plan(plan: Plan, console: Console) -> None:
     """Print the plan for people to read."""
     session, config = plan.session, plan.session.config
-    say(console, f"{config.name}: a dry run, nothing is written")
+    say(console, f"{config.name}: a dry run, no results are written")
     if session.complete:
         say(console, f"{plan.folder} is finished already: nothing would run")
     else:

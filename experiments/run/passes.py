@@ -21,8 +21,7 @@ from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.run.datastores import build_datastore, missing_datastores
-from treespec.experiments.run.held_out import installed_code
+from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.models import load_own_drafts, parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
@@ -93,8 +92,7 @@ def load_with_passes(
     with reporter.task("loading the models"):
         plain = config.model_copy(update={"passes": None, "draft_passes": None})
         pair = load_own_drafts(plain, load(plain), methods)
-    for path, most in missing.items():
-        build_datastore(path, installed_code(), pair, reporter, most=most)
+    build_missing(missing, pair, reporter)
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):
         try:
             if asked[role] not in (None, model.passes.asked):

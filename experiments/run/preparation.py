@@ -73,6 +73,8 @@ def prepare(
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
     pair, prompts, spare = load_inputs(session, experiment, load)
+    if session.manifest is not None:  # again, as loading may have built files that were missing
+        require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
         measured, experiment, searched = _search(session, pair, prompts)

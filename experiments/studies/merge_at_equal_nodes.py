@@ -104,11 +104,14 @@ def _kept_in_run(before: Run) -> list[dict[str, float]]:
 
 def _kept_in_table(file: Path) -> list[dict[str, float]]:
     """The same of a result file of `sources_by_size`."""
-    categories = parse_json(read_bytes(file))["figures"]["categories"]
-    return [
-        {name: tokens["estimate"] for name, tokens in category["tokens"].items()}
-        for category in categories
-    ]
+    try:
+        categories = parse_json(read_bytes(file))["figures"]["categories"]
+        return [
+            {name: tokens["estimate"] for name, tokens in category["tokens"].items()}
+            for category in categories
+        ]
+    except (TreespecError, KeyError, TypeError) as error:
+        raise typer.BadParameter(f"{file} is no result file of sources_by_size: {error}") from None
 
 
 def main(
@@ -124,8 +127,15 @@ def main(
     """Choose the methods, run them, and save the ratios."""
     console = Console(width=140, soft_wrap=True)
     kept = _kept_in_run(_finished(folder / "run")) if table is None else _kept_in_table(table)
-    written = yaml.safe_load((folder / f"{sources_by_size.NAME}.yaml").read_text("utf-8"))
+    begun = folder / f"{sources_by_size.NAME}.yaml"
+    if not begun.exists():
+        raise typer.BadParameter(
+            f"{begun} is missing: begin studies.sources_by_size in {folder} first"
+        )
+    written = yaml.safe_load(begun.read_text("utf-8"))
     methods = contenders(kept, written["methods"])
+    if not methods:
+        raise typer.BadParameter(f"{table} and {begun} have no method in common")
     written |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
     file = folder / f"{NAME}.yaml"
     if file.exists() and yaml.safe_load(file.read_text("utf-8")) != written:
@@ -137,6 +147,7 @@ def main(
     config = load_config(file)
     loaded = load_run(run(config, folder=folder / NAME, source=file, console=console).folder)
     study = study_of_run(loaded)
+    study["figures"]["chosen_by"] = None if table is None else table.name
     study["figures"]["merges"] = [
         {key: row[key] for key in ("category", "prompts", "size", "merge", "tokens of all")}
         for row in merged(loaded)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
+from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.models import outline_own_drafts
+from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode
 from treespec.experiments.run.readiness import Ready, ready, require_fits
 from treespec.experiments.sweep.grid import Grid, Job
@@ -35,8 +37,12 @@ def ready_jobs(grid: Grid) -> dict[str, Ready]:
     return starts
 
 
-def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready]) -> None:
+def require_models(
+    grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready], reporter: Reporter
+) -> None:
     """Reject models that cannot be loaded and texts that exceed their context, without reading weights.
+
+    Datastores that jobs may build are built here, once for all jobs.
 
     The device is not checked here, because jobs may run on another machine.
 
@@ -44,9 +50,11 @@ def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready])
         grid: the sweep's grid.
         jobs: the jobs that will run.
         starts: all jobs as prepared by `ready_jobs`, by name.
+        reporter: shows progress.
 
     Raises:
-        PromptError, LoadError, TokenizerMismatch, UnsupportedModel: naming the first job that cannot run.
+        ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel: naming the first job that
+            cannot run.
     """
     from treespec.models.load import outline_pair
 
@@ -62,7 +70,9 @@ def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready])
                 outlines[pair] = outline_pair(*pair)
             if encoding not in encoded:
                 encoded[encoding] = encode(texts, config.prompts, outlines[pair].tokenizer)
-            outlines[pair] = outline_own_drafts(outlines[pair], start.experiment.methods)
+            methods = start.experiment.methods
+            outlines[pair] = outline_own_drafts(outlines[pair], methods)
+            build_missing(missing_datastores(methods), outlines[pair], reporter)
             require_fits(start.experiment, outlines[pair], encoded[encoding])
 
 

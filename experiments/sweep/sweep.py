@@ -10,6 +10,7 @@ from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
+from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.executors import Executor
@@ -83,7 +84,7 @@ def run_sweep(
             if fresh
             else [job for job in grid.jobs if not outcome_of(records.job(job.name)).finished]
         )
-        require_models(grid, remaining, starts)
+        require_models(grid, remaining, starts, Reporter(console))
         if fresh:  # after all checks, so that a typo does not cost the earlier sweep
             records.clear()
         session = {

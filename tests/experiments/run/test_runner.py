@@ -21,7 +21,7 @@ from treespec.experiments.records.rows import (
     TreeRow,
     read_lines,
 )
-from treespec.experiments.run import passes, preparation
+from treespec.experiments.run import datastores, preparation
 from treespec.experiments.run import unit as unit_module
 from treespec.experiments.search_then_run.run import run
 
@@ -333,7 +333,7 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path, monkeypatc
     small = ("models.enlarge=null", "models.dtype=float32", "prompts.count=1", "max_new_tokens=16")
     small += ("meters=[]", "warmup=0", "alone=0", "trees=0")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passes, "installed_code", lambda: [Path(__file__)])
+    monkeypatch.setattr(datastores, "installed_code", lambda: [Path(__file__)])
     config = load_config("draft_sources", small)
     pair = load_pair("embedded")
     path = run(config, folder=tmp_path / "run", load=lambda models: pair).folder
