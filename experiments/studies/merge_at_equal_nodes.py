@@ -134,7 +134,7 @@ def main(
         )
     written = yaml.safe_load(begun.read_text("utf-8"))
     methods = contenders(kept, written["methods"])
-    if not methods:
+    if table is not None and not methods:
         raise typer.BadParameter(f"{table} and {begun} have no method in common")
     written |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
     file = folder / f"{NAME}.yaml"
