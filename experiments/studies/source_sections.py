@@ -102,8 +102,9 @@ def equal_nodes(data: Row) -> Parts:
         data["figures"]["merges"],
         words=4,
         intro=[
-            "The best source was chosen on the same texts that it is compared on. In merges models draft "
-            "as deep as the tree, alone six levels deep in trees."
+            f"{data['config']['max_new_tokens']} new tokens of each text. The best source was chosen on "
+            "the same texts that it is compared on. In merges models draft as deep as the tree, alone six "
+            "levels deep in trees."
         ],
         notes=[f"Rows whose lower bound is at least {LEAST_OF_BEST}: {', '.join(held)}."],
     )
