@@ -82,11 +82,9 @@ def build_missing(
     for path, most in missing.items():
         path.parent.mkdir(exist_ok=True)
         store, left_out = build_datastore(path, installed_code(), pair, reporter, most=most)
-        about, note = store.about, about_left_out(**left_out)
-        reporter.note(
-            f"built {path}: {about['tokens']:,} tokens of {about['texts']:,} files of the installed "
-            f"packages{'; ' * bool(note)}{note}"
-        )
+        holds = f"{store.about['tokens']:,} tokens of {store.about['texts']:,} files"
+        parts = [f"built {path}: {holds} of the installed packages", about_left_out(**left_out)]
+        reporter.note("; ".join(filter(None, parts)))
 
 
 def build_datastore(
