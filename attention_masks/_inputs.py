@@ -13,18 +13,6 @@ from attention_masks._plain import plain_integer, plain_items, shown, unreadable
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
-__all__ = [
-    "checked_device",
-    "checked_dtype",
-    "checked_integer",
-    "checked_items",
-    "checked_prefix_len",
-    "checked_rows",
-    "checked_tensor",
-    "checked_topology",
-    "checked_window",
-]
-
 
 def checked_prefix_len(prefix_len: Any) -> int:
     """The number of cached keys before node 0, at least 0."""

@@ -8,21 +8,9 @@ import torch
 
 from attention_masks.errors import Unavailable
 
-__all__ = ["load_kernels"]
-
 
 def load_kernels(module: str, device: torch.device, tensors: str, instead: str) -> Any:
-    """Import the module with the kernels; its `INTERPRETED` says whether Triton interprets them.
-
-    Args:
-        module: full name of the module.
-        device: device that the kernels will run on.
-        tensors: name of the tensors on the device, for the message.
-        instead: alternatives that the user can ask for, for the message.
-
-    Raises:
-        Unavailable: on a CPU outside Triton's interpreter, or if Triton is not installed.
-    """
+    """Import the module with the kernels; its `INTERPRETED` says whether Triton interprets them."""
     on_cuda = device.type == "cuda"
     if not on_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable(

@@ -8,15 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "plain_integer",
-    "plain_integers",
-    "plain_items",
-    "shown",
-    "unreadable",
-    "without_numbers",
-]
-
 MAX_VALUE_LENGTH = 80
 """Characters of a value in a message."""
 
@@ -84,12 +75,7 @@ def without_numbers(value: Any) -> str | None:
 
 
 def shown(value: Any, most: int = MAX_VALUE_LENGTH) -> str:
-    """A value as text for a message: on one line, truncated if it is long.
-
-    Args:
-        value: anything, however large or deep.
-        most: maximum number of characters.
-    """
+    """A value as text for a message: on one line, truncated if it is long."""
     if isinstance(value, Tensor) and value.is_nested:
         return f"a nested tensor {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):

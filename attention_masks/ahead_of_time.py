@@ -20,8 +20,6 @@ from typing import Any
 
 from attention_masks.errors import InvalidInput, Unavailable
 
-__all__ = ["SHARED_LIMITS", "TENSOR_MEMORY_LIMIT", "Compiled", "compile_kernel", "table"]
-
 SHARED_LIMITS = {
     80: 163 * 1024,
     86: 99 * 1024,
@@ -132,25 +130,14 @@ def compile_kernel(
 ) -> Compiled:
     """Compile a Triton kernel for a GPU that need not be present.
 
-    Args:
-        fn: a function decorated with `triton.jit`.
-        signature: type of each argument known only at run time: "*bf16", "i32", "fp32".
-        constexprs: value of every other argument: those that the kernel annotates as `tl.constexpr`, and
-            those that a launch would specialise on, such as a stride of 1 or an argument that is None.
-        divisible: arguments that are multiples of 16, which a launch would detect: pointers in bytes
-            (true of tensors that torch allocates, not of every view), and integers.
-        capability: 80, 90, 100 (see `SHARED_LIMITS`).
-        options: `num_warps`, `num_stages`, `maxnreg`, `enable_fp_fusion`, ... as at the launch. Fusion of
-            multiplications with additions is on unless disabled here; it is passed to Triton explicitly,
-            because Triton's default changes between versions.
-        label: name of the variant, for `table`.
-
-    Returns:
-        The compiled kernel. It may come from Triton's cache (TRITON_CACHE_DIR) instead of the compiler.
-
-    Raises:
-        Unavailable: if Triton or its cuobjdump is not installed, or if Triton interprets.
-        InvalidInput: if the arguments do not fit the kernel, or the target is not known.
+    `signature`: type of each argument known only at run time: "*bf16", "i32", "fp32". `constexprs`: value
+    of every other argument: those that the kernel annotates as `tl.constexpr`, and those that a launch
+    would specialise on, such as a stride of 1 or an argument that is None. `divisible`: arguments that are
+    multiples of 16, which a launch would detect: pointers in bytes (true of tensors that torch allocates,
+    not of every view), and integers. `options`: `num_warps`, `num_stages`, `maxnreg`, `enable_fp_fusion`,
+    ... as at the launch. Fusion of multiplications with additions is on unless disabled here; it is passed
+    to Triton explicitly, because Triton's default changes between versions. Returns the compiled kernel. It
+    may come from Triton's cache (TRITON_CACHE_DIR) instead of the compiler.
     """
     try:
         import triton

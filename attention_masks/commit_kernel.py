@@ -22,8 +22,6 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-__all__ = ["BLOCK_D", "BLOCK_T", "INTERPRETED", "move_rows"]
-
 BLOCK_T = 16
 """Rows per chunk."""
 

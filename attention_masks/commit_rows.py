@@ -14,8 +14,6 @@ from attention_masks._kernels import load_kernels
 from attention_masks._plain import plain_integers
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 
-__all__ = ["RowMover", "commit_rows"]
-
 log = logging.getLogger("attention_masks")
 
 MOST_ROWS_ONE_BY_ONE = 3
@@ -69,11 +67,6 @@ class RowMover:
     """`commit_rows` for a cache whose memory stays in place: its tensors are checked once.
 
     Arguments and errors are those of `commit_rows`.
-
-    Args:
-        keys: see `commit_rows`.
-        values: see `commit_rows`.
-        impl: see `commit_rows`.
     """
 
     def __init__(

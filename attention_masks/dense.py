@@ -20,8 +20,6 @@ from torch import Tensor
 from attention_masks._inputs import checked_dtype, checked_prefix_len, checked_rows, checked_window
 from attention_masks.topology import Topology, topology
 
-__all__ = ["additive_mask", "dense_mask", "draw"]
-
 
 def dense_mask(
     topology: Topology,
@@ -99,10 +97,8 @@ def draw(
 ) -> str:
     """Draw a mask as text: one line for each queried node, `#` visible, `.` hidden.
 
-    Args:
-        topology: the topology that the mask was made from.
-        mask: the result of `dense_mask`; the columns before the nodes are the prefix.
-        rows: the nodes that it was made for; all of them by default.
+    `mask`: the result of `dense_mask`; the columns before the nodes are the prefix. `rows`: the nodes that
+    it was made for; all of them by default.
 
     Example:
         >>> tree = topology([-1, 0, 0, 1])

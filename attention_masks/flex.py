@@ -30,8 +30,6 @@ from attention_masks.dense import dense_mask, of_nodes
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology, topology
 
-__all__ = ["MaskMod", "block_mask", "draw", "mask_mod"]
-
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """`(batch, head, row, key) -> visible`, integer tensors in, a boolean tensor out."""
 
@@ -172,8 +170,7 @@ def block_mask(
 def draw(mask: BlockMask) -> str:
     """Draw the tiles as text, one line for each block of rows: `#` full, `+` partial, `.` empty.
 
-    Args:
-        mask: mask of one sequence and head, such as `block_mask` returns.
+    `mask`: mask of one sequence and head, such as `block_mask` returns.
 
     Example:
         >>> print(draw(block_mask(topology([-1, 0, 0, 1]), prefix_len=9, block_size=2)))

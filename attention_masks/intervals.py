@@ -26,8 +26,6 @@ from attention_masks._inputs import checked_tensor, checked_topology, checked_wi
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology, topology
 
-__all__ = ["Intervals", "depth_first", "draw", "intervals"]
-
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -48,16 +46,9 @@ class Intervals:
     ) -> Bool[Tensor, "*shape"]:
         """Whether each row sees each key, for nodes given as indices that broadcast.
 
-        Args:
-            row: nodes that query; not checked to be in the tree.
-            key: nodes that are attended to; not checked either.
-            window: keys that are `window` or more positions before a row are hidden; None hides none.
-
-        Returns:
-            True where the key is the row itself or an ancestor of it, within the window.
-
-        Raises:
-            InvalidInput: if `window` is out of range, or `row` or `key` is not an integer tensor.
+        `row`: nodes that query; not checked to be in the tree. `key`: nodes that are attended to; not
+        checked either. `window`: keys that are `window` or more positions before a row are hidden; None
+        hides none. Returns True where the key is the row itself or an ancestor of it, within the window.
         """
         window = checked_window(window)
         for name, nodes in (("row", row), ("key", key)):
@@ -71,11 +62,7 @@ class Intervals:
         return seen
 
     def dense(self, window: int | None = None) -> Bool[Tensor, "nodes nodes"]:
-        """The mask over the nodes alone: `dense_mask` without a prefix.
-
-        Raises:
-            InvalidInput: if `window` is out of range.
-        """
+        """The mask over the nodes alone: `dense_mask` without a prefix."""
         nodes = torch.arange(self.pre.shape[0], device=self.pre.device)
         return self.visible(nodes[:, None], nodes, window)
 
@@ -103,12 +90,8 @@ def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
         renumbered, order = depth_first(tree)
         out = attention(q[..., order, :], ...)[..., tree.pre, :]
 
-    Args:
-        tree: any topology.
-
-    Returns:
-        The renumbered topology, and `order`: its node r is node `order[r]` of `tree`. Both are on the
-        device of `tree`.
+    Returns the renumbered topology, and `order`: its node r is node `order[r]` of `tree`. Both are on the
+    device of `tree`.
 
     Example:
         >>> renumbered, order = depth_first(topology([-1, 0, 0, 1]))
@@ -125,9 +108,6 @@ def draw(topology: Topology) -> str:
     """Draw the intervals as text: `#` the rank of a node, `=` the ranks of its descendants.
 
     A column, read downwards, shows the nodes that the node of that rank sees: every line that is not `.`.
-
-    Args:
-        topology: any topology.
 
     Example:
         >>> print(draw(topology([-1, 0, 0, 1])))

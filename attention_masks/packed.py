@@ -27,15 +27,6 @@ from attention_masks.errors import InvalidInput
 from attention_masks.ragged import checked_batch
 from attention_masks.topology import Topology, topology
 
-__all__ = [
-    "FlashInferMask",
-    "draw",
-    "flashinfer_mask",
-    "packed_rows",
-    "tensorrt_llm_mask",
-    "unpacked",
-]
-
 
 def packed_rows(
     topology: Topology, *, rows: Sequence[int] | None = None, window: int | None = None

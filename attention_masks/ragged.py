@@ -32,8 +32,6 @@ from attention_masks.dense import dense_mask
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology, topology
 
-__all__ = ["Forest", "draw", "forest", "ragged_additive_mask", "ragged_mask"]
-
 
 def ragged_mask(
     trees: Sequence[Topology],

@@ -21,8 +21,6 @@ from torch import Tensor
 from attention_masks._plain import plain_integer, plain_integers, plain_items, shown, unreadable
 from attention_masks.errors import InvalidInput, NotATree
 
-__all__ = ["Topology", "topology"]
-
 CPU = torch.device("cpu")
 
 

@@ -16,9 +16,6 @@ from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.law import Law
 
-__all__ = ["chosen_children", "next_child", "require_children", "too_many", "top_k"]
-
-
 LEAST_TOKENS_FOR_TOPK = 64
 """Row length from which `topk` returns the first of several tied best tokens, as `best_token` does."""
 
@@ -45,10 +42,7 @@ def next_child(
 ) -> Float[Tensor, "R V"]:
     """The distribution of the next drawn child.
 
-    Args:
-        draft_probs: the initial distribution of each row.
-        elder: the tokens of its elder siblings, including `chosen_children`.
-        law: a law that draws.
+    `elder`: the tokens of its elder siblings, including `chosen_children`.
     """
     law = Law.of(law)
     _require_rows("draft_probs", draft_probs)
@@ -65,11 +59,7 @@ def next_child(
 
 
 def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
-    """The k best tokens of each row, best first.
-
-    Raises:
-        InvalidTree: if k is larger than the vocabulary.
-    """
+    """The k best tokens of each row, best first."""
     _require_rows("scores", scores)
     k = require_children(k, scores.shape[-1], Law.DETERMINISTIC)
     if k == 1 and scores.is_cpu and scores.shape[-1] >= LEAST_TOKENS_FOR_TOPK:
@@ -78,12 +68,7 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
 
 
 def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) -> int:
-    """The number of children of one node as a plain integer, checked against what the law allows.
-
-    Raises:
-        InvalidTree: if k is not an integer of at least `least`, if the law's children are distinct and the
-            vocabulary has fewer tokens, or if k exceeds 2 for the law HUB.
-    """
+    """The number of children of one node as a plain integer, checked against what the law allows."""
     law, k = Law.of(law), integer("k", k, error=InvalidTree)
     if k < least:
         raise InvalidTree(f"k = {k} children, but k must be at least {least}")

@@ -14,8 +14,6 @@ from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, NotADistribution
 from treespec.tree import Law
 
-__all__ = ["TorchCoins", "inverse_cdf", "on_device"]
-
 _BLOCK = 256
 
 _Draw = Callable[[Tensor, Tensor], Tensor]
@@ -158,9 +156,6 @@ def inverse_cdf(
     """The tokens at which the cumulative mass first exceeds the uniforms, in the order of ids.
 
     Tokens of probability 0 are never returned. Rows need not be normalised. Sums are taken in float64.
-
-    Raises:
-        NotADistribution: if the sum of a row is not finite and positive, or a probability is negative.
     """
     _require_rows(probabilities, None, "[..., V]")
     instance("uniforms", uniforms, Tensor, "a tensor of numbers in [0, 1)")

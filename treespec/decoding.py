@@ -23,8 +23,6 @@ from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree
 
-__all__ = ["NullObserver", "decode", "require_ids", "require_room", "require_root"]
-
 
 class NullObserver:
     """An observer that records nothing."""
@@ -164,16 +162,7 @@ def _steps(
 
 
 def require_ids(tree: Any, vocabulary: int) -> None:
-    """Refuse a drafted tree with token ids outside the target's vocabulary, before the target scores it.
-
-    Args:
-        tree: the drafted tree.
-        vocabulary: size of the target's vocabulary.
-
-    Raises:
-        InvalidArgument: if `tree` is not a `TokenTree`.
-        InvalidTree: if an id is out of range; the error names node and id.
-    """
+    """Refuse a drafted tree with token ids outside the target's vocabulary, before the target scores it."""
     instance("the drafter's proposal", tree, TokenTree, "a TokenTree")
     ids = tree.token_ids
     if min(ids) < 0 or max(ids) >= vocabulary:
@@ -185,15 +174,7 @@ def require_ids(tree: Any, vocabulary: int) -> None:
 
 
 def require_root(tree: TokenTree, last: int) -> None:
-    """Refuse a tree whose root is not the last committed token: its rows would continue another text.
-
-    Args:
-        tree: the drafted tree.
-        last: the last committed token.
-
-    Raises:
-        InvalidTree: if the root differs; the error names both tokens.
-    """
+    """Refuse a tree whose root is not the last committed token: its rows would continue another text."""
     if tree.token_ids[0] != last:
         raise InvalidTree(
             f"the root of the drafted tree is token {tree.token_ids[0]}, but must be the last committed "
@@ -203,11 +184,7 @@ def require_root(tree: TokenTree, last: int) -> None:
 
 
 def require_prompt(prompt: Any, vocabulary: int) -> None:
-    """Refuse a prompt that is not a row of token ids below `vocabulary`.
-
-    Raises:
-        InvalidPrompt: saying what was given.
-    """
+    """Refuse a prompt that is not a row of token ids below `vocabulary`."""
     vocabulary = integer("vocabulary", vocabulary, least=1)
     if not isinstance(prompt, Tensor):
         raise InvalidPrompt(
@@ -232,14 +209,8 @@ def require_prompt(prompt: Any, vocabulary: int) -> None:
 def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int) -> None:
     """Refuse a prompt and budget that do not fit in the context, before any model runs.
 
-    Args:
-        prompt: number of prompt tokens.
-        max_new_tokens: number of tokens to decode.
-        tree_depth: largest depth of a tree; the last tree may reach this far beyond the budget.
-        context: positions of the model, or the smaller number if there are two models.
-
-    Raises:
-        EmptyPrompt, InvalidBudget, ContextOverflow: see `decode`.
+    `tree_depth`: largest depth of a tree; the last tree may reach this far beyond the budget. `context`:
+    positions of the model, or the smaller number if there are two models.
     """
     prompt, tree_depth = integer("prompt", prompt), integer("tree_depth", tree_depth, least=0)
     number("context", context)

@@ -14,22 +14,6 @@ from torch import Tensor
 from attention_masks._plain import plain_integer, plain_items, shown, unreadable, without_numbers
 from treespec.errors import EmptyPrompt, InvalidArgument, InvalidPrompt, TreespecError
 
-__all__ = [
-    "LARGEST_INTEGER",
-    "able",
-    "instance",
-    "integer",
-    "number",
-    "plain_integer",
-    "plain_items",
-    "plainly_laid_out",
-    "require_tokens",
-    "sequence",
-    "shown",
-    "token_ids",
-    "without_numbers",
-]
-
 LARGEST_INTEGER = 2**40
 """Limit on sizes, depths and numbers of tokens, unless a smaller one applies."""
 
@@ -43,16 +27,9 @@ def integer(
 ) -> int:
     """The value as a plain integer; numpy and torch integers are accepted, bools are not.
 
-    Args:
-        name: name of the argument, for the message.
-        value: the given value.
-        least: the smallest allowed value, or None for no limit.
-        error: the class of error to raise.
-        most: the largest allowed value, or None for no limit. The default keeps out numbers that would
-            overflow; messages name it only where it is exceeded.
-
-    Raises:
-        InvalidArgument: or `error`, saying what was given and what is allowed.
+    `least`: the smallest allowed value, or None for no limit. `most`: the largest allowed value, or None
+    for no limit. The default keeps out numbers that would overflow; messages name it only where it is
+    exceeded.
     """
     plain = plain_integer(value)
     bounded = least is not None and most not in (None, LARGEST_INTEGER)
@@ -70,11 +47,7 @@ def integer(
 
 
 def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> Any:
-    """The value if it is a plain or numpy number; bools, text and tensors are refused.
-
-    Raises:
-        InvalidArgument: or `error`.
-    """
+    """The value if it is a plain or numpy number; bools, text and tensors are refused."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise error(f"{name} = {shown(value)} is not a number")
     return value
@@ -87,44 +60,19 @@ def instance(
     wanted: str,
     error: type[TreespecError] = InvalidArgument,
 ) -> None:
-    """Refuse a value that is not an instance of the given type.
-
-    Args:
-        name: name of the argument.
-        value: the given value.
-        kind: the required type, or several.
-        wanted: the required type in words, with an article.
-        error: the class of error to raise.
-
-    Raises:
-        InvalidArgument: or `error`.
-    """
+    """Refuse a value that is not an instance of the given type."""
     if not isinstance(value, kind):
         raise error(f"{name} = {shown(value)} is a {type(value).__name__}, but must be {wanted}")
 
 
 def plainly_laid_out(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
-    """Refuse a tensor whose numbers cannot be read directly: sparse, nested or quantized.
-
-    Raises:
-        InvalidArgument: or `error`, saying what to give instead.
-    """
+    """Refuse a tensor whose numbers cannot be read directly: sparse, nested or quantized."""
     if (reason := unreadable(value)) is not None:
         raise error(f"{name} {reason}")
 
 
 def able(name: str, value: Any, methods: str, wanted: str) -> None:
-    """Refuse a value that lacks a required method or attribute, for arguments of any class that has them.
-
-    Args:
-        name: name of the argument.
-        value: the given value.
-        methods: names of the methods, joined by spaces.
-        wanted: what the value must be, in words, with an article.
-
-    Raises:
-        InvalidArgument: naming the first missing method.
-    """
+    """Refuse a value that lacks a required method or attribute, for arguments of any class that has them."""
     for method in methods.split():
         if isinstance(value, type) or not hasattr(value, method):
             raise InvalidArgument(
@@ -133,11 +81,7 @@ def able(name: str, value: Any, methods: str, wanted: str) -> None:
 
 
 def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
-    """Refuse anything but a row of integers; whether they are in a vocabulary is not checked.
-
-    Raises:
-        InvalidArgument: or `error`.
-    """
+    """Refuse anything but a row of integers; whether they are in a vocabulary is not checked."""
     instance(name, value, Tensor, "a tensor of token ids, torch.tensor([...])", error)
     plainly_laid_out(name, value, error)
     if value.is_floating_point() or value.dtype.is_complex or value.dtype == torch.bool:
@@ -151,12 +95,7 @@ def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgumen
 
 
 def require_tokens(tokens: Any) -> None:
-    """Refuse a prompt that no drafter or target can start from.
-
-    Raises:
-        InvalidPrompt: if the prompt is not a row of integers.
-        EmptyPrompt: if it has no token.
-    """
+    """Refuse a prompt that no drafter or target can start from."""
     token_ids("the prompt's tokens", tokens, InvalidPrompt)
     if not len(tokens):
         raise EmptyPrompt(
@@ -167,17 +106,7 @@ def require_tokens(tokens: Any) -> None:
 def sequence(
     name: str, value: Any, of: str, error: type[TreespecError] = InvalidArgument
 ) -> tuple[Any, ...]:
-    """The items of an ordered collection as a tuple.
-
-    Args:
-        name: name of the argument.
-        value: the given value.
-        of: what the items are, in words.
-        error: the class of error to raise.
-
-    Raises:
-        InvalidArgument: or `error`, for text, sets, mappings and single values.
-    """
+    """The items of an ordered collection as a tuple."""
     items = plain_items(value)
     if items is None:
         raise error(f"{name} = {shown(value)}, but must be a sequence of {of}")

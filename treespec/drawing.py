@@ -9,20 +9,6 @@ from unicodedata import east_asian_width
 from treespec.door import instance, integer, sequence
 from treespec.errors import InvalidTree
 
-__all__ = [
-    "ACCEPTED",
-    "BONUS",
-    "DRAFTED",
-    "Look",
-    "captioned",
-    "columns",
-    "draw_looks",
-    "draw_step",
-    "draw_svg",
-    "draw_text",
-    "layout",
-]
-
 DRAFTED, ACCEPTED, BONUS = "#dbe4ee", "#7bd3a8", "#f6c66b"
 """Colours of nodes. All are light, because the text in nodes is dark on light and dark pages alike."""
 
@@ -55,9 +41,7 @@ class Look:
 def draw_text(children: Sequence[Sequence[int]], labels: Sequence[object]) -> str:
     """The tree as text: one node per line, children below their parent, in index order.
 
-    Args:
-        children: the children of each node; node 0 is the root.
-        labels: the label of each node.
+    `children`: the children of each node; node 0 is the root.
     """
     _require_tree(children, labels, "labels")
     lines = [str(labels[0])]
@@ -78,10 +62,7 @@ def draw_svg(
 ) -> str:
     """The tree as a self-contained SVG, root on top, leaves side by side. It shrinks with the page.
 
-    Args:
-        children: the children of each node; node 0 is the root.
-        labels: the label of each node.
-        highlight: nodes to highlight, such as an accepted path.
+    `children`: the children of each node; node 0 is the root.
     """
     _require_tree(children, labels, "labels")
     looks = _on_path(children, [str(label) for label in labels], highlight)
@@ -101,12 +82,8 @@ def draw_step(
 
     Levels are drawn from left to right, so that a path reads like text.
 
-    Args:
-        children: the children of each node; node 0 is the root.
-        labels: the label of each node.
-        path: accepted nodes, from the root.
-        bonus: the label of the bonus token's node; it comes last among the text elements.
-        letters: minimum width of every node, in characters.
+    `children`: the children of each node; node 0 is the root. `bonus`: the label of the bonus token's node;
+    it comes last among the text elements.
     """
     _require_tree(children, labels, "labels")
     path = _nodes(path, len(children))
@@ -132,11 +109,7 @@ def draw_looks(
     Lines take the page's text colour (`currentColor`) and nodes are opaque with dark text, so that the
     picture is legible in light and dark mode.
 
-    Args:
-        children: the children of each node; node 0 is the root.
-        looks: the look of each node.
-        across: draw levels from left to right instead of downwards.
-        letters: minimum width of every node, in characters.
+    `children`: the children of each node; node 0 is the root.
     """
     _require_tree(children, looks, "looks")
     for node, look in enumerate(looks):
@@ -192,8 +165,7 @@ def columns(text: str) -> int:
 def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
     """Column and level of each node: each leaf takes the next column, parents are centred over children.
 
-    Args:
-        children: the children of each node of a tree; node 0 is the root.
+    `children`: the children of each node of a tree; node 0 is the root.
     """
     _require_tree(children, children, "children")
     levels, order, stack = [0] * len(children), [], [0]
@@ -214,11 +186,7 @@ def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
 
 
 def _require_tree(children: Any, labels: Any, what: str) -> None:
-    """Refuse children that do not form a tree, and labels that do not match them in number.
-
-    Raises:
-        InvalidTree: naming the node.
-    """
+    """Refuse children that do not form a tree, and labels that do not match them in number."""
     rows = sequence("children", children, "the children of each node", InvalidTree)
     has_parent = [False] * len(rows)
     for node, row in enumerate(rows):

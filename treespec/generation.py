@@ -22,8 +22,6 @@ from treespec.verify import usual_law, usual_rule, verifier_for
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Generation", "generate"]
-
 
 @dataclass(frozen=True)
 class Generation:

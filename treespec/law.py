@@ -8,8 +8,6 @@ from treespec.door import plain_integer, sequence, shown
 from treespec.errors import InvalidTree
 from treespec.shape import TreeShape
 
-__all__ = ["Group", "Law", "LawOfNode", "laws_by_node"]
-
 
 class Law(enum.Enum):
     """How the children of a node were chosen. Whether an acceptance rule is lossless depends on it."""
@@ -77,13 +75,8 @@ class Group(NamedTuple):
 def laws_by_node(given: Any, shape: TreeShape) -> tuple[LawOfNode, ...]:
     """For each node of a shape, how its children were chosen.
 
-    Args:
-        given: one law, or its name, for all nodes; or for each node a law or a sequence of groups, which
-            are pairs of a law and a number of children.
-        shape: the shape of the tree.
-
-    Raises:
-        InvalidTree: if there is no such law, or the numbers do not fit the shape.
+    `given`: one law, or its name, for all nodes; or for each node a law or a sequence of groups, which are
+    pairs of a law and a number of children.
     """
     if isinstance(given, Law | str):
         return (Law.of(given),) * shape.size

@@ -14,8 +14,6 @@ from torch import Tensor
 from treespec.door import shown, without_numbers
 from treespec.errors import NotADistribution
 
-__all__ = ["no_distributions", "require_distribution", "tolerance"]
-
 LEAST_TOLERANCE = 1e-3
 """Smallest tolerance, for hand-written numbers (0.333, 0.333, 0.333) and long softmaxes in float32."""
 
@@ -33,10 +31,6 @@ def tolerance(dtype: torch.dtype, vocabulary: int) -> float:
     V 2^-25 in all. In float32 the sum of V terms, accumulated in the 16 lanes of a CPU or the more of a
     GPU, is off by at most V u / 16: 7.5e-4 for V = 200,000, below the floor of 1e-3 (measured: 2e-6). For
     V = 200,000 the tolerance is 1e-3 in float32 and float64, 7.8e-3 in bfloat16 and 7e-3 in float16.
-
-    Args:
-        dtype: dtype of the row.
-        vocabulary: length V of the row.
     """
     limits = torch.finfo(dtype)
     return max(LEAST_TOLERANCE, limits.eps + vocabulary * limits.smallest_normal * limits.eps / 2)

@@ -14,8 +14,6 @@ from treespec.drawing import draw_svg, draw_text
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import brief, parse_json
 
-__all__ = ["LARGEST_TREE", "TreeShape", "expansion_size"]
-
 LARGEST_TREE = 2**20
 """Largest number of nodes of a shape, the root included. A shape of this size takes seconds and some 300 MB
 to build; the parts that run trees accept only far smaller ones."""
@@ -286,9 +284,6 @@ class TreeShape:
 
 def expansion_size(branching: Iterable[SupportsIndex]) -> int:
     """Number of nodes of the expansion <k1, ..., km>, capped at `LARGEST_TREE + 1`; no tree is built.
-
-    Raises:
-        InvalidTree: if a k_i is not an integer of at least 1.
 
     Example:
         >>> expansion_size([2, 1]), expansion_size([1000] * 1000) > LARGEST_TREE

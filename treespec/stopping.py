@@ -8,8 +8,6 @@ import torch
 from treespec.door import able, integer, sequence, shown
 from treespec.errors import InvalidStop
 
-__all__ = ["Stop", "any_of", "stop_at_strings", "stop_at_tokens"]
-
 Stop = Callable[[Sequence[int]], bool]
 """Whether the text ends after these ids (prompt and generated, the newest last)."""
 
@@ -59,11 +57,7 @@ def stop_at_strings(strings: Collection[str] | str, tokenizer: Any) -> Stop:
 
 
 def any_of(*stops: Stop) -> Stop:
-    """Stop once any of these conditions holds.
-
-    Raises:
-        InvalidArgument: if a condition is not callable.
-    """
+    """Stop once any of these conditions holds."""
     for i, stop in enumerate(stops):
         able(f"stops[{i}]", stop, "__call__", "a function of the ids so far")
     return lambda ids: any(stop(ids) for stop in stops)

@@ -17,8 +17,6 @@ from treespec.law import Group, Law, LawOfNode, laws_by_node
 from treespec.probabilities import no_distributions, require_distribution
 from treespec.shape import TreeShape
 
-__all__ = ["Group", "Law", "TokenTree"]
-
 
 @dataclass(frozen=True, eq=False)
 class TokenTree:

@@ -16,8 +16,6 @@ from attention_masks.ahead_of_time import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import HEAD_DIMS, Tile, block_dim, choices
 from attention_masks.tree_attention.triton import MERGED
 
-__all__ = ["TARGETS", "Variant", "compile_variant", "complaints", "variants"]
-
 TARGETS = (80, 90, 100)
 GROUP = 8
 """Does not change the contents of a tile: rows are divided by it."""
@@ -55,8 +53,7 @@ def variants(everything: bool = False) -> Iterator[Variant]:
     By default each tile with the plain options, and Hopper's largest tiles, which spill first, also with
     the options that models use.
 
-    Args:
-        everything: yield each tile with every option and every head dimension that it serves.
+    `everything`: yield each tile with every option and every head dimension that it serves.
     """
     for capability in TARGETS:
         tiles = choices(capability // 10)

@@ -42,8 +42,6 @@ from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 from attention_masks.tree_attention.triton import available, triton
 from attention_masks.tree_attention.two_pass import two_pass
 
-__all__ = ["IMPLEMENTATIONS", "Implementation", "attend", "choose", "tree_attention"]
-
 log = logging.getLogger("attention_masks")
 
 

@@ -6,8 +6,6 @@ from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.pass_arrays import PassArrays
 from attention_masks.tree_attention.tree_pass import AnyPass
 
-__all__ = ["BufferedPass"]
-
 
 class BufferedPass(AnyPass):
     """A pass over given arrays with a fixed capacity of rows, nodes and keys.

@@ -13,18 +13,11 @@ from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
-__all__ = ["check_kinds", "check_numbers", "check_options", "check_tensors"]
-
-
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_kinds(q: Any, k: Any, v: Any, tree_pass: Any, block_table: Any) -> None:
-    """Refuse arguments that are not tensors or not a pass.
-
-    Raises:
-        InvalidInput: names the argument and its value.
-    """
+    """Refuse arguments that are not tensors or not a pass."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         checked_tensor(name, tensor)
     checked_tensor("block_table", block_table, optional=True)
@@ -38,11 +31,7 @@ def check_kinds(q: Any, k: Any, v: Any, tree_pass: Any, block_table: Any) -> Non
 def check_tensors(
     q: Tensor, k: Tensor, v: Tensor, tree_pass: AnyPass, block_table: Tensor | None
 ) -> None:
-    """Refuse tensors that do not fit each other or the pass.
-
-    Raises:
-        InvalidInput: names the shapes, dtypes or devices.
-    """
+    """Refuse tensors that do not fit each other or the pass."""
     q_shape, k_shape = q.shape, k.shape
     if len(q_shape) != 4 or len(k_shape) != 4:
         raise InvalidInput(
@@ -98,11 +87,7 @@ def check_tensors(
 
 
 def check_numbers(scale: Any, softcap: Any) -> None:
-    """Refuse a scale or softcap that is not a usable number.
-
-    Raises:
-        InvalidInput: names the value.
-    """
+    """Refuse a scale or softcap that is not a usable number."""
     for name, value in (("scale", scale), ("softcap", softcap)):
         if isinstance(value, bool) or (value is not None and not isinstance(value, Real)):
             raise InvalidInput(f"{name} = {value!r}, but it must be a plain number, or None")
@@ -115,11 +100,7 @@ def check_numbers(scale: Any, softcap: Any) -> None:
 
 
 def check_options(q: Tensor, options: Options) -> None:
-    """Refuse sinks that do not fit the queries.
-
-    Raises:
-        InvalidInput: names the dtype and shape, or the device.
-    """
+    """Refuse sinks that do not fit the queries."""
     sinks = options.sinks
     checked_tensor("sinks", sinks, optional=True)
     if sinks is None:

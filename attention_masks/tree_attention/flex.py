@@ -15,8 +15,6 @@ from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import TreePass
 from attention_masks.tree_attention.with_lse import beside_sinks
 
-__all__ = ["KERNEL_OPTIONS", "flex"]
-
 KERNEL_OPTIONS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64}
 """Tile sizes of the compiled kernel."""
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, eq=False)
 class Options:

@@ -20,8 +20,6 @@ from torch import Tensor
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
-__all__ = ["HEADER", "PassArrays", "fill"]
-
 HEADER = 2
 """Number of entries before the rows: prefix_len and nodes."""
 
@@ -61,11 +59,7 @@ def fill(
     prefix_len: int,
     rows: Sequence[int],
 ) -> None:
-    """Write one sequence into a buffer on the CPU; the rest of its line becomes padding.
-
-    Raises:
-        InvalidInput: if the buffer has no room for the rows or nodes.
-    """
+    """Write one sequence into a buffer on the CPU; the rest of its line becomes padding."""
     max_rows, max_nodes = arrays.rows, arrays.nodes
     if len(rows) > max_rows or topology.size > max_nodes:
         raise InvalidInput(

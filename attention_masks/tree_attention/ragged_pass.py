@@ -8,8 +8,6 @@ from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
-__all__ = ["RaggedPass"]
-
 
 class RaggedPass(AnyPass):
     """One `TreePass` for each sequence of a batch.

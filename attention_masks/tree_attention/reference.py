@@ -7,8 +7,6 @@ from torch import Tensor
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import TreePass
 
-__all__ = ["reference"]
-
 
 def reference(
     q: Float[Tensor, "batch q_heads rows head_dim"],

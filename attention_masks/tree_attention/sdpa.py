@@ -22,8 +22,6 @@ from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import TreePass
 from attention_masks.tree_attention.with_lse import attention_with_lse, beside_sinks
 
-__all__ = ["sdpa"]
-
 
 def sdpa(
     q: Float[Tensor, "batch q_heads rows head_dim"],
@@ -37,10 +35,6 @@ def sdpa(
     Keys before every row's window are not read, and if all rows see all keys there is no mask. With
     sinks, a kernel that also returns log-sum-exps is called by name (`with_lse`), and the output is
     scaled by the share that the sink leaves to the keys.
-
-    Raises:
-        Unsupported: for a softcap, which the fused function cannot apply; for sinks if gradients
-            are needed.
     """
     if options.softcap is not None:
         raise Unsupported(

@@ -13,17 +13,6 @@ from typing import NamedTuple
 
 from attention_masks.errors import Unsupported
 
-__all__ = [
-    "HEAD_DIMS",
-    "LARGEST_HEAD_DIM",
-    "Tile",
-    "block_dim",
-    "choices",
-    "row_class",
-    "splits",
-    "tile",
-]
-
 HEAD_DIMS = (64, 80, 96, 128, 256)
 """Head dimensions whose tiles are compiled ahead of time. Others, up to the largest, are padded too."""
 
@@ -95,11 +84,7 @@ INTERPRETED = Tile(64, 64, 4, 1)
 
 
 def block_dim(head_dim: int) -> int:
-    """The head dimension, padded to one that a tile can have.
-
-    Raises:
-        Unsupported: above `LARGEST_HEAD_DIM`.
-    """
+    """The head dimension, padded to one that a tile can have."""
     if head_dim > LARGEST_HEAD_DIM:
         raise Unsupported(
             f"impl='triton' has no tile for head_dim = {head_dim}: it goes up to {LARGEST_HEAD_DIM}; "
@@ -118,15 +103,9 @@ def row_class(rows: int, itemsize: int) -> int:
 def tile(rows: int, head_dim: int, itemsize: int, generation: int) -> Tile:
     """The tile for a pass with this number of rows.
 
-    Args:
-        rows: nodes x query heads that share a key head.
-        head_dim: at most `LARGEST_HEAD_DIM`.
-        itemsize: bytes per element, 2 or 4.
-        generation: major compute capability: 8 (Ampere, Ada), 9 (Hopper), 10 (Blackwell), 12 (Blackwell's
-            consumer cards, which compute as Ampere does).
-
-    Raises:
-        Unsupported: for other sizes.
+    `rows`: nodes x query heads that share a key head. `head_dim`: at most `LARGEST_HEAD_DIM`. `itemsize`:
+    bytes per element, 2 or 4. `generation`: major compute capability: 8 (Ampere, Ada), 9 (Hopper), 10
+    (Blackwell), 12 (Blackwell's consumer cards, which compute as Ampere does).
     """
     if itemsize not in (2, 4):
         raise Unsupported(
@@ -151,11 +130,7 @@ def splits(keys: int, programs: int, tile: Tile, processors: int) -> int:
     each multiprocessor takes the whole bandwidth of the device, so more of them are slower in proportion.
     Every split adds partial sums (`MERGE_IN_KEYS`). Chooses the smallest s of least cost.
 
-    Args:
-        keys: largest number of keys read.
-        programs: programs per split: blocks of rows x key heads x sequences.
-        tile: tile of each program.
-        processors: number of multiprocessors of the device.
+    `programs`: programs per split: blocks of rows x key heads x sequences.
     """
     resident = processors * (2 if tile.warps <= 4 else 1)  # by registers; see `ahead_of_time`
     max_splits = max(1, min(-(-keys // MIN_CHUNK), 2 * resident // programs))

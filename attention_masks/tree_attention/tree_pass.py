@@ -11,8 +11,6 @@ from attention_masks._inputs import checked_prefix_len, checked_rows, checked_to
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 
-__all__ = ["AnyPass", "TreePass"]
-
 
 class AnyPass:
     """Base class of passes: their sizes, the arrays that kernels read, and scratch memory.

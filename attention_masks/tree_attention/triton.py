@@ -24,8 +24,6 @@ from attention_masks.tree_attention.tiles import INTERPRETED, Tile, block_dim, s
 from attention_masks.tree_attention.tree_pass import AnyPass
 from attention_masks.tree_attention.tuning import tuned
 
-__all__ = ["available", "triton"]
-
 INTERPRETED_PROCESSORS = 8
 """Number of multiprocessors assumed for the interpreter: enough for several splits in small tests."""
 
@@ -53,21 +51,10 @@ def triton(
     Takes two launches, or one if the keys are not split. Safe inside a captured CUDA graph: scratch
     belongs to the pass, and everything that changes from step to step is read from its arrays.
 
-    Args:
-        q: queries, of any strides; copied if the head dimension is not contiguous.
-        k: keys, `[batch, kv_heads, slots, head_dim]`, or `[pages, kv_heads, page, head_dim]` with
-            `options.block_table`; the head dimension must be contiguous.
-        v: values, in the same layout.
-        tree_pass: one tree for all sequences, or one for each.
-        options: scale, softcap, window, sinks, block table.
-        tile_choice: tile to use instead of the table's (`tuning` measures tiles).
-        split_count: number of splits to use instead of the computed one.
-
-    Raises:
-        Unavailable: if Triton is not installed, or on a CPU outside the interpreter.
-        Unsupported: for head dimensions above 256, float64, gradients, or more than 65535 key heads x
-            sequences.
-        InvalidInput: if the head dimension of keys or values is not contiguous.
+    `q`: queries, of any strides; copied if the head dimension is not contiguous. `k`: keys, `[batch,
+    kv_heads, slots, head_dim]`, or `[pages, kv_heads, page, head_dim]` with `options.block_table`; the head
+    dimension must be contiguous. `tile_choice`: tile to use instead of the table's (`tuning` measures
+    tiles).
     """
     kernels = _kernels(q.device)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):

@@ -23,8 +23,6 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-__all__ = ["HIDDEN", "INTERPRETED", "MIN_CHUNK", "attend_split", "merge_splits"]
-
 HIDDEN: tl.constexpr = tl.constexpr(-1.0e30)
 """Score of a hidden key, and log-sum-exp of no keys: finite, so that no difference is NaN."""
 

@@ -21,8 +21,6 @@ from torch import Tensor
 from attention_masks.errors import InvalidInput, Unavailable
 from attention_masks.tree_attention.tiles import TABLE, Tile, block_dim, row_class, tile
 
-__all__ = ["Size", "TileFile", "candidates", "disable", "enable", "tuned"]
-
 
 class Size(NamedTuple):
     """The key of a choice: calls of the same size share it."""
@@ -43,12 +41,8 @@ class Size(NamedTuple):
 class TileFile:
     """The tiles chosen so far, stored in a JSON file.
 
-    Args:
-        path: path of the file, which need not exist.
-        made_with: the Triton version that the choices are valid for; those of other versions are dropped.
-
-    Raises:
-        InvalidInput: if the file exists but is not a file of tiles.
+    `path`: path of the file, which need not exist. `made_with`: the Triton version that the choices are
+    valid for; those of other versions are dropped.
     """
 
     def __init__(self, path: Path, made_with: str) -> None:
@@ -92,12 +86,7 @@ _file: TileFile | None = None
 
 
 def enable(path: str | Path = "~/.cache/treespec/tiles.json") -> None:
-    """Measure tiles from now on, in this process, and store them in this file.
-
-    Raises:
-        Unavailable: without a CUDA device or Triton.
-        InvalidInput: if the file is not a file of tiles.
-    """
+    """Measure tiles from now on, in this process, and store them in this file."""
     global _file
     if not torch.cuda.is_available():
         raise Unavailable("tiles are measured on a CUDA device, and there is none")
@@ -136,12 +125,7 @@ def tuned(
 ) -> Tile | None:
     """The measured tile for a call; None if tuning is off, or for a new size while a graph is captured.
 
-    Args:
-        q: queries of the call, on a CUDA device.
-        rows: nodes x query heads that share a key head.
-        keys: largest number of keys read.
-        generation: major compute capability.
-        run: runs the call with a given tile.
+    `rows`: nodes x query heads that share a key head.
     """
     if _file is None:
         return None

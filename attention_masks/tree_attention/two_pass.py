@@ -26,8 +26,6 @@ from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import TreePass
 from attention_masks.tree_attention.with_lse import attention_with_lse, beside_sinks, merge
 
-__all__ = ["two_pass"]
-
 
 def two_pass(
     q: Float[Tensor, "batch q_heads rows head_dim"],
@@ -39,9 +37,6 @@ def two_pass(
     """The same as `reference`; each part is in q's dtype, the merge in float32 or wider.
 
     With a window the prefix has a mask too, because its first visible key depends on a row's depth.
-
-    Raises:
-        Unsupported: for a softcap, or if gradients are needed.
     """
     if options.softcap is not None:
         raise Unsupported(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from attention_masks.errors import Unsupported
 
-__all__ = ["attention_with_lse", "beside_sinks", "merge"]
-
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 ALIGNED = 8
 """Number of bias elements that the CUDA kernel reads at once."""
@@ -29,9 +27,6 @@ def attention_with_lse(
 
     Runs PyTorch's flash kernel on a CPU. On CUDA it runs FlashAttention if there is no bias, the dtype has
     two bytes and the head dimension is a multiple of 8; otherwise the memory-efficient kernel.
-
-    Raises:
-        Unsupported: if gradients are needed, since they would not flow through the log-sum-exps.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise Unsupported(

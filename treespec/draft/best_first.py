@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 from treespec.door import integer
 from treespec.errors import InvalidArgument
 
-__all__ = ["Continuations", "Follower", "Limits", "Match", "all_within", "best_first"]
-
 Place = TypeVar("Place")
 
 
@@ -22,9 +20,6 @@ class Limits:
         depth: maximum depth, in edges from the root, at least 1.
         size: maximum number of nodes, the root included, at least 2; None for a chain of `depth`.
         branching: maximum number of children of a node, at least 1; with 1 the trees are chains.
-
-    Raises:
-        InvalidArgument: if a limit is not such an integer, or a branching above 1 is given without a size.
     """
 
     depth: int
@@ -108,15 +103,9 @@ def best_first(
     prefixes. The conditional shares along a path multiply to the node's count divided by the count of the
     start, so best first by probability gives the same order.
 
-    Args:
-        start: place of the root in the trie.
-        followers: returns the children of a place in the trie, each token once.
-        limits: the limits of the tree.
-        order: a sort key of a follower and its depth, which must grow along each path. Smaller keys come
-            first; of equal keys, the one found first.
-
-    Returns:
-        The tree, its nodes in the order in which they were chosen.
+    `followers`: returns the children of a place in the trie, each token once. `order`: a sort key of a
+    follower and its depth, which must grow along each path. Smaller keys come first; of equal keys, the one
+    found first. Returns the tree, its nodes in the order in which they were chosen.
     """
     continuations = Continuations([-1], [], [])
     candidates: list[tuple[Any, int, int, int, Follower]] = []  # a heap
@@ -149,9 +138,6 @@ def all_within(match: Match) -> Continuations:
     Lower limits do not change the order of the nodes that they allow. So the draft under lower limits
     consists of the first nodes, up to the size, that are not too deep and have no rank on their path that
     is too high. A node is included if the lowest limits that allow it have room for it.
-
-    Args:
-        match: a match with the highest limits.
     """
     limits, continuations = match.limits, Continuations([-1], [], [])
     # Number of nodes taken so far, by the lowest depth and branching that allow them.

@@ -16,8 +16,6 @@ from treespec.protocols import Coins, Drafter, ReadsTarget, Target, TreeModel, V
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AcceptanceRule", "Cascade", "DraftsBelow", "parts_of"]
-
 
 @runtime_checkable
 class AcceptanceRule(Verifier, Protocol):
@@ -202,11 +200,7 @@ def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> Non
 
 
 def parts_of(drafter: Any) -> list[Any]:
-    """A source and all sources inside it: those that draft for a cascade, and those of a merge.
-
-    Raises:
-        InvalidArgument: if a source appears twice, because every step would be committed to it twice.
-    """
+    """A source and all sources inside it: those that draft for a cascade, and those of a merge."""
     parts: list[Any] = []
     waiting = [drafter]
     while waiting:

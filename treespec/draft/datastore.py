@@ -18,8 +18,6 @@ from treespec.errors import InvalidArgument, Unreadable
 from treespec.reading import open_file, parse_json
 from treespec.whole_file import write_whole
 
-__all__ = ["Datastore", "suffix_array"]
-
 FORMAT, VERSION = "treespec datastore", 1
 
 HEAD_BYTES = 4096
@@ -190,9 +188,7 @@ def suffix_array(tokens: Ids, sorted_by: int) -> Ids:
     Prefix doubling (Manber and Myers 1990): ranks by 1, 2, 4 ... tokens, each computed from the previous
     ranks by sorting pairs. Places that compare equal stay in the order of the text.
 
-    Args:
-        tokens: ids of at least -1.
-        sorted_by: number of tokens to compare, rounded up to a power of two.
+    `tokens`: ids of at least -1. `sorted_by`: number of tokens to compare, rounded up to a power of two.
     """
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
     order, compared = np.argsort(rank, kind="stable"), 1

@@ -12,8 +12,6 @@ from treespec.draft.text_source import MatchingSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument
 
-__all__ = ["Documents"]
-
 
 class Documents(MatchingSource):
     """Drafts from texts that are known before decoding, such as a file being edited or retrieved passages.

@@ -15,8 +15,6 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Coins
 from treespec.tree import Law, TreeShape
 
-__all__ = ["DrawnChildren", "ranking_of"]
-
 
 def ranking_of(sampling: Sampling) -> Sampling:
     """The sampling by which deterministic children are ranked.
@@ -29,12 +27,7 @@ def ranking_of(sampling: Sampling) -> Sampling:
 
 
 class DrawnChildren:
-    """Chooses children by one law, and remembers rows so that a node can get further children later.
-
-    Args:
-        law: how children are chosen.
-        sampling: turns logits into distributions.
-    """
+    """Chooses children by one law, and remembers rows so that a node can get further children later."""
 
     def __init__(self, law: Law, sampling: Sampling) -> None:
         self._law, self._sampling = law, sampling
@@ -63,13 +56,7 @@ class DrawnChildren:
 
         Nodes without children are drawn first; those with equal numbers of new children are drawn together.
 
-        Args:
-            places: nodes whose rows are known, each with a number of children to add.
-            coins: for the laws that draw.
-
-        Raises:
-            InvalidTree: if the law cannot give a node so many children, or cannot add children to a node
-                that already has some.
+        `places`: nodes whose rows are known, each with a number of children to add.
         """
         first = [place for place in places if not self._children[place[0]]]
         drawn = self._first_children(first, coins) if first else {}

@@ -9,18 +9,13 @@ from treespec.door import instance
 from treespec.protocols import MarginalGrowth
 from treespec.tree import Law, TreeShape
 
-__all__ = ["StaticGrowth", "laws_along"]
-
 
 def laws_along(growth: object) -> frozenset[Law]:
     """The laws by which the children of a growth's trees may be chosen.
 
-    Args:
-        growth: a growth, which may state its `laws`; a shape; or None.
-
-    Returns:
-        The laws that it states, or all laws if it states none. For a `MarginalGrowth`, which takes the best
-        tokens of each position, only DETERMINISTIC remains.
+    `growth`: a growth, which may state its `laws`; a shape; or None. Returns the laws that it states, or
+    all laws if it states none. For a `MarginalGrowth`, which takes the best tokens of each position, only
+    DETERMINISTIC remains.
     """
     laws = frozenset(getattr(growth, "laws", Law))
     return laws & {Law.DETERMINISTIC} if isinstance(growth, MarginalGrowth) else laws

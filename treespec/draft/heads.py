@@ -20,8 +20,6 @@ from treespec.kernels.drawn_children import best_children, drawn_children
 from treespec.protocols import Coins
 from treespec.tree import Law
 
-__all__ = ["KernelHead", "TensorHead", "head_of"]
-
 BY_KERNEL = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
 """Laws whose children a kernel can find; for DETERMINISTIC, only the best token of each row."""
 
@@ -29,12 +27,9 @@ BY_KERNEL = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
 def head_of(model: Any, levels: Levels, law: Law, sampling: Sampling, coins: Coins) -> Head:
     """The head that turns the logits of one tree into children.
 
-    Args:
-        model: the draft model. Its attribute `draws_by_kernel` states that the kernel can read its logits.
-        levels: the levels of the tree.
-        law: how children are chosen.
-        sampling: turns logits into distributions. The kernel handles a temperature without truncations.
-        coins: for the laws that draw. Uniforms are taken in the same order as by a growth of this shape.
+    `model`: the draft model. Its attribute `draws_by_kernel` states that the kernel can read its logits.
+    `sampling`: turns logits into distributions. The kernel handles a temperature without truncations.
+    `coins`: for the laws that draw. Uniforms are taken in the same order as by a growth of this shape.
     """
     by_kernel = law in BY_KERNEL and getattr(model, "draws_by_kernel", False)
     ours = (
@@ -52,13 +47,7 @@ def _is_temperature_only(sampling: Sampling) -> bool:
 
 
 class TensorHead:
-    """Chooses the children of a level by torch operations, on any device.
-
-    Args:
-        law: how children are chosen.
-        sampling: turns logits into distributions.
-        coins: for the laws that draw.
-    """
+    """Chooses the children of a level by torch operations, on any device."""
 
     def __init__(self, law: Law, sampling: Sampling, coins: Coins) -> None:
         self.law, self._sampling = law, sampling
@@ -71,12 +60,7 @@ class TensorHead:
         self._extremes: list[Tensor] = []
 
     def children(self, level: Level, logits: Float[Tensor, "T V"]) -> Int[Tensor, " C"]:
-        """The tokens of all children of a level, in node order.
-
-        Raises:
-            NonFiniteLogits: if logits are not finite and coins or sampling are not exactly `TorchCoins` and
-                `Sampling`; otherwise the caller checks `extremes`.
-        """
+        """The tokens of all children of a level, in node order."""
         if not self._unchecked:
             require_finite(logits, "draft", level.nodes)
         self._extremes += logits.aminmax()
@@ -95,14 +79,7 @@ class TensorHead:
 
 
 class KernelHead:
-    """Chooses the children of a level by one call of `treespec.kernels.drawn_children`, on the CPU.
-
-    Args:
-        levels: the levels of the tree.
-        law: one of `BY_KERNEL`.
-        temperature: above 0 for the laws that draw.
-        coins: provides the uniforms.
-    """
+    """Chooses the children of a level by one call of `treespec.kernels.drawn_children`, on the CPU."""
 
     def __init__(self, levels: Levels, law: Law, temperature: float, coins: TorchCoins) -> None:
         self.law, self._temperature, self._coins = law, temperature, coins
@@ -112,11 +89,7 @@ class KernelHead:
         self._probs: Tensor | None = None
 
     def children(self, level: Level, logits: Float[Tensor, "T V"]) -> Int[Tensor, " C"]:
-        """The tokens of all children of a level, in node order.
-
-        Raises:
-            InvalidTree: if the law cannot give a node so many children.
-        """
+        """The tokens of all children of a level, in node order."""
         extremes, vocabulary = self._extremes[self._level], logits.shape[1]
         self._level += 1
         if self.law is Law.DETERMINISTIC:

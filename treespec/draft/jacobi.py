@@ -6,8 +6,6 @@ from treespec.door import integer
 from treespec.draft.text_source import TokenSource
 from treespec.step import Step
 
-__all__ = ["Jacobi", "argmax_tokens", "first_guesses"]
-
 
 class Jacobi(TokenSource):
     """Drafts a chain of the target's own best tokens after the nodes of the previous chain.

@@ -27,8 +27,6 @@ from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["EarlyExit", "LayerSkip", "LayeredModel"]
-
 WANTED = "a model whose layers can be left out (TransformersModel)"
 
 

@@ -24,19 +24,13 @@ from treespec.distributions import require_finite
 from treespec.protocols import TreeModel
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["Head", "Level", "Levels", "draft_levels", "levels_of"]
-
 Draw = Callable[[Tensor, int, Law], Tensor]
 """Maps rows, a number of children and a law to tokens."""
 
 
 @runtime_checkable
 class Head(Protocol):
-    """Turns the logits of a tree into children, level by level.
-
-    Attributes:
-        law: how children are chosen.
-    """
+    """Turns the logits of a tree into children, level by level."""
 
     law: Law
 
@@ -97,12 +91,7 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """Everything that drafting a fixed shape needs, level by level.
-
-    Args:
-        shape: the shape, numbered breadth first.
-        device: device of the rows.
-    """
+    """Everything that drafting a fixed shape needs, level by level."""
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         self.shape = shape
@@ -117,11 +106,8 @@ class Levels:
     def passes(self, pending: int) -> tuple[list[tuple[int, ...]], dict[int, int]]:
         """The parents to give the model in each pass over a tree below some pending tokens.
 
-        Args:
-            pending: number of committed tokens above the root that the first pass runs as well.
-
-        Returns:
-            For each level, the parents of all rows run so far, as row indices; and the row of each node.
+        `pending`: number of committed tokens above the root that the first pass runs as well. Returns for
+        each level, the parents of all rows run so far, as row indices; and the row of each node.
         """
         if pending not in self._passes:
             row_parents, rows, parents_by_level = list(range(-1, pending - 1)), {}, []
@@ -151,19 +137,9 @@ def draft_levels(
 ) -> tuple[TokenTree, dict[int, int]]:
     """Draft a tree of a fixed shape, with one pass for each level that gets children.
 
-    Args:
-        levels: the levels of the shape, at least one.
-        model: the draft model.
-        head: turns logits into children.
-        committed: committed tokens that the model has not run, the root last.
-        device: device of the tokens.
-        stage: the observer's method that returns a context for each `level`.
-
-    Returns:
-        The tree, and the model's row of each node that was run.
-
-    Raises:
-        NonFiniteLogits: if the model returns NaN or infinite logits.
+    `levels`: the levels of the shape, at least one. `committed`: committed tokens that the model has not
+    run, the root last. `stage`: the observer's method that returns a context for each `level`. Returns the
+    tree, and the model's row of each node that was run.
     """
     parents_by_level, rows = levels.passes(len(committed) - 1)
     tokens = on_device(committed, torch.long, device)

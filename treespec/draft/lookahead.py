@@ -14,8 +14,6 @@ from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
 
-__all__ = ["Lookahead"]
-
 Pool = dict[int, list[tuple[int, ...]]]
 """By first token, the remaining tokens of its n-grams, the latest last."""
 

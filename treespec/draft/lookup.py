@@ -6,8 +6,6 @@ from treespec.draft.best_first import Limits, Match
 from treespec.draft.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text_source import MatchingSource
 
-__all__ = ["PromptLookup"]
-
 
 class PromptLookup(MatchingSource):
     """Drafts from the text itself, prompt and output, without a model.

@@ -6,8 +6,6 @@ from treespec.draft.nothing import NoDrafter
 from treespec.protocols import Drafter, Growth, TreeModel
 from treespec.tree import Law, TreeShape
 
-__all__ = ["make_drafter"]
-
 
 def make_drafter(
     model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling

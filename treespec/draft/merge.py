@@ -17,8 +17,6 @@ from treespec.protocols import Coins, Drafter, ReadsTarget, Target
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["Merge"]
-
 MIXED = (Law.IID, Law.WITHOUT_REPLACEMENT)
 """Laws of drawn children that rules can decide in groups."""
 

@@ -14,8 +14,6 @@ from treespec.errors import InvalidArgument
 from treespec.protocols import Drafter
 from treespec.tree import Law, TokenTree
 
-__all__ = ["Apart", "Plan", "Shared"]
-
 Plan = tuple[Trie, dict[str, Sequence[int]], list[Node]]
 """The trie of deterministic nodes, the trie entries of each deterministic source's nodes, and the planned
 nodes."""
@@ -24,16 +22,8 @@ nodes."""
 class Shared:
     """One tree that the sources share, filled best first by rates.
 
-    Args:
-        sources: the sources by name.
-        rates: rates of each source; see `Merge`.
-        size: maximum number of nodes, the root included.
-        depth: maximum depth; None for the largest depth of the sources.
-        branching: maximum number of children of a node; None for no limit.
-
-    Raises:
-        InvalidArgument: if there is no size, trees that must be kept whole do not fit in the limits, or the
-            names of the rates are not those of the sources.
+    `rates`: rates of each source; see `Merge`. `depth`: maximum depth; None for the largest depth of the
+    sources. `branching`: maximum number of children of a node; None for no limit.
     """
 
     def __init__(
@@ -93,8 +83,7 @@ class Shared:
     def plan(self, trees: Mapping[str, TokenTree]) -> Plan:
         """Plan the nodes of largest value, from the proposed trees and from the sources that draw later.
 
-        Args:
-            trees: the proposed tree of each source that is not in `drawing`.
+        `trees`: the proposed tree of each source that is not in `drawing`.
         """
         trie, entries, drawn = Trie(), dict[str, Sequence[int]](), {}
         for name, tree in trees.items():
@@ -112,14 +101,8 @@ class Shared:
 class Apart:
     """The trees of all sources below one root, each with its own nodes.
 
-    Args:
-        sources: the sources by name.
-        budgets: number of nodes of each source, without the root.
-        size: maximum of all budgets plus the root; None for no limit.
-
-    Raises:
-        InvalidArgument: if the names of the budgets are not those of the sources, or a budget is below 1 or
-            too small for a tree that must be kept whole, or all budgets plus the root exceed `size`.
+    `budgets`: number of nodes of each source, without the root. `size`: maximum of all budgets plus the
+    root; None for no limit.
     """
 
     def __init__(self, sources: Mapping[str, Drafter], budgets: Any, size: int | None) -> None:
@@ -145,11 +128,7 @@ class Apart:
             )
 
     def plan(self, trees: Mapping[str, TokenTree]) -> Plan:
-        """Plan the first nodes of each tree, as many as the source's budget.
-
-        Args:
-            trees: the proposed tree of each source.
-        """
+        """Plan the first nodes of each tree, as many as the source's budget."""
         trie, entries, drawn = Trie(), dict[str, Sequence[int]](), {}
         for name, tree in trees.items():
             if tree.laws <= {Law.DETERMINISTIC}:

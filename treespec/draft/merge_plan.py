@@ -10,20 +10,12 @@ from typing import Any, NamedTuple
 from treespec.draft.rates import Rates, rate
 from treespec.tree import TokenTree
 
-__all__ = ["DrawingSource", "Node", "Room", "Trie", "numbered", "planned", "side_by_side"]
-
 LEAST_REST = 0.01
 """Least probability that none of a source's children of a node is accepted, whatever the rates say."""
 
 
 class Room(NamedTuple):
-    """The limits of a tree.
-
-    Args:
-        size: maximum number of nodes, the root included.
-        depth: maximum depth, in edges from the root.
-        branching: maximum number of children of a node.
-    """
+    """The limits of a tree."""
 
     size: int
     depth: int
@@ -31,13 +23,7 @@ class Room(NamedTuple):
 
 
 class DrawingSource(NamedTuple):
-    """A source that draws where the plan asks for it.
-
-    Args:
-        name: name of the source.
-        rates: rates of the source.
-        depth: largest depth that it drafts.
-    """
+    """A source that draws where the plan asks for it."""
 
     name: str
     rates: Rates
@@ -95,13 +81,8 @@ class Trie:
     def unite(self, source: str, tree: TokenTree, most: int) -> list[int]:
         """Add the first nodes of a tree to the trie.
 
-        Args:
-            source: name of the source.
-            tree: the tree that it proposed.
-            most: maximum number of nodes to add, without the root.
-
-        Returns:
-            The entry of each of these nodes, the root first.
+        `most`: maximum number of nodes to add, without the root. Returns the entry of each of these nodes,
+        the root first.
         """
         entries = [0]
         for node in range(1, min(tree.shape.size, most + 1)):
@@ -112,17 +93,7 @@ class Trie:
         return entries
 
     def add(self, source: str, tree: TokenTree, rates: Rates, whole: bool) -> list[int]:
-        """Add a tree to the trie, with what the rates of its source say of its nodes.
-
-        Args:
-            source: name of the source.
-            tree: the tree that it proposed.
-            rates: rates of the source.
-            whole: whether all its nodes must be kept.
-
-        Returns:
-            The entry of each of its nodes.
-        """
+        """Add a tree to the trie, with what the rates of its source say of its nodes."""
         shape = tree.shape
         entries = self.unite(source, tree, shape.size)
         accepted: dict[int, float] = {}  # by entry, because a source may draft a token twice
@@ -186,12 +157,9 @@ def planned(
     any other node has its rank in its source's own tree. Drawn nodes are chosen by depth and rank alone,
     elder siblings of a group before younger ones: no choice depends on a drawn token.
 
-    Args:
-        trie: the deterministic nodes to choose from; those that must be kept whole come first.
-        proposed: drawn trees to choose from, each with the rates of its source.
-        drawing: sources that draw the nodes that the plan gives them, below deterministic nodes and their
-            own nodes.
-        room: the limits of the tree.
+    `trie`: the deterministic nodes to choose from; those that must be kept whole come first. `proposed`:
+    drawn trees to choose from, each with the rates of its source. `drawing`: sources that draw the nodes
+    that the plan gives them, below deterministic nodes and their own nodes.
     """
     return _Planner(trie, proposed, drawing, room).run()
 
@@ -202,9 +170,7 @@ def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list
     The nodes of a drawn tree are numbered in the order of drawing, so the first nodes are those that its
     source drew first. Whether a node is taken does therefore not depend on its token.
 
-    Args:
-        trie: the deterministic nodes.
-        drawn: for each source, its tree and the maximum number of nodes to take, without the root.
+    `drawn`: for each source, its tree and the maximum number of nodes to take, without the root.
     """
     nodes = [Node(-1, 0, 1.0, entry=0)]
 
@@ -331,10 +297,8 @@ class _Planner:
 def numbered(nodes: Sequence[Node], groups: Sequence[str]) -> list[int]:
     """Indices of the planned nodes breadth first, the children of each node in the order of their groups.
 
-    Args:
-        nodes: the planned nodes.
-        groups: names of the sources in the order in which their groups are decided; deterministic children
-            come last.
+    `groups`: names of the sources in the order in which their groups are decided; deterministic children
+    come last.
     """
     group_rank = {name: i for i, name in enumerate(groups)}
 

@@ -26,8 +26,6 @@ from treespec.protocols import (
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["ModelDrafter", "Passes"]
-
 
 class ModelDrafter:
     """Drafts a tree with a smaller model, one pass for each level that gets children.

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from treespec.door import integer
 from treespec.draft.best_first import Follower, Limits, Match
 
-__all__ = ["END", "Ngrams", "followers_in", "matches_at", "most_places", "seen_last"]
-
 END = -1
 """Separates two texts."""
 
@@ -19,11 +17,7 @@ class Ngrams:
     A place is the index in `text` of the token that followed. Several texts stand one after another,
     separated by `END`; no string extends across it.
 
-    Args:
-        ngram: maximum length of a string in tokens, at least 1.
-
-    Raises:
-        InvalidArgument: if `ngram` is not such an integer.
+    `ngram`: maximum length of a string in tokens, at least 1.
     """
 
     def __init__(self, ngram: int) -> None:
@@ -69,12 +63,9 @@ class Ngrams:
     def places(self, ending: Sequence[int], most: int) -> list[int]:
         """The places that followed the longest suffix of `ending` that was ever followed by a token.
 
-        Args:
-            ending: tokens; the last `ngram` of them are looked up, then one fewer, down to one.
-            most: maximum number of places; the latest are taken.
-
-        Returns:
-            Places in rising order; empty if even the last token is new.
+        `ending`: tokens; the last `ngram` of them are looked up, then one fewer, down to one. `most`:
+        maximum number of places; the latest are taken. Returns places in rising order; empty if even the
+        last token is new.
         """
         for n in range(min(self.ngram, len(ending)), 0, -1):
             places = self._places.get(tuple(ending[-n:]))
@@ -109,9 +100,5 @@ def matches_at(
 
 
 def most_places(places: int) -> int:
-    """The argument `places`, the number of places of a string to consult, as a plain integer.
-
-    Raises:
-        InvalidArgument: if it is not an integer of at least 1.
-    """
+    """The argument `places`, the number of places of a string to consult, as a plain integer."""
     return integer("places", places, least=1)

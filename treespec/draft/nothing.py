@@ -10,8 +10,6 @@ from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["NoDrafter"]
-
 _ROOT = TreeShape.chain(0)
 
 

@@ -1,7 +1,5 @@
 """A tree built from paths, in which equal siblings are one node."""
 
-__all__ = ["PathTree"]
-
 
 class PathTree:
     """Collects nodes identified by parent and token; adding an existing node returns its index.

@@ -8,8 +8,6 @@ from treespec.door import instance, integer, number, sequence, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
-__all__ = ["Rates", "acceptance_rates", "checked_rates", "rate", "require_names"]
-
 Rates = tuple[tuple[float, ...], ...]
 """By depth, then rank: how often a child is accepted if its parent is. The last row also stands for all
 greater depths; missing ranks have rate 0."""
@@ -77,12 +75,7 @@ def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
 def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
     """The argument `rates` of a merge, checked.
 
-    Args:
-        given: for each source by name, one row of rates by rank for each depth.
-        sources: names of all sources.
-
-    Raises:
-        InvalidArgument: if the names are not those of the sources, or a rate is not a probability.
+    `given`: for each source by name, one row of rates by rank for each depth.
     """
     instance("rates", given, Mapping, "a mapping of the sources' names to rates")
     require_names("rates", given, sources)
@@ -96,11 +89,7 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
 
 
 def require_names(argument: str, given: Mapping[str, Any], sources: Collection[str]) -> None:
-    """Refuse a mapping whose names are not exactly those of a merge's sources.
-
-    Raises:
-        InvalidArgument: listing the missing and unknown names.
-    """
+    """Refuse a mapping whose names are not exactly those of a merge's sources."""
     if set(given) != set(sources):
         missing = ", ".join(sorted(map(str, set(sources) - set(given))))
         unknown = ", ".join(sorted(map(str, set(given) - set(sources))))

@@ -16,8 +16,6 @@ from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
 from treespec.tree import TreeShape
 
-__all__ = ["TEMPLATE", "TokenRecycling", "template"]
-
 KIND = "token recycling table"
 
 Successors = dict[int, list[int]]
@@ -53,9 +51,6 @@ def template(limits: Limits) -> TreeShape:
     From depth 3 on, the template roughly consists of the nodes with the smallest products of rank + 1 along
     their path, times 1.6 to the power of the depth. Its part is chosen by the same product; ties go to the
     shallower node, then to the elder one.
-
-    Args:
-        limits: the limits of the tree.
     """
     ranks = [TEMPLATE.rank_path(node) for node in range(TEMPLATE.size)]
     paths = [

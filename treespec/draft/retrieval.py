@@ -12,8 +12,6 @@ from treespec.draft.ngrams import END
 from treespec.draft.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
-__all__ = ["Retrieval"]
-
 Places = NDArray[np.int64]
 
 

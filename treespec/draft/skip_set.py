@@ -22,8 +22,6 @@ from treespec.reading import read_bytes
 from treespec.reading_models import Strict, only, read_model
 from treespec.whole_file import write_whole
 
-__all__ = ["SkipSet", "SkipSets", "random_skip_sets"]
-
 LARGEST_FILE = 2**20
 """Largest size of a file in bytes."""
 
@@ -220,11 +218,7 @@ def random_skip_sets(
 ) -> list[frozenset[Sublayer]]:
     """Distinct sets of `size` sublayers, drawn uniformly, as a baseline for a searched set.
 
-    Args:
-        layers: number of layers of the model.
-        size: number of sublayers in each set.
-        count: number of sets; fewer are returned if there are not that many.
-        seed: seed of the drawing.
+    `count`: number of sets; fewer are returned if there are not that many.
     """
     from math import comb
 

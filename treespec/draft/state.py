@@ -16,8 +16,6 @@ from treespec.errors import Unreadable
 from treespec.reading import open_file, parse_json
 from treespec.whole_file import write_whole
 
-__all__ = ["load_state", "save_state", "tokenizer_digest"]
-
 VERSION = 1
 
 MOST_BYTES = 2**31
@@ -40,17 +38,10 @@ def save_state(
 ) -> None:
     """Write what a source has learned: arrays of token ids and counts, and which tokenizer they belong to.
 
-    Args:
-        path: path of the file; an existing file is replaced once the new one is complete.
-        kind: the kind of state, in words.
-        arrays: the arrays by name.
-        vocab_size: the model's vocabulary size.
-        tokenizer: its `tokenizer_digest`; empty if unknown, but then configs refuse the file.
-        target: fingerprint of the model whose passes the state was learned from; empty if unknown, or if
-            the state was learned from texts alone.
-
-    Raises:
-        OSError: if the file cannot be written.
+    `path`: path of the file; an existing file is replaced once the new one is complete. `tokenizer`: its
+    `tokenizer_digest`; empty if unknown, but then configs refuse the file. `target`: fingerprint of the
+    model whose passes the state was learned from; empty if unknown, or if the state was learned from texts
+    alone.
     """
     header = {"kind": kind, "version": VERSION, "vocab_size": vocab_size, "tokenizer": tokenizer}
     header["target"] = target
@@ -71,20 +62,9 @@ def load_state(
 ) -> Arrays:
     """Read a file written by `save_state`.
 
-    Args:
-        path: path of the file.
-        kind: the required kind of state.
-        dimensions: the number of dimensions of each required array, by name.
-        vocab_size: the target's vocabulary size; None to skip the check.
-        tokenizer: digest of the target's tokenizer; empty to skip the check.
-        target: the target's fingerprint, for a state learned from its passes; empty to skip the check.
-
-    Returns:
-        The arrays, of integers.
-
-    Raises:
-        Unreadable: if there is no such file, it is damaged or of another kind or version, or it was made
-            with another tokenizer or target. The message begins with the path.
+    `vocab_size`: the target's vocabulary size; None to skip the check. `tokenizer`: digest of the target's
+    tokenizer; empty to skip the check. `target`: the target's fingerprint, for a state learned from its
+    passes; empty to skip the check.
     """
     try:
         with (
@@ -119,15 +99,8 @@ def require_same_tokens(
 ) -> None:
     """Refuse a file that was made with another tokenizer.
 
-    Args:
-        name: name of the file.
-        header: a header with the entries `vocab_size` and `tokenizer`.
-        vocab_size: the target's vocabulary size; None to skip the check.
-        tokenizer: digest of the target's tokenizer; empty to skip the check.
-
-    Raises:
-        Unreadable: if vocabulary or tokenizer differ, or the header does not state them; the ids may then
-            mean other text.
+    `vocab_size`: the target's vocabulary size; None to skip the check. `tokenizer`: digest of the target's
+    tokenizer; empty to skip the check.
     """
     if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
         raise Unreadable(
@@ -152,11 +125,7 @@ def require_same_tokens(
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A digest of what a tokenizer's ids mean: SHA-256 of its vocabulary and of how it splits a test text.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-    """
+    """A digest of what a tokenizer's ids mean: SHA-256 of its vocabulary and of how it splits a test text."""
     from treespec.models.same_tokenizer import PROBE
 
     meanings = sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items())
@@ -194,11 +163,7 @@ def _require_same_target(
 
 
 def _zipped(loaded: Any) -> Any:
-    """The result of `np.load`, checked to be an archive of arrays.
-
-    Raises:
-        ValueError: if it is a single array.
-    """
+    """The result of `np.load`, checked to be an archive of arrays."""
     if not isinstance(loaded, np.lib.npyio.NpzFile):
         raise ValueError("a single array")
     return loaded

@@ -9,8 +9,6 @@ from treespec.door import integer
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.text_source import MatchingSource
 
-__all__ = ["Automaton", "SuffixAutomaton"]
-
 NONE = -1
 
 
@@ -69,9 +67,8 @@ class Automaton:
     def longest(self) -> tuple[int, int]:
         """The longest suffix of the text that also occurs earlier in it.
 
-        Returns:
-            Its length, and the index of the token that followed its first occurrence; (0, 0) if the last
-            token is new.
+        Returns its length, and the index of the token that followed its first occurrence; (0, 0) if the
+        last token is new.
         """
         state = self._link[self._last]
         return (self._length[state], self._end[state]) if state > 0 else (0, 0)

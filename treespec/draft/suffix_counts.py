@@ -15,20 +15,13 @@ from treespec.draft.state import load_state, save_state
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 
-__all__ = ["Locus", "SuffixCounts"]
-
 ROOT = 0
 
 KIND = "suffix tree of texts"
 
 
 class Locus(NamedTuple):
-    """A place in the trie.
-
-    Args:
-        node: the node whose incoming edge holds the place.
-        along: number of tokens along this edge.
-    """
+    """A place in the trie."""
 
     node: int
     along: int

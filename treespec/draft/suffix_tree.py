@@ -13,8 +13,6 @@ from treespec.draft.text_source import MatchingSource
 from treespec.draft.vocabulary import require_in_vocabulary
 from treespec.errors import InvalidArgument
 
-__all__ = ["SuffixTree"]
-
 NEARLY_WHOLE = 1e-6
 """Added before a budget is rounded down, because 0.29 * 100 is less than 29 in floating point."""
 
@@ -120,10 +118,7 @@ class SuffixTree(MatchingSource):
     ) -> Iterator[Match]:
         """The matches of suffixes of this text in a tree, the longest first.
 
-        Args:
-            counts: the tree.
-            tail: the open end of the tree's text, followed by the tokens ahead of it.
-            ending: the end of this text.
+        `tail`: the open end of the tree's text, followed by the tokens ahead of it.
         """
         window, followers = counts.window, self._followers(counts, tail)
         by_length: list[tuple[int, Place, int]] = []

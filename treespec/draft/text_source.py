@@ -15,8 +15,6 @@ from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AheadSource", "Draft", "MatchingSource", "TokenSource", "proposed"]
-
 
 class TokenSource(ABC):
     """A source that reads token ids and drafts from what it has read, without a model and without coins.
@@ -33,11 +31,7 @@ class TokenSource(ABC):
     _proposed: TokenTree | None = None
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget the earlier text and read this prompt; its last token is the first root.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Forget the earlier text and read this prompt; its last token is the first root."""
         require_tokens(tokens)
         self._device, self._proposed = tokens.device, None
         self._restart()
@@ -89,10 +83,8 @@ class AheadSource(TokenSource):
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
         """Draft a tree whose root is the last of these uncommitted tokens, which follow the current root.
 
-        Args:
-            tokens: in the order of the text, read for this tree only; if empty, the tree is that of
-                `propose`.
-            coins: not used.
+        `tokens`: in the order of the text, read for this tree only; if empty, the tree is that of
+        `propose`.
         """
         parents, drafted = self._after(tokens)
         root = tokens[-1] if tokens else self._root
@@ -121,11 +113,7 @@ class Draft(NamedTuple):
 
 
 def proposed(drafts: Iterable[Draft]) -> Continuations:
-    """The nodes that a source proposes within its own limits, given the drafts of one position.
-
-    Args:
-        drafts: as returned by `MatchingSource.drafts`.
-    """
+    """The nodes that a source proposes within its own limits, given the drafts of one position."""
     best, best_score = Continuations([-1], [], []), 0.0
     for continuations, seen, most in drafts:
         score = sum(continuations.counts[:most]) / seen

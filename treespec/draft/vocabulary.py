@@ -7,19 +7,11 @@ from torch import Tensor
 from treespec.door import integer, plain_integer, sequence, shown, token_ids
 from treespec.errors import InvalidArgument
 
-__all__ = ["plain_tokens", "require_in_vocabulary"]
-
 
 def plain_tokens(name: str, given: Any, vocab_size: int | None = None) -> list[int]:
     """Token ids as plain integers.
 
-    Args:
-        name: name of the argument, for the message.
-        given: a tensor or a sequence of ids.
-        vocab_size: ids must be below this number; None to refuse negative ids only.
-
-    Raises:
-        InvalidArgument: if an id is invalid; the error names its index and value.
+    `vocab_size`: ids must be below this number; None to refuse negative ids only.
     """
     if isinstance(given, Tensor):
         token_ids(name, given)
@@ -42,13 +34,8 @@ def plain_tokens(name: str, given: Any, vocab_size: int | None = None) -> list[i
 def require_in_vocabulary(name: str, largest: int, vocab_size: int | None) -> None:
     """Refuse texts with token ids beyond the target's vocabulary, which would stop decoding if drafted.
 
-    Args:
-        name: name of the argument, for the message.
-        largest: largest id in the texts; -1 if they hold none.
-        vocab_size: the target's vocabulary size; None to skip the check.
-
-    Raises:
-        InvalidArgument: if the largest id is too large; the error names both numbers.
+    `largest`: largest id in the texts; -1 if they hold none. `vocab_size`: the target's vocabulary size;
+    None to skip the check.
     """
     if vocab_size is not None and largest >= integer("vocab_size", vocab_size, least=1):
         raise InvalidArgument(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from treespec.errors import Unavailable, in_words
 
-__all__ = ["built", "held_call", "kernels", "source"]
-
 FOLDER = Path(__file__).parent
 
 FILES = (
@@ -29,21 +27,14 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @lru_cache(maxsize=1)
 def kernels() -> Any:
-    """The library of all kernels, loaded so that later code can use its symbols.
-
-    Raises:
-        Unavailable: if it cannot be compiled.
-    """
+    """The library of all kernels, loaded so that later code can use its symbols."""
     return ctypes.CDLL(built()._name, mode=ctypes.RTLD_GLOBAL)
 
 
 def held_call(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> Callable[[], None]:
     """A call of a kernel on the memory of tensors, which it keeps alive; arguments are not checked.
 
-    Args:
-        name: name of the kernel.
-        held: tensors, passed in this order as its first arguments; None is a null pointer.
-        arguments: the remaining arguments, as `ctypes` values.
+    `held`: tensors, passed in this order as its first arguments; None is a null pointer.
     """
     pointers = [ctypes.c_void_p(None if x is None else x.data_ptr()) for x in held]
     return partial(_run, name, held, *pointers, *arguments)
@@ -56,11 +47,7 @@ def _run(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> None:
 def built(*flags: str) -> Any:
     """Compile the kernels, or load them from the compiler's code folder if they are there.
 
-    Args:
-        flags: further flags for the C++ compiler.
-
-    Raises:
-        Unavailable: if it cannot be compiled.
+    `flags`: further flags for the C++ compiler.
     """
     from torch._inductor.codecache import CppCodeCache
 

@@ -7,8 +7,6 @@ import torch
 from treespec.kernels import masked_attention, packed_linear
 from treespec.kernels.build import kernels
 
-__all__ = ["calls"]
-
 OPERATIONS = (packed_linear, masked_attention)
 """Modules that register the operations with torch."""
 
@@ -23,11 +21,7 @@ DECLARED = {
 
 
 def calls() -> dict[str, Any]:
-    """Compiler options by which compiled code calls the kernels directly.
-
-    Raises:
-        Unavailable: if the kernels cannot be compiled.
-    """
+    """Compiler options by which compiled code calls the kernels directly."""
     kernels()
     shims = {
         getattr(torch.ops.treespec, name).default: [

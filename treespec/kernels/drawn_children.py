@@ -8,8 +8,6 @@ from torch import Tensor
 
 from treespec.kernels.build import held_call
 
-__all__ = ["DTYPES", "best_children", "drawn_children"]
-
 DTYPES = (torch.float32, torch.bfloat16)
 """Dtypes of logits that the kernel supports."""
 
@@ -28,22 +26,11 @@ def drawn_children(
     Equal to `Sampling(temperature)` and `TorchCoins.draw_many` with the same uniforms, up to rounding:
     masses are summed in float64 in another order.
 
-    Args:
-        logits: `[T, V]` on the CPU, of `DTYPES`, each row contiguous. Rows that are not finite give
-            arbitrary tokens; check `extremes`.
-        plan: `[3, T]`, contiguous; for each row, its number of children and the indices of its first
-            uniform and its first child.
-        uniforms: one per child.
-        temperature: above 0.
-        distinct: whether children are drawn without replacement.
-        probs: output, `[T, V]` in float32, contiguous: the probabilities.
-        extremes: output, `[2]` in float32: the least and the greatest logit; NaN if any logit is NaN.
-
-    Returns:
-        `[C]`, the children.
-
-    Raises:
-        ValueError: if sizes or dtypes do not match.
+    `logits`: `[T, V]` on the CPU, of `DTYPES`, each row contiguous. Rows that are not finite give arbitrary
+    tokens; check `extremes`. `plan`: `[3, T]`, contiguous; for each row, its number of children and the
+    indices of its first uniform and its first child. `distinct`: whether children are drawn without
+    replacement. `probs`: output, `[T, V]` in float32, contiguous: the probabilities. `extremes`: output,
+    `[2]` in float32: the least and the greatest logit; NaN if any logit is NaN.
     """
     _require(logits, extremes)
     rows, width = logits.shape
@@ -66,18 +53,7 @@ def drawn_children(
 
 
 def best_children(logits: Tensor, extremes: Tensor) -> Tensor:
-    """The best token of each row; the first of equals, as in `treespec.distributions.best_token`.
-
-    Args:
-        logits: as in `drawn_children`.
-        extremes: as in `drawn_children`.
-
-    Returns:
-        `[T]`, one child per row.
-
-    Raises:
-        ValueError: if sizes or dtypes do not match.
-    """
+    """The best token of each row; the first of equals, as in `treespec.distributions.best_token`."""
     _require(logits, extremes)
     rows, width = logits.shape
     children = torch.empty(rows, dtype=torch.long, device="cpu")

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from treespec.kernels.build import held_call
 
-__all__ = ["can_attend", "kernel_call", "masked_attention"]
-
 
 def can_attend(key_dim: int, dtype: torch.dtype) -> bool:
     """Whether the kernel supports such keys: float32, or bfloat16 with an even dimension."""
@@ -31,20 +29,11 @@ def masked_attention(
     If pairs of bfloat16 are multiplied (`blocks.hpp`), weights are rounded before they multiply values, and
     their sum is taken after rounding, so that the mean of equal values is exactly that value.
 
-    Args:
-        query: `[1, Hq, T, D]`; each group of `Hq / Hkv` consecutive heads shares keys and values.
-        key: `[1, Hkv, S, D]`, of the same dtype: float32, or bfloat16 with an even D.
-        value: `[1, Hkv, S, Dv]`, of the same dtype.
-        bias: added to scores, `[T, S]` in float32, finite; each row must attend to at least one key.
-        sinks: for each query head a further score, whose value is 0: `[Hq]` in float32; None for none.
-        scale: factor of the scores.
-        softcap: bounds scores to `softcap * tanh(score / softcap)` before the bias; 0 for no bound.
-
-    Returns:
-        `[1, T, Hq, Dv]`.
-
-    Raises:
-        ValueError: if sizes or dtypes do not match.
+    `query`: `[1, Hq, T, D]`; each group of `Hq / Hkv` consecutive heads shares keys and values. `key`: `[1,
+    Hkv, S, D]`, of the same dtype: float32, or bfloat16 with an even D. `value`: `[1, Hkv, S, Dv]`, of the
+    same dtype. `bias`: added to scores, `[T, S]` in float32, finite; each row must attend to at least one
+    key. `sinks`: for each query head a further score, whose value is 0: `[Hq]` in float32; None for none.
+    `softcap`: bounds scores to `softcap * tanh(score / softcap)` before the bias; 0 for no bound.
     """
     _, heads, rows, dim = query.shape
     _, kv_heads, keys, value_dim = value.shape

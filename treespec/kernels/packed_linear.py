@@ -10,8 +10,6 @@ from torch import Tensor
 
 from treespec.kernels.build import held_call
 
-__all__ = ["BLOCK", "can_pack", "kernel_call", "pack", "packed_linear"]
-
 BLOCK = 32
 """Number of outputs whose weights are stored together."""
 
@@ -20,9 +18,6 @@ def pack(weight: Float[Tensor, "N K"]) -> Float[Tensor, "blocks pairs 32 pair"]:
     """Reorder a matrix as the kernel reads it: in blocks of 32 outputs, in bfloat16 by pairs of inputs.
 
     Outputs are padded with zeros to a multiple of 32.
-
-    Raises:
-        ValueError: for dtypes other than float32 and bfloat16, or an odd number of inputs in bfloat16.
     """
     size, inputs = weight.shape
     if not can_pack(inputs, weight.dtype):
@@ -41,17 +36,9 @@ def can_pack(inputs: int, dtype: torch.dtype) -> bool:
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
     """Rows times a packed matrix, plus a bias. The result of a row does not depend on other rows.
 
-    Args:
-        x: rows `[..., K]`.
-        packed: result of `pack`, of the dtype of the rows.
-        bias: float32, one number per packed output, padding included; None for none.
-        size: number of outputs, without padding.
-
-    Returns:
-        `[..., size]`, summed in float32; bfloat16 results are rounded once.
-
-    Raises:
-        ValueError: if sizes or dtypes do not match.
+    `x`: rows `[..., K]`. `bias`: float32, one number per packed output, padding included; None for none.
+    `size`: number of outputs, without padding. Returns `[..., size]`, summed in float32; bfloat16 results
+    are rounded once.
     """
     blocks, pairs, _, pair = packed.shape
     fits = x.dtype == packed.dtype and x.shape[-1] == pairs * pair and 0 < size <= BLOCK * blocks

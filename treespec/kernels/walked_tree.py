@@ -9,8 +9,6 @@ from torch import Tensor
 from treespec.kernels.build import held_call
 from treespec.kernels.drawn_children import DTYPES
 
-__all__ = ["KINDS", "walked_tree"]
-
 KINDS = ("naive", "onehot", "rrs", "rrsw", "greedy")
 """Rules that the kernel implements, in the order of their numbers in C++."""
 
@@ -30,23 +28,12 @@ def walked_tree(
     sums are rounded differently, and logits are divided by the temperature only after the best logit is
     subtracted, which matters near temperature 0.
 
-    Args:
-        kind: one of `KINDS`.
-        logits: the target's logits, `[N, V]` on the CPU, of `DTYPES`, each row contiguous.
-        drafts: `[M, V]` distributions that children were drawn from, in float32; None if the rule reads
-            none.
-        tokens: N token ids.
-        plan: `[4, N]` in int32, contiguous: for each node its first child, its next sibling, its previous
-            sibling, and its row of `drafts`; -1 for none.
-        uniforms: N uniforms, as many as a walk can use; `greedy` uses none.
-        temperature: above 0; `greedy` uses the best tokens only.
-
-    Returns:
-        The last node of the path, the bonus, and the number of uniforms used; None if the rule would refuse
-        a row or a child on the way.
-
-    Raises:
-        ValueError: if sizes, dtypes or ids do not match.
+    `logits`: the target's logits, `[N, V]` on the CPU, of `DTYPES`, each row contiguous. `drafts`: `[M, V]`
+    distributions that children were drawn from, in float32; None if the rule reads none. `plan`: `[4, N]`
+    in int32, contiguous: for each node its first child, its next sibling, its previous sibling, and its row
+    of `drafts`; -1 for none. `uniforms`: N uniforms, as many as a walk can use; `greedy` uses none.
+    `temperature`: above 0; `greedy` uses the best tokens only. Returns the last node of the path, the
+    bonus, and the number of uniforms used; None if the rule would refuse a row or a child on the way.
     """
     size, width = logits.shape if logits.ndim == 2 else (0, 0)
     readable = logits.dtype in DTYPES and logits.is_cpu and size and width and logits.stride(1) == 1

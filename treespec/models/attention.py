@@ -22,8 +22,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from attention_masks import TreePass, attend, topology
 from treespec.errors import UnsupportedModel
 
-__all__ = ["MASK_MAKER", "NAME", "AttentionPass", "CausalAttention", "TreeAttention"]
-
 NAME = "treespec"
 """Name of our attention in `attn_implementation`."""
 
@@ -74,9 +72,7 @@ class AttentionPass(Protocol):
 class TreeAttention:
     """Attention of the nodes of a tree to the rows of a cache.
 
-    Args:
-        tree_pass: tree, cached rows and queried nodes; holds one mask per distinct window.
-        impl: implementation of `attention_masks`, or "auto".
+    `tree_pass`: tree, cached rows and queried nodes; holds one mask per distinct window.
     """
 
     def __init__(self, tree_pass: TreePass, impl: str = "auto") -> None:
@@ -117,10 +113,6 @@ class CausalAttention:
     PyTorch's causal attention, which needs no mask, whatever the implementation; only "reference" computes
     prompts too. In other layers the implementation computes the prompt in blocks of rows, each a chain
     after the rows before it, so that with a window no mask is larger than block x (block + window).
-
-    Args:
-        length: number of tokens of the prompt.
-        impl: implementation of `attention_masks`, or "auto".
     """
 
     def __init__(self, length: int, impl: str = "auto") -> None:
@@ -188,12 +180,7 @@ def attention(
     treespec_pass: AttentionPass | None = None,
     **unknown: Any,
 ) -> tuple[Float[Tensor, "B T Hq D"], None]:
-    """The function that transformers calls in every layer of a model on our attention.
-
-    Raises:
-        UnsupportedModel: if the layer passes an argument that is not known here, or the call has no
-            `treespec_pass`.
-    """
+    """The function that transformers calls in every layer of a model on our attention."""
     if treespec_pass is None:
         raise UnsupportedModel(
             f"{type(module).__name__} runs treespec's attention, but was given no tree: for plain "
@@ -217,11 +204,7 @@ def attention(
 def make_mask(
     *, attention_mask: Tensor | None = None, mask_function: Any = None, **sizes: Any
 ) -> Tensor | None:
-    """The mask function that belongs to `attention`: it makes no mask, since the pass has the tree.
-
-    Raises:
-        UnsupportedModel: if there is a padding mask, which the pass would ignore.
-    """
+    """The mask function that belongs to `attention`: it makes no mask, since the pass has the tree."""
     if attention_mask is not None:
         raise UnsupportedModel(
             "treespec's attention takes no attention_mask: padding is not supported"

@@ -23,8 +23,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks.commit_rows import RowMover
 
-__all__ = ["LayerShape", "TreeCache", "TreeLayer", "cache_argument"]
-
 FIRST_CAPACITY = 256
 """Rows allocated at first, unless more are needed."""
 
@@ -52,10 +50,8 @@ class LayerShape(NamedTuple):
 class TreeCache(Cache):
     """A cache whose last rows are the nodes of a tree.
 
-    Args:
-        layout: the shape of each layer, None for layers that store nothing; the `layout` of a cache after
-            a pass. Without it, layers are discovered during the first pass, and each layer gets tensors of
-            its own.
+    `layout`: the shape of each layer, None for layers that store nothing; the `layout` of a cache after a
+    pass. Without it, layers are discovered during the first pass, and each layer gets tensors of its own.
     """
 
     def __init__(self, layout: Sequence[LayerShape | None] = ()) -> None:
@@ -101,8 +97,7 @@ class TreeCache(Cache):
         Inside it, the cache returns no number that changes from pass to pass: it reports `capacity` rows to
         the layers, as if the rows of the pass were the last.
 
-        Args:
-            slots: distinct indices below `capacity`, on the device of the rows.
+        `slots`: distinct indices below `capacity`, on the device of the rows.
         """
         self.slots = slots
         try:
@@ -113,21 +108,14 @@ class TreeCache(Cache):
     def begin(self, first: int, count: int) -> None:
         """Set which tree rows the next pass writes, and make room for them.
 
-        Args:
-            first: index of the first node; all nodes before it must have been written.
-            count: number of nodes.
+        `first`: index of the first node; all nodes before it must have been written.
         """
         self.start = self.length + first
         self.end = self.start + count
         self.reserve(self.end, used=self.start)
 
     def reserve(self, rows: int, used: int) -> None:
-        """Make room for `rows` rows, and for at least `least`.
-
-        Args:
-            rows: number of rows in total.
-            used: number of leading rows whose contents must be preserved.
-        """
+        """Make room for `rows` rows, and for at least `least`."""
         rows = max(rows, self.least)
         if rows > self._capacity:
             self._capacity = max(2 * self._capacity, rows, FIRST_CAPACITY)
@@ -151,9 +139,8 @@ class TreeCache(Cache):
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, in this order, and forget all other tree rows.
 
-        Args:
-            nodes: strictly increasing node indices. Leading rows that are already in place
-                (`nodes[i] == i`) are not moved.
+        `nodes`: strictly increasing node indices. Leading rows that are already in place (`nodes[i] == i`)
+        are not moved.
         """
         in_place = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
         if in_place < len(nodes):

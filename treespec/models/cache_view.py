@@ -11,15 +11,11 @@ from typing import Any
 from treespec.errors import InvalidTree
 from treespec.models.cache import LayerShape, TreeCache, TreeLayer
 
-__all__ = ["CacheView"]
-
 
 class CacheView(TreeCache):
     """Some layers of another cache; `keep` and `reset` do not change the committed rows of that cache.
 
-    Args:
-        whole: the cache whose committed rows are read.
-        layout: for each layer of that cache its shape, or None for layers that are not read.
+    `layout`: for each layer of that cache its shape, or None for layers that are not read.
     """
 
     def __init__(self, whole: TreeCache, layout: Sequence[LayerShape | None]) -> None:
@@ -55,12 +51,7 @@ class CacheView(TreeCache):
         return self._whole.memory
 
     def begin(self, first: int, count: int) -> None:
-        """Set which tree rows the next pass writes, and make room for them in the other cache.
-
-        Raises:
-            InvalidTree: if the other cache holds a tree of which no path was kept yet: its rows would be
-                overwritten.
-        """
+        """Set which tree rows the next pass writes, and make room for them in the other cache."""
         if self._whole.end != self._whole.length:
             raise InvalidTree(
                 "the target has a tree in its cache: commit its step before the next tree is drafted"

@@ -34,8 +34,6 @@ from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
 from treespec.models.static_pass import Size, StaticPass, StaticRunner
 
-__all__ = ["CapturedRunner", "Place", "Places"]
-
 WARM_UPS = 2
 """Passes before a capture. They compile kernels, choose algorithms and allocate scratch memory, which
 during a capture would fail or be captured too."""
@@ -102,12 +100,8 @@ class Places:
 class CapturedRunner(StaticRunner):
     """Runs static passes by replaying captured graphs.
 
-    Args:
-        model: a model on CUDA, set to the route's attention.
-        route: how the model learns what each row may attend to.
-        place: cache and graphs, in use by no other runner.
-        needed: the sizes that runners of the model have needed so far, by the rows that were reserved for
-            their texts (`TransformersModel.reserve`); this one adds its own.
+    `needed`: the sizes that runners of the model have needed so far, by the rows that were reserved for
+    their texts (`TransformersModel.reserve`); this one adds its own.
     """
 
     def __init__(

@@ -28,8 +28,6 @@ from torch import Tensor
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.compiled_code import without_addresses
 
-__all__ = ["DirectCall"]
-
 Varying = tuple[int, str, int]
 """Source of a varying integer: argument number; "size", "stride" or "offset"; dimension."""
 
@@ -37,23 +35,12 @@ Varying = tuple[int, str, int]
 class DirectCall:
     """A compiled function of tensors that returns one tensor.
 
-    Args:
-        function: a function whose control flow depends on its arguments' shapes only.
-        example: arguments to compile for. Dimensions that vary together have equal sizes, all others
-            different ones.
-        other: arguments in which everything that varies has another size. They are not run.
-        fixed: number of last arguments that stay the same from call to call (`bound`).
-        below: pairs of (argument, dimension); the first size is always smaller than the second.
-        at_most: for each (argument, dimension), its largest size.
-        alone: the (argument, dimension) whose size may also be 1.
-        options: options of the compiler.
-        frozen: whether weights are constants: copied into the order in which they are read, and never
-            read again from the model.
-
-    Raises:
-        UnsupportedModel: if the arguments of the compiled code cannot be identified, or if the code holds
-            for some sizes only.
-        Unavailable: if the compiler's checks of strides or sizes are switched off.
+    `function`: a function whose control flow depends on its arguments' shapes only. `example`: arguments to
+    compile for. Dimensions that vary together have equal sizes, all others different ones. `other`:
+    arguments in which everything that varies has another size. They are not run. `fixed`: number of last
+    arguments that stay the same from call to call (`bound`). `below`: pairs of (argument, dimension); the
+    first size is always smaller than the second. `frozen`: whether weights are constants: copied into the
+    order in which they are read, and never read again from the model.
     """
 
     def __init__(

@@ -34,8 +34,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from treespec.errors import CannotEnlarge, UnsupportedModel
 from treespec.models.enlarged_shape import EnlargeTo, head_dim_of, parameter_count, shape_to
 
-__all__ = ["EnlargeTo", "enlarge"]
-
 Rows = slice | Tensor
 """Indices of rows or columns: a leading slice, or a tensor."""
 
@@ -100,11 +98,7 @@ def enlarge(model: PreTrainedModel, to: int | str | EnlargeTo) -> PreTrainedMode
 
 
 def _require_memory(parameters: int, model: PreTrainedModel) -> None:
-    """Refuse sizes that exceed the memory of the device.
-
-    Raises:
-        CannotEnlarge: if the weights alone are larger than the total memory.
-    """
+    """Refuse sizes that exceed the memory of the device."""
     import psutil
 
     on_gpu = model.device.type == "cuda"

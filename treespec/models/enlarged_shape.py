@@ -9,8 +9,6 @@ from transformers import PreTrainedConfig
 from treespec.errors import CannotEnlarge
 from treespec.reading import brief
 
-__all__ = ["EnlargeTo", "head_dim_of", "parameter_count", "shape_to"]
-
 MOST_PARAMETERS = 10**12
 TOLERANCE = 1.05
 """A model enlarged to N parameters gets N .. 1.05 N."""
@@ -42,13 +40,8 @@ def shape_to(config: PreTrainedConfig, to: int | str | EnlargeTo) -> dict[str, i
     Widths and intermediate widths are multiples of 64 (of 8 below 20M parameters, of 128 from 1B). Widths
     that are the old one times a power of 4, which keep bfloat16 norms exact, get a bonus of 0.1.
 
-    Args:
-        config: config of the model to enlarge.
-        to: number of parameters, embeddings included, as an integer or as text ("30M", "1.5B"), or the
-            fields.
-
-    Raises:
-        CannotEnlarge: if `to` is not a size, or anything in it is smaller than in the model.
+    `to`: number of parameters, embeddings included, as an integer or as text ("30M", "1.5B"), or the
+    fields.
 
     Example:
         >>> from transformers import LlamaConfig
@@ -83,12 +76,7 @@ def shape_to(config: PreTrainedConfig, to: int | str | EnlargeTo) -> dict[str, i
 
 
 def parameter_count(config: PreTrainedConfig, shape: EnlargeTo | None = None) -> int:
-    """Number of parameters of a llama with this config, or with other sizes; tied embeddings count once.
-
-    Args:
-        config: config of the model.
-        shape: sizes that replace those of the config.
-    """
+    """Number of parameters of a llama with this config, or with other sizes; tied embeddings count once."""
     sizes = _sizes(config) | dict(shape or {})
     width, layers, intermediate, heads, kv_heads = (sizes[field] for field in FIELDS)
     q, kv = heads * head_dim_of(config), kv_heads * head_dim_of(config)

@@ -5,8 +5,6 @@ import hashlib
 import torch
 from torch import nn
 
-__all__ = ["fingerprint"]
-
 NUMBERS_SAMPLED = 64
 """Evenly spaced numbers taken from each parameter."""
 
@@ -19,12 +17,8 @@ def fingerprint(model: nn.Module) -> str:
     float32 (float16 rounds differently and gives another). Training changes all numbers of a matrix, so two
     models of the same architecture have different fingerprints.
 
-    Args:
-        model: the model, with its weights.
-
-    Returns:
-        For example "LlamaForCausalLM of 918,016 parameters, weights 1f0c6a7e93d2b845". Empty if this
-        process does not hold all weights: some were offloaded, or several processes share the model.
+    For example "LlamaForCausalLM of 918,016 parameters, weights 1f0c6a7e93d2b845". Empty if this process
+    does not hold all weights: some were offloaded, or several processes share the model.
 
     Example:
         >>> torch.nn.init.constant_((layer := nn.Linear(2, 1)).weight, 0.5).tolist()

@@ -55,8 +55,6 @@ from transformers.pytorch_utils import Conv1D
 from treespec.kernels.packed_linear import BLOCK, can_pack, pack
 from treespec.models.packed_weights import PackedWeights
 
-__all__ = ["large_pages", "packed_linears"]
-
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that read the same rows."""
 
@@ -67,9 +65,7 @@ def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[None]:
 
     Other threads must not use the model or its layers meanwhile.
 
-    Args:
-        model: a model on the CPU.
-        copies: known packed copies, which shortened models share with the full model. New ones are added.
+    `copies`: known packed copies, which shortened models share with the full model. New ones are added.
     """
     changed: list[nn.Module] = []
     try:

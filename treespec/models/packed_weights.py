@@ -16,14 +16,11 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-__all__ = ["PackedWeights"]
-
 
 class PackedWeights:
     """The packed copies that graphs of a model and of its shortened versions hold.
 
-    Args:
-        model: the model; its own weights do not count as copies.
+    `model`: the model; its own weights do not count as copies.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -40,8 +40,6 @@ from treespec.models.support import (
     refusal,
 )
 
-__all__ = ["Finding", "probe", "require_attention"]
-
 PREFIX = 3
 PARENTS = (-1, 0, 0, 1, 2, 1, 0, 6)
 BRANCHES = ((0, 1, 3), (0, 2, 4), (0, 1, 5), (0, 6, 7))
@@ -153,11 +151,7 @@ def _why(problem: Exception) -> str:
 
 
 def require_attention(name: str, device: torch.device) -> None:
-    """Refuse an attention that is not available, whatever the model.
-
-    Raises:
-        Unavailable: if there is no attention of this name, or it does not run on this device.
-    """
+    """Refuse an attention that is not available, whatever the model."""
     if name in ("auto", "transformers"):
         return
     if name not in IMPLEMENTATIONS:

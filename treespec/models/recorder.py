@@ -16,8 +16,6 @@ from treespec.models.attention import MASK_MAKER, AttentionPass
 from treespec.models.routes import OwnAttention
 from treespec.models.support import UNSTATED_CONTEXT
 
-__all__ = ["NOT_ASKED", "Recorder", "window_of"]
-
 NOT_ASKED = object()
 """Recorded instead of a window if no mask function made the layer's mask."""
 
@@ -95,9 +93,8 @@ class Recorder:
 def window_of(function: Any, longest: int, device: torch.device) -> int | str | None:
     """The sliding window of a transformers mask function, found by evaluating it at the last two rows.
 
-    Returns:
-        The window; None if no key before a row is hidden; or, if the mask is neither causal nor a sliding
-        window, a description of the mask.
+    Returns the window; None if no key before a row is hidden; or, if the mask is neither causal nor a
+    sliding window, a description of the mask.
     """
     zero = torch.zeros((), dtype=torch.long, device=device)
     keys = torch.arange(longest, device=device)

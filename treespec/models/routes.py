@@ -13,8 +13,6 @@ from transformers import PreTrainedModel
 from attention_masks import TreePass
 from treespec.models.attention import NAME, CausalAttention, TreeAttention
 
-__all__ = ["OwnAttention", "OwnMask", "Route", "plain_implementation"]
-
 
 @runtime_checkable
 class Route(Protocol):
@@ -33,11 +31,7 @@ class Route(Protocol):
 
 
 class OwnAttention:
-    """Our attention, which gets the tree as a keyword argument.
-
-    Args:
-        impl: implementation of `attention_masks`, or "auto".
-    """
+    """Our attention, which gets the tree as a keyword argument."""
 
     implementation = NAME
 
@@ -58,11 +52,6 @@ class OwnMask:
 
     The mask is additive. A boolean mask would be correct with sdpa but silently wrong with eager attention,
     which adds it to the scores.
-
-    Args:
-        implementation: the model's own attention implementation.
-        dtype: dtype of the model.
-        device: device of the model.
     """
 
     def __init__(self, implementation: str, dtype: torch.dtype, device: torch.device) -> None:

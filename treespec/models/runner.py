@@ -12,16 +12,11 @@ from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.routes import Route
 
-__all__ = ["TreeRunner"]
-
 
 class TreeRunner:
     """Runs tree nodes through a model, with a cache of its own.
 
-    Args:
-        model: a model in eval mode, set to the route's attention implementation.
-        route: how the model learns what each row may attend to.
-        layout: layout of the cache, if known.
+    `model`: a model in eval mode, set to the route's attention implementation.
     """
 
     any_cache = True
@@ -67,12 +62,7 @@ class TreeRunner:
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
-
-        Raises:
-            InvalidTree: if parents, tokens and the nodes run so far do not fit together.
-            UnsupportedModel: if the model's attention was changed in the meantime.
-        """
+        """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`."""
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
         self._require_route()
@@ -92,11 +82,7 @@ class TreeRunner:
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
-        """Commit the rows of a path from node 0 down, and forget all other tree rows.
-
-        Raises:
-            InvalidTree: if the nodes are not such a path, or have not been run.
-        """
+        """Commit the rows of a path from node 0 down, and forget all other tree rows."""
         parent = -1
         for node in nodes:
             if not 0 <= node < len(self._parents) or self._parents[node] != parent:

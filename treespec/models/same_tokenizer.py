@@ -4,8 +4,6 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import TokenizerMismatch
 
-__all__ = ["require_same_tokenizer"]
-
 PROBE = (
     "The quick brown fox doesn't jump over the lazy dog 12345.678 times.\n\n"
     "def f(x_1: list[int]) -> None:\n\treturn  x_1[-1:] != {'naïve': \"déjà vu\"}  # Übergröße\r\n"
@@ -23,9 +21,6 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
     is called are not compared, because it is never called: which special tokens begin or end a text (a base
     draft for a chat target), padding, chat templates. The padding of the models' embedding tables is not
     part of a tokenizer.
-
-    Raises:
-        TokenizerMismatch: naming the first token that differs.
     """
     target_vocab, draft_vocab = (
         {token_id: token for token, token_id in tokenizer.get_vocab().items()}

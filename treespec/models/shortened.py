@@ -24,8 +24,6 @@ from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 from treespec.models.sublayers import Sublayer
 
-__all__ = ["Layout", "layer_count", "shortened"]
-
 Layout = tuple[LayerShape | None, ...]
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
@@ -47,18 +45,9 @@ def shortened(
 
     The final norm and the head remain those of the model. The result is tested on a tree of three nodes.
 
-    Args:
-        model: a model in eval mode, set to the route's attention.
-        route: how trees enter the model.
-        skip: sublayers of the model, not all of them.
-
-    Returns:
-        A model of the same class that shares every parameter. The outermost module has the same
-        configuration object, so that setting the attention affects both models.
-
-    Raises:
-        UnsupportedModel: naming the architecture, if its layers are not a single list, if a layer has no
-            module for a skipped part, if layers read the rows of others, or if the result does not run.
+    `skip`: sublayers of the model, not all of them. Returns a model of the same class that shares every
+    parameter. The outermost module has the same configuration object, so that setting the attention affects
+    both models.
     """
     model_type = model.config.model_type
     path = _path_of_layers(model)
@@ -103,11 +92,7 @@ class _Zero(nn.Module):
 
 
 def _path_of_layers(model: PreTrainedModel) -> str:
-    """The name of the list that holds the decoder's layers.
-
-    Raises:
-        UnsupportedModel: if there is no such list, or its layers cannot be skipped.
-    """
+    """The name of the list that holds the decoder's layers."""
     model_type, count = model.config.model_type, layer_count(model)
     paths = [
         name

@@ -24,19 +24,6 @@ from transformers.utils import logging
 from treespec.errors import LoadError, UnsupportedModel, said
 from treespec.models.reading import PICKLES, Files, reading
 
-__all__ = [
-    "Place",
-    "Source",
-    "device_of",
-    "dtype_of",
-    "find",
-    "is_hub_id",
-    "read_config",
-    "read_model",
-    "read_tokenizer",
-    "require_weights",
-]
-
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
 Source = str | os.PathLike[str]
@@ -56,12 +43,7 @@ class Place:
 
 
 def find(source: Source) -> Place:
-    """Locate a folder or hub id, without reading or downloading it.
-
-    Raises:
-        LoadError: if there is no such folder and no such model on the hub, or if the hub cannot be reached
-            and the model is not in its local cache.
-    """
+    """Locate a folder or hub id, without reading or downloading it."""
     name = os.fspath(source)
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -94,11 +76,7 @@ def is_hub_id(source: Source) -> bool:
 def _online(hub_id: str) -> bool:
     """Ask the hub for the model with one short request and no retries.
 
-    Returns:
-        True if the hub has the model; False if the hub cannot be reached but the model is cached.
-
-    Raises:
-        LoadError: if the hub does not have the model, or cannot be reached and the model is not cached.
+    Returns True if the hub has the model; False if the hub cannot be reached but the model is cached.
     """
     try:
         HfApi().model_info(hub_id, timeout=10)
@@ -126,16 +104,8 @@ def read_model(
 ) -> PreTrainedModel:
     """Read a causal language model, in evaluation mode and with all of its weights.
 
-    Args:
-        place: where the model is stored.
-        dtype: dtype of its weights.
-        device: device that it runs on.
-        spread: arguments that spread the model over several devices (`treespec.models.spread`), instead
-            of `device`.
-
-    Raises:
-        LoadError: if the configuration or some of the weights are missing or damaged.
-        UnsupportedModel: if transformers has no causal language model of this type.
+    `spread`: arguments that spread the model over several devices (`treespec.models.spread`), instead of
+    `device`.
     """
     config = read_config(place)
     with _quiet(place), reading(place.name, "weights"):
@@ -163,12 +133,7 @@ def read_model(
 
 
 def read_config(place: Place) -> PreTrainedConfig:
-    """Read the configuration of a causal language model.
-
-    Raises:
-        LoadError: if the configuration is missing or damaged.
-        UnsupportedModel: if transformers has no causal language model of this type.
-    """
+    """Read the configuration of a causal language model."""
     with _quiet(place), reading(place.name, "configuration"):
         Files(place.name).require_settings()
         try:
@@ -188,11 +153,7 @@ def read_config(place: Place) -> PreTrainedConfig:
 
 
 def require_weights(place: Place) -> None:
-    """Check that local weights are there and not truncated, without reading them.
-
-    Raises:
-        LoadError: naming the missing or truncated file.
-    """
+    """Check that local weights are there and not truncated, without reading them."""
     files = Files(place.name)
     pickled = any(files.path(name) for name in PICKLES)  # cannot be checked without reading them
     if place.local and not pickled and (why := files.damaged("weights")) is not None:
@@ -200,11 +161,7 @@ def require_weights(place: Place) -> None:
 
 
 def read_tokenizer(place: Place) -> Tokenizer:
-    """Read a tokenizer.
-
-    Raises:
-        LoadError: if there is none. (Without its files, transformers makes an empty one for some models.)
-    """
+    """Read a tokenizer."""
     with _quiet(place), reading(place.name, "tokenizer"):
         Files(place.name).require_settings()  # transformers chooses the tokenizer by these, too
         try:
@@ -226,11 +183,7 @@ def read_tokenizer(place: Place) -> Tokenizer:
 
 
 def dtype_of(dtype: torch.dtype | str) -> torch.dtype | str:
-    """Resolve the name of a torch dtype; "auto" (the dtype of the stored weights) is returned unchanged.
-
-    Raises:
-        LoadError: if models cannot run in this dtype.
-    """
+    """Resolve the name of a torch dtype; "auto" (the dtype of the stored weights) is returned unchanged."""
     if dtype == "auto" or dtype in DTYPES.values():
         return dtype
     if isinstance(dtype, str) and dtype.removeprefix("torch.") in DTYPES:
@@ -241,11 +194,7 @@ def dtype_of(dtype: torch.dtype | str) -> torch.dtype | str:
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """Resolve a torch device and check that this machine has it.
-
-    Raises:
-        LoadError: if torch does not know the device or cannot use it.
-    """
+    """Resolve a torch device and check that this machine has it."""
     try:
         wanted = torch.device(device)
         if wanted.type == "cuda" and not torch.cuda.is_available():

@@ -16,15 +16,6 @@ from transformers import PreTrainedModel
 
 from treespec.errors import LoadError, TreespecError
 
-__all__ = [
-    "DeviceMap",
-    "ProcessesDiffer",
-    "device_map_arguments",
-    "require_whole",
-    "tensor_parallel_arguments",
-    "watch_processes",
-]
-
 DeviceMap = str | Mapping[str, int | str]
 """`auto`, or a mapping from module names to devices, as in transformers."""
 
@@ -39,11 +30,7 @@ class ProcessesDiffer(TreespecError, RuntimeError):
 def device_map_arguments(device_map: DeviceMap) -> dict[str, Any]:
     """Arguments for `from_pretrained` that spread a model over devices.
 
-    Args:
-        device_map: "auto" fills all GPUs evenly; a mapping states the device of each module.
-
-    Raises:
-        LoadError: if accelerate is missing, the value is not a device map, or "auto" finds no GPU.
+    `device_map`: "auto" fills all GPUs evenly; a mapping states the device of each module.
     """
     option = f"device_map={device_map!r}"
     if isinstance(device_map, str) and device_map != "auto":
@@ -62,12 +49,7 @@ def device_map_arguments(device_map: DeviceMap) -> dict[str, Any]:
 def tensor_parallel_arguments(device: torch.device) -> dict[str, Any]:
     """Arguments for `from_pretrained` that split every layer over the processes of torchrun.
 
-    Args:
-        device: device that the user chose; it must be of the type that the processes share.
-
-    Raises:
-        LoadError: outside torchrun, with more processes than GPUs, without accelerate, or if this version
-            of transformers cannot do it.
+    `device`: device that the user chose; it must be of the type that the processes share.
     """
     option = "tensor_parallel=True"
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -102,9 +84,6 @@ def require_whole(model: PreTrainedModel, name: str) -> None:
     """Refuse a model that does not fit on the GPUs as a whole.
 
     Every pass would copy the remaining modules to a GPU, and measurements would show the speed of the bus.
-
-    Raises:
-        LoadError: naming a module that is not on a GPU.
     """
     devices = getattr(model, "hf_device_map", None) or {}
     offloaded = [module for module, device in devices.items() if str(device) in ELSEWHERE]

@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple, get_args
 from treespec.door import sequence, shown
 from treespec.errors import InvalidArgument
 
-__all__ = ["Part", "Sublayer", "layers_from", "require_sublayers", "sublayers_of"]
-
 Part = Literal["attention", "mlp"]
 """The parts of a layer, in order: each adds its output to the residual stream."""
 
@@ -32,11 +30,7 @@ class Sublayer(NamedTuple):
 
     @classmethod
     def of(cls, value: "str | Sublayer") -> "Sublayer":
-        """Parse the name of a sublayer, such as `attention.3`.
-
-        Raises:
-            InvalidArgument: if it is not such a name.
-        """
+        """Parse the name of a sublayer, such as `attention.3`."""
         if isinstance(value, cls):
             return value
         part, _, layer = value.partition(".") if isinstance(value, str) else ("", "", "")
@@ -63,14 +57,7 @@ def require_sublayers(
 ) -> frozenset[Sublayer]:
     """Parse the sublayers to skip, and check that the model has them and that at least one remains.
 
-    Args:
-        name: name of the argument, for messages.
-        skip: sublayers, or their names, in any order.
-        layers: number of layers of the model.
-
-    Raises:
-        InvalidArgument: if a name is not that of a sublayer, if the model lacks its layer, or if no
-            sublayer would remain.
+    `skip`: sublayers, or their names, in any order.
     """
     items = sorted(skip) if isinstance(skip, frozenset | set) else sequence(name, skip, "sublayers")
     sublayers = frozenset(map(Sublayer.of, items))

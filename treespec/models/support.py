@@ -6,8 +6,6 @@ from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
 
-__all__ = ["UNSTATED_CONTEXT", "context_length", "embedding_count", "local_attention", "refusal"]
-
 UNSTATED_CONTEXT = 1 << 20
 """Context length of a model whose configuration states none."""
 

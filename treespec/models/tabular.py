@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["Row", "TabularModel", "random_table"]
-
 Row = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """Logits after a context: all committed tokens and the path to a node."""
 

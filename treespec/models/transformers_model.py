@@ -24,8 +24,6 @@ from treespec.models.shortened import layer_count, shortened
 from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.models.support import context_length, embedding_count
 
-__all__ = ["TransformersModel"]
-
 
 class TransformersModel:
     """A transformers model with a tree cache (`treespec.protocols.TreeModel`).

@@ -16,8 +16,6 @@ from treespec.step import Scores
 from treespec.target.model import ModelTarget
 from treespec.tree import TokenTree
 
-__all__ = ["GraphTarget"]
-
 
 class GraphTarget(ModelTarget):
     """Scores a whole tree by replaying a captured pass; the same `Target` as `ModelTarget`.
@@ -34,18 +32,8 @@ class GraphTarget(ModelTarget):
     keep the logits of the latest step, copy them: `step.scores.logits.clone()`. A tensor that was taken out
     of the scores earlier is not protected.
 
-    Args:
-        model: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The
-            first target on a model tests whether its pass can be captured
-            (`treespec.models.static_trial`).
-
-    Raises:
-        Unavailable: without a CUDA device, or without Triton.
-        UnsupportedModel: if the model's pass cannot be captured: it takes trees as a mask, is spread over
-            several devices, reads values back to the host (some experts, length-dependent rotary scaling),
-            or keeps lengths as Python numbers.
-
-    Not thread-safe: one graph runs at a time, as one model does.
+    `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
+    target on a model tests whether its pass can be captured (`treespec.models.static_trial`).
     """
 
     def __init__(self, model: TransformersModel) -> None:

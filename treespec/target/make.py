@@ -9,8 +9,6 @@ from treespec.models.pass_kinds import Passes
 from treespec.protocols import Target, TreeModel
 from treespec.target.model import ModelTarget
 
-__all__ = ["make_target"]
-
 log = logging.getLogger("treespec")
 
 

@@ -8,8 +8,6 @@ from treespec.protocols import TreeModel
 from treespec.step import Scores, Step
 from treespec.tree import TokenTree
 
-__all__ = ["ModelTarget"]
-
 
 class ModelTarget:
     """Scores a whole tree in one pass and keeps the rows of the accepted path.

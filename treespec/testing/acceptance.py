@@ -11,8 +11,6 @@ from treespec.testing.laws import settled
 from treespec.testing.step_oracle import DraftWith, StepOracle
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["Acceptance", "acceptance", "tree_acceptance"]
-
 
 @dataclass(frozen=True)
 class Acceptance:

@@ -13,8 +13,6 @@ from treespec.children import chosen_children, next_child, require_children
 from treespec.errors import NotADistribution, TreespecError
 from treespec.tree import Law
 
-__all__ = ["Choice", "EnumeratingCoins", "Weight", "outcomes"]
-
 T = TypeVar("T")
 
 Weight = int | float | Fraction

@@ -33,8 +33,6 @@ from treespec.testing.strata import (
     monte_carlo_p_value,
 )
 
-__all__ = ["Deviation", "LawComparison", "PositionTest", "Samples", "TooFewSamples", "compare_laws"]
-
 Samples = Sequence[Sequence[int]] | Int[Tensor, "n t"]
 """One row of token ids per sample, all of the same length."""
 

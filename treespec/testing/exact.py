@@ -9,8 +9,6 @@ from treespec.distributions import Sampling
 from treespec.models.tabular import TabularModel
 from treespec.testing.rationals import Rationals
 
-__all__ = ["AsGiven", "exactly"]
-
 
 class AsGiven(Sampling):
     """The sampling setting of models whose rows are already probabilities: it changes nothing."""
@@ -31,12 +29,9 @@ def exactly(
 ) -> TabularModel:
     """A table whose rows are the model's probabilities as fractions that sum to 1.
 
-    Args:
-        model: the table of logits.
-        sampling: sampling setting, applied in floats. A rule that is exact for all tables is exact for
-            these fractions too.
-        denominator: round the probabilities to fractions with at most this denominator, which keeps the
-            numbers of an enumeration short. Zeros stay zeros, and equal rows stay equal.
+    `sampling`: sampling setting, applied in floats. A rule that is exact for all tables is exact for these
+    fractions too. `denominator`: round the probabilities to fractions with at most this denominator, which
+    keeps the numbers of an enumeration short. Zeros stay zeros, and equal rows stay equal.
     """
     cache: dict[tuple[int, ...], Rationals] = {}
 

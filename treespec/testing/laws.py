@@ -21,8 +21,6 @@ from treespec.testing.states import state_of
 from treespec.testing.step_oracle import DraftWith, ExactLaw, SampledTable, StepOracle
 from treespec.tree import Law, TreeShape
 
-__all__ = ["output_law", "settled", "step_law", "target_law"]
-
 
 def target_law(
     target: TabularModel, context: tuple[int, ...], tokens: int, sampling: Sampling

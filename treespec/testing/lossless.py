@@ -23,8 +23,6 @@ from treespec.tree import Law, TreeShape
 from treespec.verify.rule import Rule
 from treespec.verify.wrapped import WrappedRule
 
-__all__ = ["Case", "NotLossless", "Proof", "assert_lossless", "covers"]
-
 TOLERANCE = 1e-12
 """Largest allowed error of proofs through several steps, in float64."""
 

@@ -9,8 +9,6 @@ from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify import Rule
 
-__all__ = ["planted"]
-
 
 def planted(rule: Rule, total_variation: float, *, root: int | None = None) -> Rule:
     """The same rule, except that the law of the token after the root is off by a given total variation.

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Rationals"]
-
 Plain = Any
 
 

@@ -57,8 +57,6 @@ from torch import Tensor
 
 from treespec.testing.coins import Choice, Weight
 
-__all__ = ["PASSES", "Chances", "Deviation", "Rounding"]
-
 PASSES = 2
 """Passes over its rows that a rule may make at a node, and for a child, beyond the necessary ones."""
 
@@ -120,10 +118,8 @@ class Rounding:
     ) -> Deviation:
         """The largest deviation of the first token whose law breaks its bound; else of all tokens.
 
-        Args:
-            emitted: joint law of the tokens, `[V, ..., V]`.
-            right: the target's joint law.
-            chance: r, from `Chances`; at 0, only `unit` bounds the first token too.
+        `emitted`: joint law of the tokens, `[V, ..., V]`. `chance`: r, from `Chances`; at 0, only `unit`
+        bounds the first token too.
         """
         worst = Deviation(0.0, (), 0)
         for place in range(right.ndim):
@@ -159,10 +155,7 @@ class Chances:
     def add(self, weight: Weight, tokens: Sequence[int], choices: Iterable[Choice]) -> None:
         """Count a walk.
 
-        Args:
-            weight: probability of the walk, including that of its tree.
-            tokens: tokens of its tree, without the root.
-            choices: choices of the rule, in order.
+        `tokens`: tokens of its tree, without the root. `choices`: choices of the rule, in order.
         """
         sides: tuple[bool, ...] = ()
         for choice in takewhile(lambda choice: choice.coin, choices):

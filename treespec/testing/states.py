@@ -16,8 +16,6 @@ from torch import Tensor
 
 from treespec.models.tabular import TabularModel
 
-__all__ = ["state_of"]
-
 ATOMS = (
     *(type(None), bool, int, float, complex, str, bytes, range, Fraction),
     *(torch.dtype, torch.device),
@@ -62,12 +60,9 @@ def state_of(*parts: Any) -> Hashable | None:
     (both are assumed to be pure), and the weights of a `torch.nn.Module`. Of a frozen dataclass, only the
     fields count.
 
-    Args:
-        parts: drafter, target, and anything else that a branch has made for itself.
-
-    Returns:
-        A value to compare; None if a part may have state that cannot be inspected: a generator, an open
-        file, an object of a class written in C, a tensor that is sparse or has a dtype that numpy lacks.
+    `parts`: drafter, target, and anything else that a branch has made for itself. Returns a value to
+    compare; None if a part may have state that cannot be inspected: a generator, an open file, an object of
+    a class written in C, a tensor that is sparse or has a dtype that numpy lacks.
     """
     try:
         return tuple(_state(part, {}) for part in parts)

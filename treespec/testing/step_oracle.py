@@ -22,8 +22,6 @@ from treespec.testing.coins import Choice, EnumeratingCoins, Weight, outcomes
 from treespec.testing.rounding import Chances, Rounding
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["DraftWith", "ExactLaw", "SampledTable", "StepOracle"]
-
 DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
 """Makes the drafter that is enumerated."""
 
@@ -55,12 +53,7 @@ class _Walk(NamedTuple):
 
 
 class SampledTable:
-    """The probabilities of a table under a sampling setting, each row computed once.
-
-    Args:
-        model: the table.
-        sampling: the setting.
-    """
+    """The probabilities of a table under a sampling setting, each row computed once."""
 
     def __init__(self, model: TabularModel, sampling: Sampling) -> None:
         # Not the model itself: it is a weak key in `_TABLES`.

@@ -12,16 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "LEAST_EXPECTED",
-    "POOLED_IN_CELLS",
-    "Stratum",
-    "against_law",
-    "against_samples",
-    "detectable_variation",
-    "monte_carlo_p_value",
-]
-
 LEAST_EXPECTED = 5
 """Least number of expected samples per cell."""
 
@@ -109,9 +99,6 @@ def against_law(
     """The table of samples against a known law `[V]`; None if there are fewer than two cells.
 
     Tokens of probability 0 that were observed form a cell of their own, which refutes equality.
-
-    Raises:
-        ValueError: if a token that occurs has no entry in the law.
     """
     _require_entries(prefix, counts, law)
     total = sum(counts.values())
@@ -154,10 +141,8 @@ def against_samples(
 def monte_carlo_p_value(strata: Sequence[Stratum], level: float, rng: np.random.Generator) -> float:
     """Probability, under equality, that the sum of statistics is at least the observed one.
 
-    Args:
-        strata: the tables; redraws have the same sizes.
-        level: level of the test; p-values far below it are not resolved.
-        rng: generator for the redraws.
+    `strata`: the tables; redraws have the same sizes. `level`: level of the test; p-values far below it are
+    not resolved.
     """
     limit = sum(s.statistic for s in strata) * (1 - _SLACK) - _SLACK
     if limit == np.inf:
@@ -180,11 +165,6 @@ def detectable_variation(degrees: int, effective: float, level: float) -> float:
 
     For every way to move a mass d, the chi-square divergence is at least 4 d^2 (Cauchy-Schwarz), so the
     noncentrality is at least 4 d^2 n, and more for most biases.
-
-    Args:
-        degrees: degrees of freedom.
-        effective: n, the effective number of samples.
-        level: level of the test.
 
     Example:
         >>> round(detectable_variation(40, 10_000.0, 1e-3), 3)

@@ -11,8 +11,6 @@ from treespec.distributions import Sampling
 from treespec.models.tabular import Row, TabularModel, random_table
 from treespec.testing.exact import AsGiven
 
-__all__ = ["TablePair", "adversarial_pairs", "graded_pairs", "random_pairs"]
-
 NEVER = -1e4
 """A finite logit whose probability is exactly 0."""
 

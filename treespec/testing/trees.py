@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from treespec.tree import TreeShape
 
-__all__ = ["plane_trees"]
-
 
 def plane_trees(size: int) -> Iterator[TreeShape]:
     """Yield every ordered tree of `size` nodes once, numbered breadth first.

@@ -13,8 +13,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.checked import draft_row
 from treespec.verify.rule import Scope, branches, ratio, require_number, rule
 
-__all__ = ["block", "block_along"]
-
 
 @rule(
     laws={Law.IID, Law.WITHOUT_REPLACEMENT},
@@ -59,13 +57,9 @@ def block_along(
     s_i / (s_i + 1 - P_i), where s_i = sum [P_i p_i - q_i]+. The bonus is drawn from p_n after the whole
     path, otherwise from norm([P_i p_i - q_i]+). 0/0 counts as 0.
 
-    Args:
-        path: nodes from the root down.
-        odds: p(x_i) / q(x_i) for each node of the path except the root.
-        target_probs: `[V]` rows by node.
-        draft_probs: function that returns q_i, the distribution that the child of the i-th node of the
-            path was drawn from; called only if a test needs the whole row.
-        coins: see `block`.
+    `odds`: p(x_i) / q(x_i) for each node of the path except the root. `target_probs`: `[V]` rows by node.
+    `draft_probs`: function that returns q_i, the distribution that the child of the i-th node of the path
+    was drawn from; called only if a test needs the whole row.
     """
     last = len(path) - 1
     if not last:

@@ -23,8 +23,6 @@ from treespec.verify.rule import Rule
 from treespec.verify.tree_plan import plan_of
 from treespec.verify.wrapped import WrappedRule
 
-__all__ = ["ByKernel", "by_kernel", "verifier_for"]
-
 _KINDS = {
     greedy: "greedy",
     naive: "naive",

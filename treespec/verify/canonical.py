@@ -17,8 +17,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.largest_flow import Number, largest_flow
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
-__all__ = ["LP_TOKENS", "Tournament", "canonical", "tournament"]
-
 LP_TOKENS = 48
 """Number of tokens whose pairs get their weights from a linear programme: 1128 pairs, milliseconds."""
 CACHED_TOURNAMENTS = 64
@@ -127,11 +125,6 @@ def tournament(
     """The weights that select one of k i.i.d. drafts, and the law of the selected draft.
 
     sum min(p, law) is the acceptance of the selected draft. The most recent tournaments are cached.
-
-    Args:
-        target_probs: the target's row.
-        draft_probs: the distribution that the drafts are drawn from.
-        k: number of drafts.
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])

@@ -7,8 +7,6 @@ from treespec.verify.rrs import in_draw_order, rrs
 from treespec.verify.rrsw import rrsw
 from treespec.verify.rule import Scope, branches, rule, top_down
 
-__all__ = ["chain"]
-
 
 @rule(
     laws={Law.IID, Law.WITHOUT_REPLACEMENT},

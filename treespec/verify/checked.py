@@ -10,8 +10,6 @@ from treespec.probabilities import require_distribution
 from treespec.protocols import Rows
 from treespec.tree import TokenTree
 
-__all__ = ["CheckedRows", "draft_row", "require_rows", "require_width"]
-
 
 class CheckedRows:
     """Target rows of a tree, each checked at its first visit: a rule pays only for the nodes it visits.
@@ -19,16 +17,6 @@ class CheckedRows:
     A row must be a distribution that contains the tokens of the node's children, and as wide as the draft
     rows, even those that the rule does not read. Rows that `Sampling` computes from finite logits are
     distributions by construction and are not summed.
-
-    Args:
-        tree: what was drafted.
-        target_probs: the rows, by node.
-
-    Raises:
-        InvalidArgument: if `tree` is not a tree or `target_probs` are not rows.
-        RefusedTree: if there are fewer rows than nodes; on reading a row, if it is missing, ends before a
-            child's token, or has another vocabulary than the draft's rows.
-        NotADistribution: on reading a row that is not a distribution.
     """
 
     def __init__(self, tree: TokenTree, target_probs: Rows) -> None:
@@ -102,12 +90,7 @@ class CheckedRows:
 
 
 def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
-    """The draft's row of a node, checked against the target's.
-
-    Raises:
-        RefusedTree: if the two rows have different vocabularies.
-        NotADistribution: if the draft's row is not a distribution.
-    """
+    """The draft's row of a node, checked against the target's."""
     row = tree.checked_draft_probs_of(node)
     require_rows(node, target_probs, row)
     return row

@@ -12,8 +12,6 @@ from torch import Tensor
 from treespec.distributions import residual, without
 from treespec.verify.rule import ratio
 
-__all__ = ["of_distinct_children", "of_iid_children", "of_target_mass"]
-
 
 def of_target_mass(
     target_probs: Float[Tensor, "V"],

@@ -6,21 +6,14 @@ from collections.abc import Sequence
 from treespec.tree import Law
 from treespec.verify.largest_flow import Number
 
-__all__ = ["count_sets", "drafted_sets"]
-
 
 def drafted_sets(draft_probs: Sequence[Number], k: int, law: Law) -> dict[tuple[int, ...], Number]:
     """The probability of each set of distinct tokens among k children, whatever the order of the draws.
 
     Computed by sums of products without subtraction: floats do not cancel, and fractions stay exact.
 
-    Args:
-        draft_probs: one number for each token.
-        k: number of children; without replacement, at most the number of tokens.
-        law: `IID` or `WITHOUT_REPLACEMENT`.
-
-    Returns:
-        Probability of each set, an ascending tuple of tokens; sets of probability 0 are left out.
+    `k`: number of children; without replacement, at most the number of tokens. Returns probability of each
+    set, an ascending tuple of tokens; sets of probability 0 are left out.
 
     Example:
         >>> drafted_sets([0.5, 0.5, 0.0], 2, Law.IID)

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["draws_in_prefix"]
-
 TOLERANCE = 1e-13
 """Bound on each of three errors: the trapezoid rule, and its truncation on the left and on the right."""
 BLOCK = 1024
@@ -31,12 +29,9 @@ def draws_in_prefix(draft_probs: Float[Tensor, "V"], k: int) -> Float[Tensor, "V
     every a. h makes this bound 1e-13 at the best a. All terms are positive, so rounding adds at most about
     1e-16 for each token.
 
-    Args:
-        draft_probs: positive, in float64, in the order that defines the prefixes.
-        k: number of draws, 2 to V. (For one draw the result is the cumulative sum.)
-
-    Returns:
-        The probabilities for n = 1 ... V: 0 for n < k, 1 for n = V.
+    `draft_probs`: positive, in float64, in the order that defines the prefixes. `k`: number of draws, 2 to
+    V. (For one draw the result is the cumulative sum.) Returns the probabilities for n = 1 ... V: 0 for n <
+    k, 1 for n = V.
     """
     size = len(draft_probs)
     draft_probs = draft_probs / draft_probs.sum()

@@ -29,8 +29,6 @@ from treespec.verify.rule import Rule
 from treespec.verify.tree_plan import plan_of
 from treespec.verify.wrapped import WrappedRule
 
-__all__ = ["BLOCK", "Fused", "fused", "options"]
-
 _KINDS = {
     greedy: "GREEDY",
     naive: "NAIVE",

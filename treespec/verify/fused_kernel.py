@@ -23,8 +23,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["INTERPRETED", "TYPES", "walk"]
-
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 """Dtypes that residuals can be computed in."""
 

@@ -14,8 +14,6 @@ from treespec.verify.block import block_along
 from treespec.verify.checked import draft_row
 from treespec.verify.rule import Scope, ratio, rule
 
-__all__ = ["gbv"]
-
 
 def _not_paths(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     width, depth = len(shape.children[0]), shape.depth
@@ -63,15 +61,7 @@ def gbv(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
 
 
 class _Level:
-    """One node of the selected path: the order of tokens there, and the law of the selected child.
-
-    Args:
-        target_probs: the node's target row.
-        draft_probs: the node's draft row.
-        lower: mass of the prefixes lower than the selected one (A).
-        mass: mass of the selected prefix (w).
-        width: number of paths (K).
-    """
+    """One node of the selected path: the order of tokens there, and the law of the selected child."""
 
     def __init__(
         self,

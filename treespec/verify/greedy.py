@@ -8,8 +8,6 @@ from treespec.verify.checked import CheckedRows
 from treespec.verify.child_acceptance import of_target_mass
 from treespec.verify.rule import Scope, rule
 
-__all__ = ["greedy"]
-
 
 @rule(
     laws=Law,

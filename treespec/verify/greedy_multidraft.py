@@ -13,8 +13,6 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
-__all__ = ["greedy_multidraft"]
-
 
 @rule(laws={Law.TOP_THEN_SAMPLE}, reference="arXiv:2502.18779", distinct=True, scope=Scope.SIBLINGS)
 def greedy_multidraft(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:

@@ -13,8 +13,6 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
-__all__ = ["division_factor", "kseq"]
-
 MARGIN = 1e-12
 """Relative margin of the division factor above its root: there the residual cannot be negative."""
 
@@ -63,10 +61,7 @@ def division_factor(
 ) -> float:
     """The division factor r of K-SEQ for k drafts: just above the root of 1 - (1 - beta(r))^k = r beta(r).
 
-    Args:
-        target_probs: `[V]`.
-        draft_probs: `[V]`, the distribution that each of the k drafts was drawn from.
-        k: number of drafts.
+    `target_probs`: `[V]`. `draft_probs`: `[V]`, the distribution that each of the k drafts was drawn from.
     """
     if k == 1:
         return 1.0

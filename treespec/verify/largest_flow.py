@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = ["Number", "largest_flow", "numbers_like"]
-
 Number = int | float | Fraction
 """A number of a row in plain arithmetic: a float, or a fraction if a rule runs exactly."""
 
@@ -31,16 +29,7 @@ def largest_flow(
     scaled down. The constraints therefore hold in the given numbers (for floats, up to the rounding of a
     sum), and the solver's tolerance costs part of the optimum, never losslessness.
 
-    Args:
-        supply: supply of each source.
-        choices: the sinks that each source can send to.
-        capacity: capacity of each sink.
-
-    Returns:
-        m: for each source, one mass for each of its choices.
-
-    Raises:
-        RuntimeError: if the solver finds no solution.
+    Returns m: for each source, one mass for each of its choices.
     """
     ends = [(source, sink) for source, sinks in enumerate(choices) for sink in sinks]
     values = iter(numbers_like([*supply, *capacity], _solve(supply, ends, capacity)))

@@ -12,8 +12,6 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
-__all__ = ["lenient"]
-
 
 @rule(laws={Law.IID}, reference="arXiv:2211.17192", lossless=False, scope=Scope.ELDERS)
 def lenient(

@@ -11,8 +11,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.child_acceptance import of_target_mass
 from treespec.verify.rule import NodeChoice, Scope, rule, top_down
 
-__all__ = ["naive"]
-
 
 @rule(
     laws=Law,

@@ -15,8 +15,6 @@ from treespec.verify.checked import CheckedRows
 from treespec.verify.rule import Rule
 from treespec.verify.wrapped import WrappedRule
 
-__all__ = ["OnHost", "on_host"]
-
 
 class OnHost(WrappedRule):
     """The verifier that `on_host` returns, with the name and the attributes of its rule."""

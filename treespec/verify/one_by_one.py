@@ -16,8 +16,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.checked import require_rows
 from treespec.verify.rule import NodeChoice, ratio, walk_down
 
-__all__ = ["MIXES", "Sibling", "accept_in_turn", "one_by_one", "siblings"]
-
 MIXES = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
 """Laws whose children can be tested in turn: each child has its own row, given its earlier siblings."""
 
@@ -38,10 +36,7 @@ class Sibling(NamedTuple):
 def one_by_one(tree: TokenTree, target_probs: Rows, coins: Coins) -> Verdict:
     """Walk down; at each node test the children group by group with `accept_in_turn`.
 
-    Args:
-        tree: its children follow laws in `MIXES`.
-        target_probs: `[V]` rows by node.
-        coins: one coin for each child tested and one draw at the end.
+    `target_probs`: `[V]` rows by node.
     """
     return walk_down(tree, target_probs, coins, partial(_at_node, tree, coins))
 
@@ -60,13 +55,7 @@ def accept_in_turn(
     Lossless if each child was drawn from its row, given its earlier siblings. If none is accepted, the
     bonus is drawn from the remaining p.
 
-    Args:
-        target_probs: p at the node.
-        children: in test order; consumed lazily.
-        coins: one coin for each child tested and one draw at the end.
-
-    Raises:
-        RefusedTree: if a tested child has draft probability 0.
+    `children`: in test order; consumed lazily.
     """
     left = target_probs
     for child, (token, draft_probs) in enumerate(children):
@@ -80,10 +69,7 @@ def accept_in_turn(
 def siblings(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Iterator[Sibling]:
     """Yield the children of a node as draws, in index order; their rows are computed lazily.
 
-    Args:
-        tree: what was drafted.
-        node: a node with children.
-        target_probs: its target row, against which the width of draft rows is checked.
+    `target_probs`: its target row, against which the width of draft rows is checked.
     """
     for group in tree.groups_of(node):
         yield from _of_group(tree, node, group, target_probs)

@@ -7,8 +7,6 @@ from treespec.verify.child_acceptance import of_target_mass
 from treespec.verify.one_by_one import one_by_one
 from treespec.verify.rule import Scope, rule
 
-__all__ = ["onehot"]
-
 
 @rule(
     laws={Law.DETERMINISTIC},

@@ -11,8 +11,6 @@ from treespec.probabilities import require_distribution
 from treespec.tree import Law
 from treespec.verify.exponential_race import draws_in_prefix
 
-__all__ = ["optimal_acceptance"]
-
 
 def optimal_acceptance(
     target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"], k: int, law: Law
@@ -115,11 +113,7 @@ def _beyond_support(target: Float[Tensor, "V"], possible: Tensor, k: int) -> flo
 
 
 def _row(probs: Float[Tensor, "V"], name: str) -> Float[Tensor, "V"]:
-    """The row in float64 on the CPU, summing to 1.
-
-    Raises:
-        NotADistribution: if it is not a distribution, up to rounding in its dtype.
-    """
+    """The row in float64 on the CPU, summing to 1."""
     require_distribution(probs, name)
     row = torch.from_numpy(probs.detach().cpu().double().numpy())
     return row / row.sum()

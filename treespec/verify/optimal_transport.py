@@ -18,8 +18,6 @@ from treespec.verify.largest_flow import Number, largest_flow
 from treespec.verify.rrs import in_draw_order
 from treespec.verify.rule import NodeChoice, Scope, require_number, rule, top_down
 
-__all__ = ["LARGEST_PROGRAMME", "Plan", "optimal_transport", "transport_plan"]
-
 LARGEST_PROGRAMME = 100_000
 """Largest number of variables, pairs of a set and a token in it, of a linear programme: takes seconds."""
 CACHED_PLANS = 32
@@ -127,16 +125,6 @@ def transport_plan(
 
     Computed in plain numbers: floats, or fractions for rows whose `tolist` returns fractions. The most
     recent plans are cached.
-
-    Args:
-        target_probs: the target's row.
-        draft_probs: the distribution that the children are drawn from.
-        k: number of children.
-        law: `IID` or `WITHOUT_REPLACEMENT`.
-
-    Raises:
-        InvalidTree: if there are more distinct children than tokens.
-        RefusedTree: for another law, or if the linear programme is too large.
 
     Example:
         >>> import torch

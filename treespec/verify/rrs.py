@@ -12,8 +12,6 @@ from treespec.verify.child_acceptance import of_iid_children
 from treespec.verify.one_by_one import MIXES, Sibling, accept_in_turn, one_by_one
 from treespec.verify.rule import NodeChoice, Scope, rule
 
-__all__ = ["in_draw_order", "rrs"]
-
 
 @rule(
     laws={Law.IID},

@@ -7,8 +7,6 @@ from treespec.verify.child_acceptance import of_distinct_children
 from treespec.verify.one_by_one import MIXES, one_by_one
 from treespec.verify.rule import Scope, rule
 
-__all__ = ["rrsw"]
-
 
 @rule(
     laws={Law.WITHOUT_REPLACEMENT},

@@ -20,22 +20,6 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.checked import CheckedRows, draft_row, require_rows
 
-__all__ = [
-    "ChildAcceptance",
-    "NodeChoice",
-    "NodeRule",
-    "Rule",
-    "Scope",
-    "branches",
-    "ratio",
-    "require_number",
-    "require_rows",
-    "rule",
-    "top_down",
-    "walk_down",
-]
-
-
 LARGEST_RATIO = 1e30
 """Upper bound on ratios of probabilities."""
 
@@ -339,11 +323,7 @@ def walk_down(
 ) -> Verdict:
     """The walk of `top_down`, for decisions that look up children and draft rows in the tree themselves.
 
-    Args:
-        tree: what was drafted.
-        target_probs: `[V]` rows by node.
-        coins: for the draw at a leaf.
-        decide: `(node with children, its target row) -> NodeChoice`.
+    `target_probs`: `[V]` rows by node.
     """
     rows, path = CheckedRows.of(tree, target_probs), [0]
     able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
@@ -372,12 +352,7 @@ def _tokens(tree: TokenTree, node: int) -> list[int]:
 def ratio(
     target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], token: int
 ) -> Float[Tensor, ""]:
-    """The target's probability of a drawn token divided by the draft's.
-
-    Raises:
-        RefusedTree: if the draft could not have drawn the token. Its infinite ratio would make the rule
-            accept it always, whatever its target probability.
-    """
+    """The target's probability of a drawn token divided by the draft's."""
     draft = draft_probs[token]
     if not draft.item() > 0:
         raise RefusedTree(

@@ -14,8 +14,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.rrs import in_draw_order
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
-__all__ = ["spechub"]
-
 
 @rule(laws={Law.HUB}, reference="arXiv:2411.05289", distinct=True, scope=Scope.SIBLINGS)
 def spechub(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:

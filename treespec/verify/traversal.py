@@ -11,8 +11,6 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.one_by_one import MIXES, Sibling, siblings
 from treespec.verify.rule import Scope, ratio, require_number, rule
 
-__all__ = ["traversal"]
-
 
 @rule(
     laws={Law.IID, Law.WITHOUT_REPLACEMENT},

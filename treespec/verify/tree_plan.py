@@ -9,8 +9,6 @@ from torch import Tensor
 
 from treespec.shape import TreeShape
 
-__all__ = ["plan_of"]
-
 
 @lru_cache(maxsize=256)
 def plan_of(shape: TreeShape) -> Int[Tensor, "4 N"]:

@@ -9,8 +9,6 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import Scope, require_number, rule
 
-__all__ = ["threshold", "typical"]
-
 
 @rule(laws=Law, mixes=Law, reference="arXiv:2401.10774", lossless=False, scope=Scope.TREE)
 def typical(

@@ -7,17 +7,11 @@ from treespec.errors import InvalidArgument
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.rule import Rule
 
-__all__ = ["WrappedRule"]
-
 
 class WrappedRule:
     """A verifier with the name and the attributes of its rule.
 
-    Args:
-        rule: one of `treespec.verify`, or your own, made with `treespec.verify.rule`.
-
-    Raises:
-        InvalidArgument: if it is not a `Rule`.
+    `rule`: one of `treespec.verify`, or your own, made with `treespec.verify.rule`.
     """
 
     __name__: str
@@ -52,11 +46,7 @@ class WrappedRule:
         self.rule.require(tree)
 
     def using(self, **settings: float | int) -> "WrappedRule":
-        """Return this verifier with other settings of the rule.
-
-        Raises:
-            InvalidSetting: if the rule has no such setting, or a value is not in [0, 1].
-        """
+        """Return this verifier with other settings of the rule."""
         changed = copy(self)
         WrappedRule.__init__(changed, self.rule.using(**settings))
         return changed
