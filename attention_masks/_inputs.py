@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_items, shown, unreadable
+from attention_masks._plain import plain_integer, plain_items, shown
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
@@ -88,14 +88,12 @@ def checked_topology(value: Any, name: str = "topology") -> Topology:
 
 
 def checked_tensor(name: str, value: Any, optional: bool = False) -> None:
-    """Raise `InvalidInput` unless the value is a tensor whose numbers can be read."""
+    """Raise `InvalidInput` unless the value is a tensor."""
     if not isinstance(value, Tensor) and not (optional and value is None):
         allowed = "a tensor, or None" if optional else "a tensor"
         raise InvalidInput(
             f"{name} = {shown(value)} is a {type(value).__name__}, but it must be {allowed}"
         )
-    if (reason := unreadable(value)) is not None:
-        raise InvalidInput(f"{name} {reason}")
 
 
 def checked_device(value: Any) -> torch.device:

@@ -7,8 +7,6 @@ sliding window is over these positions, as the `sliding_window` of transformers:
 and only if `position of row - position of key < window`.
 
 Not covered: several trees or different prefixes in one batch, padding, sinks.
-
-`python -m attention_masks.dense` draws an example.
 """
 
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attention_masks._inputs import checked_dtype, checked_prefix_len, checked_rows, checked_window
-from attention_masks.topology import Topology, topology
+from attention_masks.topology import Topology
 
 
 def dense_mask(
@@ -92,50 +90,8 @@ def additive_mask(
     return torch.where(visible, hidden.new_zeros(()), hidden)
 
 
-def draw(
-    topology: Topology, mask: Bool[Tensor, "rows keys"], rows: Sequence[int] | None = None
-) -> str:
-    """Draw a mask as text: one line for each queried node, `#` visible, `.` hidden.
-
-    `mask`: the result of `dense_mask`; the columns before the nodes are the prefix. `rows`: the nodes that
-    it was made for; all of them by default.
-
-    Example:
-        >>> tree = topology([-1, 0, 0, 1])
-        >>> print(draw(tree, dense_mask(tree, 3)))
-        node depth | prefix | nodes
-           0     0 | # # #  | # . . .
-           1     1 | # # #  | # # . .
-           2     1 | # # #  | # . # .
-           3     2 | # # #  | # # . #
-    """
-    nodes = checked_rows(topology, rows)
-    prefix_len = mask.shape[1] - topology.size
-    width = max(len("prefix"), 2 * prefix_len - 1)
-    lines = [f"node depth | {'prefix':<{width}} | nodes"]
-    for node, line in zip(nodes, mask.tolist(), strict=True):
-        marks = ["#" if visible else "." for visible in line]
-        prefix, tree_marks = " ".join(marks[:prefix_len]), " ".join(marks[prefix_len:])
-        lines.append(f"{node:4} {topology.depths[node]:5} | {prefix:<{width}} | {tree_marks}")
-    return "\n".join(lines)
-
-
 def of_nodes(values: Tensor, nodes: range | tuple[int, ...]) -> Tensor:
     """The values of `nodes`: a view for a range, a gather otherwise."""
     if isinstance(nodes, range):
         return values[nodes.start : nodes.stop]
     return values[torch.tensor(nodes, device=values.device)]
-
-
-def main() -> None:
-    """Draw a tree of 9 nodes after 6 cached keys: all rows, then its last level under a window."""
-    tree = topology([-1, 0, 0, 0, 1, 1, 2, 4, 6])
-    print("parents", list(tree.parents))
-    print("\nEvery node sees the prefix, itself and its ancestors:\n")
-    print(draw(tree, dense_mask(tree, 6)))
-    print("\nThe last level only, with a sliding window of 5 positions (a node's is 6 + depth):\n")
-    print(draw(tree, dense_mask(tree, 6, rows=[7, 8], window=5), rows=[7, 8]))
-
-
-if __name__ == "__main__":
-    main()

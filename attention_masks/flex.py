@@ -8,8 +8,6 @@ first make rows x keys booleans.
 
 Rows may be folded: the query heads that share a key head are stacked, head by head, as in
 `TreePass.bias`. Not covered: different trees in one batch, padding, sinks.
-
-`python -m attention_masks.flex` draws an example.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +26,7 @@ from attention_masks._inputs import (
 )
 from attention_masks.dense import dense_mask, of_nodes
 from attention_masks.errors import InvalidInput
-from attention_masks.topology import Topology, topology
+from attention_masks.topology import Topology
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """`(batch, head, row, key) -> visible`, integer tensors in, a boolean tensor out."""
@@ -235,17 +233,3 @@ def _at_least_one(name: str, value: Any) -> int:
     if number < 1:
         raise InvalidInput(f"{name} = {value}, but it must be at least 1")
     return number
-
-
-def main() -> None:
-    """Draw the tiles of a tree of 9 nodes for two heads after 20 cached keys, then under a window."""
-    tree = topology([-1, 0, 0, 0, 1, 1, 2, 4, 6])
-    print("parents", list(tree.parents))
-    print("\nTiles of 4 rows x 4 keys, 2 heads of 9 rows each, 20 cached keys and 9 nodes:\n")
-    print(draw(block_mask(tree, 20, group=2, block_size=4)))
-    print("\nWith a sliding window of 9 positions:\n")
-    print(draw(block_mask(tree, 20, window=9, group=2, block_size=4)))
-
-
-if __name__ == "__main__":
-    main()

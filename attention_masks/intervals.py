@@ -12,8 +12,6 @@ which, expands them to a dense mask, and renumbers a tree so that `pre[i] == i`.
 row of a block sees keys beyond the block's last row, so tiles of such keys can be skipped.
 
 Not covered: the prefix. Without a window every row sees all of it.
-
-`python -m attention_masks.intervals` draws an example.
 """
 
 from dataclasses import dataclass
@@ -102,44 +100,3 @@ def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
     order, rank = on_cpu.order.tolist(), on_cpu.pre.tolist()
     parents = [-1, *(rank[tree.parents[node]] for node in order[1:])]
     return topology(parents).to(tree.device), tree.order
-
-
-def draw(topology: Topology) -> str:
-    """Draw the intervals as text: `#` the rank of a node, `=` the ranks of its descendants.
-
-    A column, read downwards, shows the nodes that the node of that rank sees: every line that is not `.`.
-
-    Example:
-        >>> print(draw(topology([-1, 0, 0, 1])))
-        node  pre  end | ranks
-           0    0    4 | # = = =
-           1    1    3 | . # = .
-           2    3    4 | . . . #
-           3    2    3 | . . # .
-    """
-    lines = ["node  pre  end | ranks"]
-    for node, (pre, end) in enumerate(
-        zip(topology.pre.tolist(), topology.end.tolist(), strict=True)
-    ):
-        marks = [
-            "#" if rank == pre else "=" if pre < rank < end else "."
-            for rank in range(topology.size)
-        ]
-        lines.append(f"{node:4} {pre:4} {end:4} | {' '.join(marks)}")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Draw a tree of 9 nodes in breadth-first order, then renumbered depth first."""
-    tree = topology([-1, 0, 0, 0, 1, 1, 2, 4, 6])
-    print("parents", list(tree.parents), "\n")
-    print(draw(tree))
-    renumbered, order = depth_first(tree)
-    print(
-        "\nIn depth-first order", order.tolist(), "the parents are", list(renumbered.parents), "\n"
-    )
-    print(draw(renumbered))
-
-
-if __name__ == "__main__":
-    main()

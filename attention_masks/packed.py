@@ -9,8 +9,6 @@ and **the root counts**: it is key 0 and row 0 of every form here, as in the eng
 
 The layouts were read from the engines' sources, in the files that the docstrings name; nothing here
 runs an engine. Not covered: sinks, and windows in TensorRT-LLM's form.
-
-`python -m attention_masks.packed` draws examples.
 """
 
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ from attention_masks._inputs import checked_integer, checked_items, checked_tens
 from attention_masks.dense import dense_mask
 from attention_masks.errors import InvalidInput
 from attention_masks.ragged import checked_batch
-from attention_masks.topology import Topology, topology
+from attention_masks.topology import Topology
 
 
 def packed_rows(
@@ -202,23 +200,6 @@ def unpacked(packed: Integer[Tensor, "*rows packs"], size: int) -> Bool[Tensor, 
     return bits.flatten(-2)[..., :size].bool()
 
 
-def draw(words: Int32[Tensor, "rows words"], size: int) -> str:
-    """Draw packed rows as text: the bits in node order, and the words in hexadecimal.
-
-    Example:
-        >>> print(draw(packed_rows(topology([-1, 0, 0, 1])), 4))
-        # . . .  00000001
-        # # . .  00000003
-        # . # .  00000005
-        # # . #  0000000b
-    """
-    lines = []
-    for bits, line in zip(unpacked(words, size).tolist(), words.tolist(), strict=True):
-        marks = " ".join(".#"[bit] for bit in bits)
-        lines.append(f"{marks}  {' '.join(f'{word & 0xFFFFFFFF:08x}' for word in line)}")
-    return "\n".join(lines)
-
-
 def _packed(bits: Bool[Tensor, "*rows bits"], dtype: torch.dtype) -> Integer[Tensor, "*rows packs"]:
     """Pack the bits along the last dimension into numbers of `dtype`, least significant bit first."""
     width = torch.iinfo(dtype).bits
@@ -226,22 +207,3 @@ def _packed(bits: Bool[Tensor, "*rows bits"], dtype: torch.dtype) -> Integer[Ten
     shifts = torch.arange(width, dtype=dtype, device=bits.device)
     # One addend per bit, so nothing carries: the sign bit of an int32 is a bit like the others.
     return (bits.to(dtype) << shifts).sum(dim=-1, dtype=dtype)
-
-
-def main() -> None:
-    """Draw the packed rows of a tree of 9 nodes, then a batch in both engines' layouts."""
-    trees = [topology([-1, 0, 0, 0, 1, 1, 2, 4, 6]), topology([-1, 0, 1])]
-    print("parents", list(trees[0].parents), "and as 32-bit words:\n")
-    print(draw(packed_rows(trees[0]), trees[0].size))
-    mask = flashinfer_mask(trees, [4, 2])
-    print("\nFlashInfer, after 4 keys, and parents", list(trees[1].parents), "after 2:\n")
-    print(
-        "packed_custom_mask", " ".join(f"{byte:02x}" for byte in mask.packed_custom_mask.tolist())
-    )
-    print("mask_indptr", mask.mask_indptr.tolist())
-    print("\nTensorRT-LLM, the same two trees:\n")
-    print("\n\n".join(draw(words, trees[0].size) for words in tensorrt_llm_mask(trees)))
-
-
-if __name__ == "__main__":
-    main()

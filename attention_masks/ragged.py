@@ -8,8 +8,6 @@ follow one shared prefix of one sequence and are verified in one pass.
 Windows are over positions, `prefix_len + depth`, as in `dense_mask`.
 
 Not covered: padding on the left, paged keys, sinks.
-
-`python -m attention_masks.ragged` draws both.
 """
 
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ from attention_masks._inputs import (
 )
 from attention_masks.dense import dense_mask
 from attention_masks.errors import InvalidInput
-from attention_masks.topology import Topology, topology
+from attention_masks.topology import Topology
 
 
 def ragged_mask(
@@ -218,30 +216,3 @@ def _checked_trees(trees: Sequence[Topology]) -> Sequence[Topology]:
                 "but they must be on one device"
             )
     return trees
-
-
-def draw(mask: Bool[Tensor, "rows keys"]) -> str:
-    """Draw one mask as text: a line for each row, `#` visible, `.` hidden.
-
-    Example:
-        >>> print(draw(forest([topology([-1, 0]), topology([-1])], prefix_len=2).mask))
-        # # # . .
-        # # # # .
-        # # . . #
-    """
-    return "\n".join(" ".join(".#"[seen] for seen in line) for line in mask.tolist())
-
-
-def main() -> None:
-    """Draw a batch of two sequences, then two trees after one prefix."""
-    trees = [topology([-1, 0, 0, 1, 2]), topology([-1, 0, 1])]
-    for tree, prefix_len, mask in zip(trees, (3, 6), ragged_mask(trees, [3, 6]), strict=True):
-        print(f"parents {list(tree.parents)} after {prefix_len} keys, padded:\n")
-        print(draw(mask), "\n")
-    both = forest(trees, 4)
-    print(f"Both after the same 4 keys, rows {both.offsets}:\n")
-    print(draw(both.mask))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_integers, plain_items, shown, unreadable
+from attention_masks._plain import plain_integer, plain_integers, plain_items, shown
 from attention_masks.errors import InvalidInput, NotATree
 
 CPU = torch.device("cpu")
@@ -128,8 +128,6 @@ def topology(parents: Sequence[int]) -> Topology:
             f"parents are on {parents.device}, but the tree is computed on the host, and fetching them "
             "would wait for the device: pass plain integers, or parents.tolist()"
         )
-    if (reason := unreadable(parents)) is not None:
-        raise NotATree(f"parents {reason}")
     plain = plain_integers(parents)
     if plain is None:
         raise NotATree(f"parents must be plain integers, got {shown(parents)}{_where(parents)}")

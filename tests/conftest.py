@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,14 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import shape_checks
 
-ROOT = Path(__file__).parents[1]
-CORE = [
-    f"treespec.{path.stem}"
-    for path in (ROOT / "treespec").iterdir()
-    if path.stem not in ("__init__", "search", "experiments")
-]
-"""Shapes of tensors stand in the core; `treespec.search` and `treespec.experiments` check theirs."""
-shape_checks.install([*CORE, "attention_masks"])
+shape_checks.install()
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -1,5 +1,8 @@
 """Signatures are checked while these tests run: what the quicker decorators refuse."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,3 +86,15 @@ def test_what_fits_passes():
 def test_without_shape_checks(without_shape_checks):
     assert joined(TWO, torch.ones(1)).tolist() == [2, 2]
     assert count("ab") == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [("", "TypeCheckError"), ("import sys; sys.modules['beartype'] = None\n", "pip install")],
+)
+def test_users_switch_them_on(before, says):
+    code = f"{before}from treespec import TreeShape; TreeShape('ab')"
+    command = [sys.executable, "-c", code]
+    env = {**os.environ, "TREESPEC_STRICT": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert says in done.stderr

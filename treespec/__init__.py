@@ -3,9 +3,14 @@
 Draft source, tree shape, acceptance rule and attention kernel are independent parts over one tree type.
 `treespec.step` holds the glossary. Each name below is imported on first use: importing this package costs
 nothing, and the command line answers without torch.
+
+With `TREESPEC_STRICT=1`, set before this package is imported, every call checks the types and shapes in its
+signature (jaxtyping and beartype); it is slow.
 """
 
+import os
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,6 +60,23 @@ _MODULES = {
     "load_pair": "models.load",
 }
 """The module that defines each name; names not listed here are subpackages or modules themselves."""
+
+
+def _check_signatures() -> None:
+    """Check types and shapes at run time in all modules of the core, from their import on."""
+    try:
+        import beartype  # noqa: F401
+    except ImportError:
+        raise ImportError("TREESPEC_STRICT=1 needs beartype: pip install beartype") from None
+    from jaxtyping import install_import_hook
+
+    core = {module.name for module in iter_modules(__path__)} - {"search", "experiments"}
+    names = ["attention_masks", *(f"{__name__}.{name}" for name in core)]
+    install_import_hook(names, "beartype.beartype")
+
+
+if os.environ.get("TREESPEC_STRICT") == "1":
+    _check_signatures()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,15 +5,14 @@ law is written down once.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import best_token, without
-from treespec.door import instance, integer, shown
-from treespec.errors import InvalidArgument, InvalidTree
+from treespec.door import integer
+from treespec.errors import InvalidTree
 from treespec.law import Law
 
 LEAST_TOKENS_FOR_TOPK = 64
@@ -27,7 +26,6 @@ def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int
         return top_k(scores, k)
     if law is Law.TOP_THEN_SAMPLE:
         return top_k(scores, k - 1)
-    _require_rows("scores", scores)
     return _no_children(scores.shape[0], scores.device)
 
 
@@ -45,10 +43,6 @@ def next_child(
     `elder`: the tokens of its elder siblings, including `chosen_children`.
     """
     law = Law.of(law)
-    _require_rows("draft_probs", draft_probs)
-    instance("elder", elder, Tensor, "a tensor of token ids")
-    if elder.ndim != draft_probs.ndim:
-        raise InvalidArgument(f"elder = {shown(elder)}, but must have one row of ids for each row")
     if law is Law.IID or not elder.shape[-1]:
         return draft_probs
     if law is not Law.HUB:
@@ -60,7 +54,6 @@ def next_child(
 
 def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
     """The k best tokens of each row, best first."""
-    _require_rows("scores", scores)
     k = require_children(k, scores.shape[-1], Law.DETERMINISTIC)
     if k == 1 and scores.is_cpu and scores.shape[-1] >= LEAST_TOKENS_FOR_TOPK:
         return best_token(scores)[..., None]
@@ -85,10 +78,3 @@ def too_many(k: int, vocabulary: int | None, law: Law) -> str | None:
     if law is not Law.IID and vocabulary is not None and k > vocabulary:
         return f"{k} distinct children of one node, but the vocabulary has {vocabulary} tokens"
     return None
-
-
-def _require_rows(name: str, rows: Any) -> None:
-    """Refuse anything but a tensor of non-empty rows of real numbers."""
-    is_real = isinstance(rows, Tensor) and not rows.dtype.is_complex and rows.dtype != torch.bool
-    if not is_real or not rows.ndim or not rows.shape[-1]:
-        raise InvalidArgument(f"{name} = {shown(rows)}, but must be a tensor of rows [R, V]")

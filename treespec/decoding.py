@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import able, instance, integer, number, plain_integer, shown
+from treespec.door import able, instance, plain_integer, shown, token_ids
 from treespec.errors import (
     ContextOverflow,
     EmptyPrompt,
@@ -185,20 +185,8 @@ def require_root(tree: TokenTree, last: int) -> None:
 
 def require_prompt(prompt: Any, vocabulary: int) -> None:
     """Refuse a prompt that is not a row of token ids below `vocabulary`."""
-    vocabulary = integer("vocabulary", vocabulary, least=1)
-    if not isinstance(prompt, Tensor):
-        raise InvalidPrompt(
-            f"the prompt is a {type(prompt).__name__}: give token ids as a tensor, torch.tensor([...])"
-        )
-    if prompt.ndim != 1:
-        raise InvalidPrompt(
-            f"the prompt has shape {list(prompt.shape)}, but must be one row of ids [T]: "
-            "for a batch of one, give ids[0]"
-        )
-    if prompt.dtype not in (torch.int64, torch.int32) and len(prompt):
-        raise InvalidPrompt(
-            f"the prompt's ids are {prompt.dtype}, but must be integers (torch.long)"
-        )
+    if not isinstance(prompt, Tensor) or prompt.shape != (0,):  # an empty one is refused later
+        token_ids("the prompt", prompt, InvalidPrompt)
     if len(prompt) and not (int(prompt.min()) >= 0 and int(prompt.max()) < vocabulary):
         invalid = next(token for token in prompt.tolist() if not 0 <= token < vocabulary)
         raise InvalidPrompt(
@@ -212,8 +200,6 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
     `tree_depth`: largest depth of a tree; the last tree may reach this far beyond the budget. `context`:
     positions of the model, or the smaller number if there are two models.
     """
-    prompt, tree_depth = integer("prompt", prompt), integer("tree_depth", tree_depth, least=0)
-    number("context", context)
     if prompt < 1:
         raise EmptyPrompt(
             "the prompt has no tokens; give at least one, such as a beginning-of-text token"

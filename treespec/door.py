@@ -1,8 +1,7 @@
-"""Argument checks, each with a one-sentence error message.
+"""Argument checks of the functions that people call, each with a message of one sentence.
 
-Without them Python reports `'list' object has no attribute 'shape'` from deep inside. These messages name
-the argument, its value and what is allowed. The shape annotations in signatures (jaxtyping) are checked in
-tests only; users get the checks of this module.
+Types and shapes of all other functions stand in their signatures; `TREESPEC_STRICT=1` checks those at run
+time.
 """
 
 from numbers import Real
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_items, shown, unreadable, without_numbers
+from attention_masks._plain import plain_integer, plain_items, shown
 from treespec.errors import EmptyPrompt, InvalidArgument, InvalidPrompt, TreespecError
 
 LARGEST_INTEGER = 2**40
@@ -25,25 +24,13 @@ def integer(
     error: type[TreespecError] = InvalidArgument,
     most: int | None = LARGEST_INTEGER,
 ) -> int:
-    """The value as a plain integer; numpy and torch integers are accepted, bools are not.
-
-    `least`: the smallest allowed value, or None for no limit. `most`: the largest allowed value, or None
-    for no limit. The default keeps out numbers that would overflow; messages name it only where it is
-    exceeded.
-    """
+    """The value as a plain integer in `least`..`most`; numpy and torch integers are accepted, bools not."""
     plain = plain_integer(value)
-    bounded = least is not None and most not in (None, LARGEST_INTEGER)
+    if plain is not None and (least is None or plain >= least) and (most is None or plain <= most):
+        return plain
     bound = "" if least is None else f" of at least {least}"
-    if bounded:
-        bound = f" in {least}..{most}"
-    if plain is None:
-        raise error(f"{name} = {shown(value)} is not an integer{bound}")
-    if least is not None and plain < least:
-        raise error(f"{name} = {shown(plain)}, but must be an integer{bound}")
-    if most is not None and plain > most:
-        allowed = f"an integer{bound}" if bounded else f"at most {most:,}"
-        raise error(f"{name} = {shown(plain)}, but must be {allowed}")
-    return plain
+    bound += "" if most in (None, LARGEST_INTEGER) else f" and at most {most}"
+    raise error(f"{name} = {shown(value)}, but must be an integer{bound}")
 
 
 def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> Any:
@@ -65,14 +52,8 @@ def instance(
         raise error(f"{name} = {shown(value)} is a {type(value).__name__}, but must be {wanted}")
 
 
-def plainly_laid_out(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
-    """Refuse a tensor whose numbers cannot be read directly: sparse, nested or quantized."""
-    if (reason := unreadable(value)) is not None:
-        raise error(f"{name} {reason}")
-
-
 def able(name: str, value: Any, methods: str, wanted: str) -> None:
-    """Refuse a value that lacks a required method or attribute, for arguments of any class that has them."""
+    """Refuse a value that lacks one of the methods, whose names are joined by spaces."""
     for method in methods.split():
         if isinstance(value, type) or not hasattr(value, method):
             raise InvalidArgument(
@@ -82,16 +63,14 @@ def able(name: str, value: Any, methods: str, wanted: str) -> None:
 
 def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
     """Refuse anything but a row of integers; whether they are in a vocabulary is not checked."""
-    instance(name, value, Tensor, "a tensor of token ids, torch.tensor([...])", error)
-    plainly_laid_out(name, value, error)
-    if value.is_floating_point() or value.dtype.is_complex or value.dtype == torch.bool:
-        readable = value.numel() and value.device.type == "cpu"
-        first = f" (the first is {value.flatten()[0].item()})" if readable else ""
-        raise error(
-            f"{name} are {value.dtype}{first}, but token ids are whole numbers: give torch.long"
-        )
-    if value.ndim != 1:
-        raise error(f"{name} have the shape {list(value.shape)}, but must be one row [T] of ids")
+    is_row = isinstance(value, Tensor) and value.ndim == 1
+    if (
+        not is_row
+        or value.dtype.is_floating_point
+        or value.dtype.is_complex
+        or value.dtype == torch.bool
+    ):
+        raise error(f"{name} = {shown(value)}, but must be one row [T] of token ids (torch.long)")
 
 
 def require_tokens(tokens: Any) -> None:
@@ -111,3 +90,39 @@ def sequence(
     if items is None:
         raise error(f"{name} = {shown(value)}, but must be a sequence of {of}")
     return items
+
+
+def plain_tokens(name: str, given: Any, vocab_size: int | None = None) -> list[int]:
+    """Token ids as plain integers.
+
+    `vocab_size`: ids must be below this number; None to refuse negative ids only.
+    """
+    if isinstance(given, Tensor):
+        token_ids(name, given)
+        given = given.tolist()
+    else:
+        given = sequence(name, given, "token ids")
+    tokens: list[int] = []
+    end = None if vocab_size is None else integer("vocab_size", vocab_size, least=1)
+    for i, item in enumerate(given):
+        token = plain_integer(item)
+        if token is None or token < 0 or (end is not None and token >= end):
+            allowed = "integers of at least 0" if end is None else f"0..{end - 1}"
+            raise InvalidArgument(
+                f"{name}[{i}] = {shown(item)} is not a token id: ids are {allowed}"
+            )
+        tokens.append(token)
+    return tokens
+
+
+def require_in_vocabulary(name: str, largest: int, vocab_size: int | None) -> None:
+    """Refuse texts with token ids beyond the target's vocabulary, which would stop decoding if drafted.
+
+    `largest`: largest id in the texts; -1 if they hold none. `vocab_size`: the target's vocabulary size;
+    None to skip the check.
+    """
+    if vocab_size is not None and largest >= integer("vocab_size", vocab_size, least=1):
+        raise InvalidArgument(
+            f"{name} has the token id {largest}, but the target's ids are 0..{vocab_size - 1}: it was made "
+            "with another tokenizer"
+        )

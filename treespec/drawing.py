@@ -1,13 +1,9 @@
 """Pictures of trees: lines of text for terminals, SVG for notebooks and reports."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 from unicodedata import east_asian_width
-
-from treespec.door import instance, integer, sequence
-from treespec.errors import InvalidTree
 
 DRAFTED, ACCEPTED, BONUS = "#dbe4ee", "#7bd3a8", "#f6c66b"
 """Colours of nodes. All are light, because the text in nodes is dark on light and dark pages alike."""
@@ -39,11 +35,7 @@ class Look:
 
 
 def draw_text(children: Sequence[Sequence[int]], labels: Sequence[object]) -> str:
-    """The tree as text: one node per line, children below their parent, in index order.
-
-    `children`: the children of each node; node 0 is the root.
-    """
-    _require_tree(children, labels, "labels")
+    """The tree as text: one node per line, children below their parent, in index order."""
     lines = [str(labels[0])]
     stack = [(child, "") for child in reversed(children[0])]
     youngest = {siblings[-1] for siblings in children if siblings}
@@ -60,11 +52,7 @@ def draw_svg(
     labels: Sequence[object],
     highlight: Collection[int] = (),
 ) -> str:
-    """The tree as a self-contained SVG, root on top, leaves side by side. It shrinks with the page.
-
-    `children`: the children of each node; node 0 is the root.
-    """
-    _require_tree(children, labels, "labels")
+    """The tree as a self-contained SVG, root on top, leaves side by side. It shrinks with the page."""
     looks = _on_path(children, [str(label) for label in labels], highlight)
     svg = draw_looks(children, looks)
     return svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
@@ -85,10 +73,6 @@ def draw_step(
     `children`: the children of each node; node 0 is the root. `bonus`: the label of the bonus token's node;
     it comes last among the text elements.
     """
-    _require_tree(children, labels, "labels")
-    path = _nodes(path, len(children))
-    if not path:
-        raise InvalidTree("path is empty, but must start at node 0")
     with_bonus = [list(siblings) for siblings in children]
     with_bonus[path[-1]].append(len(with_bonus))
     with_bonus.append([])
@@ -107,13 +91,7 @@ def draw_looks(
     """The tree as a self-contained SVG at its natural size.
 
     Lines take the page's text colour (`currentColor`) and nodes are opaque with dark text, so that the
-    picture is legible in light and dark mode.
-
-    `children`: the children of each node; node 0 is the root.
-    """
-    _require_tree(children, looks, "looks")
-    for node, look in enumerate(looks):
-        instance(f"looks[{node}]", look, Look, "a Look")
+    picture is legible in light and dark mode."""
     half_widths = [_half_width(look, letters) for look in looks]
     half_height = float(_RADIUS + (_NOTE if any(look.note for look in looks) else 0))
     if across:
@@ -148,8 +126,6 @@ def draw_looks(
 
 def captioned(svg: str, caption: str) -> str:
     """HTML of a picture with a caption; the picture scrolls if it is wider than the page."""
-    instance("caption", caption, str, "text")
-    instance("svg", svg, str, "text")
     return (
         f'<div style="overflow-x:auto">{svg}</div>'
         f'<div style="font-size:.9em;opacity:.75;margin:.3em 0">{escape(caption)}</div>'
@@ -158,7 +134,6 @@ def captioned(svg: str, caption: str) -> str:
 
 def columns(text: str) -> int:
     """Width of a text in a monospaced font, in characters: East Asian wide characters count twice."""
-    instance("text", text, str, "text")
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
@@ -167,7 +142,6 @@ def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
 
     `children`: the children of each node of a tree; node 0 is the root.
     """
-    _require_tree(children, children, "children")
     levels, order, stack = [0] * len(children), [], [0]
     while stack:
         node = stack.pop()
@@ -185,39 +159,10 @@ def layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
     return list(zip(column, levels, strict=True))
 
 
-def _require_tree(children: Any, labels: Any, what: str) -> None:
-    """Refuse children that do not form a tree, and labels that do not match them in number."""
-    rows = sequence("children", children, "the children of each node", InvalidTree)
-    has_parent = [False] * len(rows)
-    for node, row in enumerate(rows):
-        for child in sequence(f"children[{node}]", row, "nodes", InvalidTree):
-            index = integer(f"a child of node {node}", child, 1, InvalidTree)
-            if index >= len(rows) or has_parent[index]:
-                raise InvalidTree(
-                    f"children[{node}] names node {index}, which does not exist or already has a parent"
-                )
-            has_parent[index] = True
-    given = labels if isinstance(labels, str) else sequence(what, labels, what, InvalidTree)
-    if not rows or len(given) != len(rows):
-        raise InvalidTree(
-            f"{what} and children must have one entry for each node, and there must be at least one node"
-        )
-
-
-def _nodes(path: Any, size: int) -> tuple[int, ...]:
-    """The nodes of a path, or of any collection, as plain integers."""
-    given = tuple(path) if isinstance(path, Set) else sequence("path", path, "nodes", InvalidTree)
-    nodes = tuple(integer("a node of the path", node, 0, InvalidTree) for node in given)
-    if max(nodes, default=0) >= size:
-        raise InvalidTree(f"node {max(nodes)} is on the path, but the nodes are 0..{size - 1}")
-    return nodes
-
-
 def _on_path(
     children: Sequence[Sequence[int]], labels: Sequence[str], path: Collection[int]
 ) -> list[Look]:
     """Looks of all nodes, with the nodes of a path and the lines between them highlighted."""
-    path = frozenset(_nodes(path, len(children)))
     lower = {child for node in path for child in children[node] if child in path}
     return [
         Look(

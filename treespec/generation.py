@@ -11,11 +11,11 @@ from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.door import able, integer, sequence
 from treespec.draft.growth import laws_along
-from treespec.draft.make import make_drafter
+from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
-from treespec.target.make import make_target
+from treespec.target.model import make_target
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 

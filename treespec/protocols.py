@@ -222,7 +222,11 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt; its last token is the first root."""
+        """Start over on a prompt; its last token is the first root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
+        """
         ...
 
     def propose(self, coins: Coins) -> TokenTree:

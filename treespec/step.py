@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.door import instance, integer
+from treespec.door import integer
 from treespec.tree import TokenTree
 
 __all__ = ["Scores", "Step", "Verdict"]
@@ -34,15 +34,13 @@ class Verdict:
         bonus: the token that the target adds after the last node of the path.
 
     Raises:
-        InvalidArgument: if the path is not a tuple or the bonus not an integer.
+        InvalidArgument: if the bonus is not an integer.
     """
 
     path: tuple[int, ...]
     bonus: int
 
     def __post_init__(self) -> None:
-        """Check the types of path and bonus."""
-        instance("path", self.path, tuple, "a tuple of nodes, the root first")
         if type(self.bonus) is not int:
             object.__setattr__(self, "bonus", integer("bonus", self.bonus))
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import instance, plainly_laid_out, token_ids
+from treespec.door import instance, token_ids
 from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
 from treespec.law import Group, Law, LawOfNode, laws_by_node
@@ -99,7 +99,6 @@ class TokenTree:
             return
         wanted = "a tensor of one row of probabilities for each node with children, or None"
         instance("draft_probs", self.draft_probs, Tensor, wanted, InvalidTree)
-        plainly_laid_out("draft_probs", self.draft_probs, InvalidTree)
         rows = self._rows
         if not self.draft_probs.is_floating_point():
             raise InvalidTree(

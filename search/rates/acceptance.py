@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.door import without_numbers
 from treespec.search.arguments import shown
 from treespec.search.errors import InvalidAcceptance
 
@@ -131,8 +130,6 @@ _NO_RATES = (bool, np.bool_, complex, np.complexfloating, str, np.character, np.
 
 def _numbers(name: str, values: Any) -> np.ndarray:
     """A read-only copy of the values as a non-empty float64 array."""
-    if (why := without_numbers(values)) is not None:
-        raise InvalidAcceptance(f"{name} {why}")
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()

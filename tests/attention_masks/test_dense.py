@@ -1,8 +1,6 @@
 """Dense masks: by hand, against walks to the root, and against transformers' sliding window."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_masks import InvalidInput, additive_mask, dense_mask, topology
-from attention_masks.dense import draw
 from attention_masks.testing import visible_by_walk
 
 TREE = [-1, 0, 0, 1, 2, 1]
@@ -122,21 +119,3 @@ def test_invalid_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message) as caught:
         inspect.unwrap(dense_mask)(topology(TREE), **kwargs)
     assert isinstance(caught.value, InvalidInput)
-
-
-def test_a_mask_is_drawn_with_its_rows():
-    tree = topology([-1, 0, 0, 1])
-    picture = draw(tree, dense_mask(tree, 4, rows=[3, 2], window=4), rows=[3, 2])
-    assert picture.splitlines() == [
-        "node depth | prefix  | nodes",
-        "   3     2 | . . . # | # # . #",
-        "   2     1 | . . # # | # . # .",
-    ]
-
-
-def test_the_file_draws_itself():
-    command = [sys.executable, "-W", "error", "-m", "attention_masks.dense"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "   8     3 | # # # # # # | # . # . . . # . #" in done.stdout
-    assert "   8     3 | . . . . . # | # . # . . . # . #" in done.stdout

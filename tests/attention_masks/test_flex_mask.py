@@ -1,8 +1,6 @@
 """The mask for FlexAttention: its function, its tiles, and attention under it."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -233,11 +231,3 @@ def test_invalid_arguments_are_refused(function, kwargs, message):
 def test_block_sizes_that_do_not_fit_are_refused(block_size, message):
     with pytest.raises(ValueError, match=message):
         inspect.unwrap(block_mask)(topology(TREE), 2, block_size=block_size)
-
-
-def test_the_file_draws_itself():
-    command = [sys.executable, "-W", "error", "-m", "attention_masks.flex"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "   4 | # # # # # + + .\n" in done.stdout
-    assert "   4 | . . . + # + + .\n" in done.stdout

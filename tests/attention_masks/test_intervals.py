@@ -1,8 +1,6 @@
 """The interval form: by hand, against walks to the root, and renumbered depth first."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_masks import InvalidInput, dense_mask, topology
-from attention_masks.intervals import depth_first, draw, intervals
+from attention_masks.intervals import depth_first, intervals
 from attention_masks.testing import visible_by_walk
 
 TREE = [-1, 0, 0, 1, 2, 1]
@@ -85,21 +83,3 @@ def test_a_window_that_does_not_fit_is_refused():
             call(0)
     with pytest.raises(InvalidInput, match=r"window = 1\.5, but it must be a plain integer"):
         inspect.unwrap(type(form).visible)(form, form.pre, form.pre, 1.5)
-
-
-def test_the_picture_shows_the_mask():
-    tree = topology(TREE)
-    lines = draw(tree).splitlines()
-    assert lines[2] == "   1    1    4 | . # = = . ."
-    marks = [line.split("| ")[1].split() for line in lines[1:]]
-    # The line of node j marks the ranks of the nodes that see it.
-    for j, line in enumerate(marks):
-        assert [mark != "." for mark in line] == dense_mask(tree, 0)[tree.order, j].tolist()
-
-
-def test_the_file_draws_itself():
-    command = [sys.executable, "-W", "error", "-m", "attention_masks.intervals"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "   2    5    8 | . . . . . # = = ." in done.stdout
-    assert "   5    5    8 | . . . . . # = = ." in done.stdout

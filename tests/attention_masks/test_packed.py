@@ -1,8 +1,6 @@
 """Packed masks: by hand, against walks to the root, and as each engine's kernel reads them."""
 
 import inspect
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -138,11 +136,3 @@ def test_made_on_the_device_of_the_trees():
 def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(InvalidInput, match=message):
         call(topology(TREE))
-
-
-def test_the_file_draws_itself():
-    command = [sys.executable, "-W", "error", "-m", "attention_masks.packed"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "# . # . . . # . #  00000145" in done.stdout
-    assert "mask_indptr [0, 15, 17]" in done.stdout

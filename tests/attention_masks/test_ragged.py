@@ -1,8 +1,6 @@
 """Masks of several trees: each sequence and tree against walks to the root, padding by hand."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_masks import InvalidInput, dense_mask, topology
-from attention_masks.ragged import draw, forest, ragged_additive_mask, ragged_mask
+from attention_masks.ragged import forest, ragged_additive_mask, ragged_mask
 from attention_masks.testing import assert_accurate, visible_by_walk
 
 TREE = [-1, 0, 0, 1, 2, 1]
@@ -139,20 +137,3 @@ def test_made_on_the_device_of_the_trees():
 def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(InvalidInput, match=message):
         call(topology(TREE))
-
-
-def test_a_forest_is_drawn():
-    assert draw(forest([topology([-1, 0])] * 2, 1).mask).splitlines() == [
-        "# # . . .",
-        "# # # . .",
-        "# . . # .",
-        "# . . # #",
-    ]
-
-
-def test_the_file_draws_itself():
-    command = [sys.executable, "-W", "error", "-m", "attention_masks.ragged"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "# # # # . # . # . \n\nparents [-1, 0, 1]" in done.stdout
-    assert done.stdout.endswith("# # # # . . . . . # # #\n")

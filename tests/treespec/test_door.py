@@ -1,6 +1,5 @@
-"""Every public function reports a wrong argument in one of our sentences, which names the argument."""
+"""What people call first reports a wrong argument in one of our sentences, which names the argument."""
 
-import importlib
 import subprocess
 import sys
 
@@ -9,40 +8,13 @@ import pytest
 import torch
 from wrong_values import WRONG
 
-from treespec import (
-    Law,
-    Sampling,
-    TokenTree,
-    TorchCoins,
-    TreeShape,
-    coins,
-    decode,
-    drawing,
-    stopping,
-    verify,
-)
-from treespec import distributions as dist
-from treespec.children import chosen_children, next_child, require_children, top_k
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
+from treespec.decoding import NullObserver
 from treespec.door import integer, number, plain_integer, sequence, shown
-from treespec.draft import (
-    Documents,
-    Jacobi,
-    Lookahead,
-    ModelDrafter,
-    NoDrafter,
-    PromptLookup,
-    StaticGrowth,
-    SuffixAutomaton,
-    SuffixCounts,
-    SuffixTree,
-    TokenRecycling,
-)
+from treespec.draft import ModelDrafter, PromptLookup
 from treespec.errors import InvalidArgument, InvalidSetting, InvalidTree, TreespecError
-from treespec.step import Verdict
-from treespec.target import ModelTarget, make_target
+from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
-
-loop = importlib.import_module("treespec.decoding")
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
@@ -56,24 +28,10 @@ NODES = list("abcde")
 JSON = '{"version": 1, "parents": [-1], "order": "node"}'
 
 
-def propose(**given):
-    drafter = ModelDrafter(**given)
-    drafter.prefill(PROMPT)
-    return drafter.propose(TorchCoins(0))
-
-
 def decoded(target, drafter, verifier, prompt, **others):
     return list(decode(target, drafter, verifier, prompt, **others))
 
 
-def scored(tree):
-    target = ModelTarget(MODEL)
-    target.prefill(PROMPT)
-    return target.score(tree)
-
-
-LIMITS = {"depth": 2, "size": 4, "branching": 2}
-RANGE = {"float", "infinite", "truth", "negative", "one float"}
 DOORS = {
     "TreeShape": (TreeShape, {"parents": (-1, 0, 0)}),
     "from_parents": (TreeShape.from_parents, {"parents": [-1, 0]}),
@@ -84,7 +42,6 @@ DOORS = {
     "from_paths": (TreeShape.from_paths, {"paths": [(0,)]}, {"empty"}, "path"),
     "from_json": (TreeShape.from_json, {"text": JSON}, {}, "JSON"),
     "path": (SHAPE.path, {"node": 1}),
-    "rank_path": (SHAPE.rank_path, {"node": 1}),
     "draw": (SHAPE.draw, {"labels": NODES}, {"None"}),
     "Law.of": (Law.of, {"given": "iid"}, {}, "law"),
     "TokenTree": (
@@ -93,22 +50,11 @@ DOORS = {
         {},
         "draft_probs|law|tokens|shape|children|tree",
     ),
-    "law_of": (TREE.law_of, {"node": 1}),
-    "draft_probs_of": (TREE.draft_probs_of, {"node": 1}),
     "TorchCoins": (TorchCoins, {"seed": 0}, {"negative"}),
-    "accept": (TorchCoins(0).accept, {"probability": 0.5}, RANGE),
     "coins.draw": (TorchCoins(0).draw, {"probabilities": ROW}, {"floats"}),
     "draw_many": (
         TorchCoins(0).draw_many,
         {"probabilities": ROW[None], "k": 2, "law": Law.IID},
-    ),
-    "peek": (TorchCoins(0).peek, {"count": 2}),
-    "skip": (TorchCoins(0).skip, {"count": 2}, {}, "count"),
-    "inverse_cdf": (
-        lambda p: coins.inverse_cdf(p, ROW),
-        {"p": ROW},
-        {"floats", "deep"},
-        "probabilities",
     ),
     "Sampling": (
         Sampling,
@@ -117,125 +63,12 @@ DOORS = {
     ),
     "Sampling of": (Sampling(top_k=2, top_p=0.9), {"logits": ROW}, {"floats", "deep"}),
     "Sampling.rows": (Sampling().rows, {"logits": ROW[None]}),
-    "a sampled row": (Sampling().rows(ROW[None]).__getitem__, {"node": 0}, {}, "node"),
-    "residual": (dist.residual, {"target_probs": ROW, "draft_probs": ROW}),
-    "without": (dist.without, {"draft_probs": ROW[None], "removed": torch.tensor([[1]])}),
-    "chosen_children": (
-        chosen_children,
-        {"scores": ROW[None], "k": 2, "law": Law.DETERMINISTIC},
-        {("scores", "floats"), ("scores", "deep")},
-    ),
-    "next_child": (
-        next_child,
-        {
-            "draft_probs": ROW[None],
-            "elder": torch.tensor([[1]]),
-            "law": Law.WITHOUT_REPLACEMENT,
-        },
-        {},
-        "draft_probs|elder|removed|law",
-    ),
-    "top_k": (
-        top_k,
-        {"scores": ROW[None], "k": 2},
-        {("scores", "floats"), ("scores", "deep")},
-    ),
-    "require_children": (lambda k, law: require_children(k, 3, law), {"k": 2, "law": Law.IID}),
-    "draw_text": (
-        drawing.draw_text,
-        {"children": SHAPE.children, "labels": NODES},
-        {},
-        "labels|child",
-    ),
-    "draw_svg": (
-        drawing.draw_svg,
-        {"children": SHAPE.children, "labels": NODES, "highlight": (0, 1)},
-        {("highlight", "empty")},
-        "child|labels|node|path",
-    ),
-    "draw_step": (
-        lambda **given: drawing.draw_step(bonus=1, **given),
-        {"children": SHAPE.children, "labels": NODES, "path": (0, 1)},
-        {},
-        "child|labels|node|path",
-    ),
-    "draw_looks": (
-        drawing.draw_looks,
-        {"children": SHAPE.children, "looks": [drawing.Look("a")] * 5},
-        {},
-        "looks|child",
-    ),
-    "captioned": (drawing.captioned, {"svg": "<svg>", "caption": "a"}, {"text"}),
-    "columns": (drawing.columns, {"text": "a"}, {"text"}),
-    "Verdict": (
-        Verdict,
-        {"path": (0,), "bonus": 1},
-        {("bonus", "negative")},
-    ),
     "typical.using": (verify.typical.using, {"epsilon": 0.5, "delta": 0.5}),
     "on_host": (verify.on_host, {"rule": verify.rrs}, {}, "acceptance rule"),
-    "ModelDrafter": (
-        propose,
-        {
-            "model": MODEL,
-            "growth": SHAPE,
-            "law": Law.IID,
-            "sampling": Sampling(),
-            "observer": loop.NullObserver(),
-        },
-        {("observer", "None")},
+    "PromptLookup": (
+        PromptLookup,
+        {"depth": 2, "size": 4, "branching": 2, "ngram": 2, "places": 3},
     ),
-    "StaticGrowth": (StaticGrowth, {"shape": SHAPE}),
-    "PromptLookup": (PromptLookup, LIMITS | {"ngram": 2, "places": 3}),
-    "Documents": (
-        Documents,
-        LIMITS | {"documents": [[1]], "ngram": 2, "places": 3, "vocab_size": 5},
-        {("vocab_size", "None"), ("documents", "None")},
-    ),
-    "SuffixCounts": (
-        SuffixCounts,
-        {"window": 4, "most_tokens": 9},
-        {("most_tokens", "None")},
-    ),
-    "SuffixTree": (
-        SuffixTree,
-        LIMITS
-        | {"window": 4, "factor": 1.0, "offset": 1.0, "least": 0.1, "past": None, "vocab_size": 5},
-        {
-            *(("past", "None"), ("vocab_size", "None"), ("factor", "float")),
-            *(("offset", "float"), ("offset", "negative")),
-        },
-    ),
-    "SuffixAutomaton": (SuffixAutomaton, {"depth": 2, "shortest": 1}),
-    "TokenRecycling": (
-        TokenRecycling,
-        {"shape": SHAPE, "successors": 4, "table": {1: [2]}, "vocab_size": 5},
-        {("table", "None"), ("vocab_size", "None")},
-    ),
-    "Lookahead": (
-        Lookahead,
-        {"window": 2, "ngram": 3, "guesses": 2, "pool": {1: [(2, 3)]}, "vocab_size": 5},
-        {("pool", "None"), ("vocab_size", "None")},
-    ),
-    "Jacobi": (Jacobi, {"depth": 2}),
-    "ModelTarget": (ModelTarget, {"model": MODEL}),
-    "make_target": (make_target, {"model": MODEL}),
-    "score": (scored, {"tree": TREE}),
-    **{
-        f"{type(part).__name__}.prefill": (part.prefill, {"tokens": PROMPT})
-        for part in (
-            ModelTarget(MODEL),
-            ModelDrafter(MODEL, SHAPE, Law.IID, Sampling()),
-            NoDrafter(),
-            PromptLookup(2),
-            Documents([[1]], 2),
-            SuffixTree(2),
-            SuffixAutomaton(2),
-            TokenRecycling(),
-            Lookahead(),
-            Jacobi(2),
-        )
-    },
     "decode": (
         decoded,
         {
@@ -247,24 +80,10 @@ DOORS = {
             "coins": TorchCoins(0),
             "max_new_tokens": 2,
             "stop": lambda ids: False,
-            "observer": loop.NullObserver(),
+            "observer": NullObserver(),
         },
         {("observer", "None")},
     ),
-    "require_room": (
-        loop.require_room,
-        {"prompt": 1, "max_new_tokens": 2, "tree_depth": 3, "context": 100},
-        {("context", "infinite"), ("context", "NaN")},
-        "prompt|max_new_tokens|tree_depth|context",
-    ),
-    "stop_at_tokens": (stopping.stop_at_tokens, {"tokens": [1]}, {"empty"}, "stop token"),
-    "stop_at_strings": (
-        lambda strings: stopping.stop_at_strings(strings, None),
-        {"strings": None},  # needs a tokenizer to succeed
-        {"text"},
-        "stop strings",
-    ),
-    "any_of": (lambda stop: stopping.any_of(stop), {"stop": len}),
 }
 
 
@@ -279,8 +98,7 @@ def test_something_else_in_each_argument(door, argument):
     function, right, *more = DOORS[door]
     also_right = more[0] if more else ()
     words = more[1] if len(more) > 1 else argument
-    if door != "stop_at_strings":
-        function(**right)
+    function(**right)
     for kind, value in WRONG.items():
         if kind in also_right or (argument, kind) in also_right:
             continue
@@ -307,7 +125,7 @@ def test_paths_of_nodes_that_are_not_there(name, node):
 )
 def test_tokens_that_are_no_ids(tokens):
     wrong = torch.tensor(tokens)
-    with pytest.raises(InvalidTree, match=r"tokens (are|have)"):
+    with pytest.raises(InvalidTree, match="tokens = "):
         TokenTree(TreeShape.chain(1), wrong, None, "deterministic")
 
 
@@ -319,7 +137,7 @@ def test_integers_of_every_width_are_ids(dtype):
 
 def test_coins_by_no_probability():
     for wrong in (float("nan"), torch.tensor(torch.nan)):
-        with pytest.raises(TreespecError, match="nan"):
+        with pytest.raises(TreespecError, match="NaN"):
             TorchCoins(0).accept(wrong)
     with pytest.raises(TreespecError, match=r"negative probabilities, the least is -0.5"):
         TorchCoins(0).draw(torch.tensor([1.0, -0.5, 0.5]))

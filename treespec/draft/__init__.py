@@ -8,9 +8,8 @@ from treespec.draft.jacobi import Jacobi
 from treespec.draft.layers import EarlyExit, LayerSkip
 from treespec.draft.lookahead import Lookahead
 from treespec.draft.lookup import PromptLookup
-from treespec.draft.make import make_drafter
 from treespec.draft.merge import Merge
-from treespec.draft.model import ModelDrafter
+from treespec.draft.model import ModelDrafter, make_drafter
 from treespec.draft.nothing import NoDrafter
 from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from treespec.distributions import Sampling
-from treespec.door import able, integer
+from treespec.door import integer
 from treespec.draft.model import ModelDrafter, Passes
 from treespec.errors import InvalidArgument
 from treespec.models.tabular import TabularModel
@@ -66,9 +66,9 @@ class Cascade(ModelDrafter):
             tokens.
 
     Raises:
-        InvalidArgument: if an argument has the wrong type or value, the rule is lossy above temperature 0
-            or does not cover the children that `drafter` drafts, or the cascade contains itself: a level
-            is a drafter, or uses the weights of a model, that also stands above it.
+        InvalidArgument: if `drafter` cannot draft after uncommitted tokens, the rule is lossy above
+            temperature 0 or does not cover the children that `drafter` drafts, or the cascade contains
+            itself: a level is a drafter, or uses the weights of a model, that also stands above it.
     """
 
     draws_where_told = False
@@ -89,14 +89,12 @@ class Cascade(ModelDrafter):
                 f"law = {self.law}, but a cascade drafts chains: iid or deterministic"
             )
         self._inner_sampling = Sampling(0.0) if self.law is Law.DETERMINISTIC else sampling
-        able("drafter", drafter, "max_depth max_length prefill propose commit", "a draft source")
         if not isinstance(drafter, DraftsBelow):
             raise InvalidArgument(
                 f"{type(drafter).__name__} cannot draft after uncommitted tokens: the source of a cascade "
                 "must be a ModelDrafter, PromptLookup, Documents, SuffixTree, SuffixAutomaton, Retrieval, "
                 "TokenRecycling or Cascade"
             )
-        able("rule", rule, "laws lossless one_hot", "an acceptance rule, such as verify.onehot")
         _require_rule(rule, drafter, self._inner_sampling)
         _require_distinct_models(model, drafter)
         self.drafter, self.rule = drafter, rule
@@ -117,11 +115,7 @@ class Cascade(ModelDrafter):
             self.drafter.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt, on all levels.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Start over on a prompt, on all levels."""
         super().prefill(tokens)
         self.drafter.prefill(tokens)
 

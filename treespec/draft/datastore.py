@@ -10,10 +10,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.door import integer
+from treespec.door import integer, plain_tokens
 from treespec.draft.ngrams import END
 from treespec.draft.state import require_same_tokens
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.reading import open_file, parse_json
 from treespec.whole_file import write_whole

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import sequence
+from treespec.door import plain_tokens
 from treespec.draft.best_first import Limits, Match
 from treespec.draft.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text_source import MatchingSource
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument
 
 
@@ -54,19 +53,14 @@ class Documents(MatchingSource):
         self._prompt_is_document = documents is None
         if documents is None:
             return
-        given = sequence("documents", documents, "documents, each a row of token ids")
-        if not given:
-            raise InvalidArgument("documents is empty: give at least one row of token ids")
-        for i, document in enumerate(given):
+        for i, document in enumerate(documents):
             self._documents.read(plain_tokens(f"documents[{i}]", document, vocab_size))
             self._documents.end()
+        if not self._documents.text:
+            raise InvalidArgument("documents is empty: give at least one row of token ids")
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget the earlier text and read this prompt, which is the document if none were given.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Forget the earlier text and read this prompt, which is the document if none were given."""
         super().prefill(tokens)
         if self._prompt_is_document:
             self._documents = Ngrams(self._documents.ngram)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.door import instance
 from treespec.protocols import MarginalGrowth
 from treespec.tree import Law, TreeShape
 
@@ -27,13 +26,9 @@ class StaticGrowth:
     Args:
         shape: the shape to grow. Nodes are drafted breadth first, so the drafted tree has the numbering
             of `shape.breadth_first()`.
-
-    Raises:
-        InvalidArgument: if `shape` is not a `TreeShape`.
     """
 
     def __init__(self, shape: TreeShape) -> None:
-        instance("shape", shape, TreeShape, "a TreeShape")
         self.shape = shape.breadth_first()
         self.max_depth = shape.depth
         counts = [len(children) for children in self.shape.children]

@@ -19,15 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import able, integer, require_tokens
+from treespec.door import integer, require_tokens
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidTree
 from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
-
-WANTED = "a model whose layers can be left out (TransformersModel)"
 
 
 @runtime_checkable
@@ -64,7 +62,7 @@ class EarlyExit(ModelDrafter):
         sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if `target` is not a `LayeredModel`, or does not have this many layers.
+        InvalidArgument: if `target` does not have this many layers.
         UnsupportedModel: if models of this architecture cannot leave layers out.
         InvalidTree: see `ModelDrafter`.
     """
@@ -77,7 +75,6 @@ class EarlyExit(ModelDrafter):
         law: Law,
         sampling: Sampling,
     ) -> None:
-        able("target", target, "without layer_count", WANTED)
         count = target.layer_count
         self.layers = integer("layers", layers, least=1, most=count)
         super().__init__(target.without(layers_from(self.layers, count)), growth, law, sampling)
@@ -97,11 +94,7 @@ class EarlyExit(ModelDrafter):
         self.model = self._with_own_cache if view is None else view
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root; nothing is run if the target is read.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Cache all tokens but the last, which is the first root; nothing is run if the target is read."""
         if not self.reads_target:
             super().prefill(tokens)
             return
@@ -166,8 +159,7 @@ class LayerSkip(ModelDrafter):
         sampling: the target's sampling settings.
 
     Raises:
-        InvalidArgument: if `target` is not a `LayeredModel`, does not have such a sublayer, or would have
-            none left.
+        InvalidArgument: if `target` does not have such a sublayer, or would have none left.
         UnsupportedModel: if models of this architecture cannot leave these sublayers out.
         InvalidTree: see `ModelDrafter`.
     """
@@ -180,6 +172,5 @@ class LayerSkip(ModelDrafter):
         law: Law,
         sampling: Sampling,
     ) -> None:
-        able("target", target, "without layer_count", WANTED)
         self.skip = require_sublayers("skip", skip, target.layer_count)
         super().__init__(target.without(self.skip), growth, law, sampling)

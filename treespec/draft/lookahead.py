@@ -5,12 +5,10 @@ from os import PathLike
 
 import numpy as np
 
-from treespec.door import instance, integer, sequence
+from treespec.door import integer, plain_tokens
 from treespec.draft.jacobi import argmax_tokens, first_guesses
-from treespec.draft.path_tree import PathTree
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import TokenSource
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
 
@@ -18,6 +16,26 @@ Pool = dict[int, list[tuple[int, ...]]]
 """By first token, the remaining tokens of its n-grams, the latest last."""
 
 KIND = "lookahead pool"
+
+
+class PathTree:
+    """Collects nodes identified by parent and token; adding an existing node returns its index.
+
+    Deterministic children are distinct: a token that appeared twice below a node would be tested twice. So
+    the common prefix of several paths is one node each.
+    """
+
+    def __init__(self) -> None:
+        self.parents, self.tokens = [-1], list[int]()
+        self._nodes: dict[tuple[int, int], int] = {}
+
+    def add(self, parent: int, token: int) -> int:
+        """The index of the node's child with this token, which is created if missing."""
+        node = self._nodes.setdefault((parent, token), len(self.parents))
+        if node == len(self.parents):
+            self.parents.append(parent)
+            self.tokens.append(token)
+        return node
 
 
 class Lookahead(TokenSource):
@@ -113,18 +131,7 @@ class Lookahead(TokenSource):
         tokenizer: str = "",
         target: str = "",
     ) -> None:
-        """Write the pool to a file, for `load`.
-
-        Args:
-            path: path of the file.
-            vocab_size: the target's vocabulary size.
-            tokenizer: digest of its tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
-                refuse a file without it.
-            target: fingerprint of the target (`TransformersModel.fingerprint`), if known.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write the pool to a file, for `load`; arguments as in `treespec.draft.state.save_state`."""
         ngrams = [(first, *rest) for first, rests in self._pool.items() for rest in rests]
         rows = np.array(ngrams, dtype=np.int64).reshape(-1, self.ngram)
         save_state(path, KIND, {"ngrams": rows}, vocab_size, tokenizer, target)
@@ -137,13 +144,7 @@ class Lookahead(TokenSource):
         tokenizer: str = "",
         target: str = "",
     ) -> Pool:
-        """Read a pool written by `save`.
-
-        Args:
-            path: path of the file.
-            vocab_size: the target's vocabulary size; None to skip the check.
-            tokenizer: digest of its tokenizer; empty to skip the check.
-            target: fingerprint of the target; empty to skip the check.
+        """Read a pool written by `save`; arguments as in `treespec.draft.state.load_state`.
 
         Raises:
             Unreadable: if there is no such file, it is damaged or of another version, or it was made with
@@ -196,22 +197,18 @@ class Lookahead(TokenSource):
         del rests[: -self.guesses]
 
     def _checked(self, pool: Mapping[int, Sequence[Sequence[int]]], vocab_size: int | None) -> Pool:
-        instance("pool", pool, Mapping, "a mapping of token ids to n-grams, or None")
         checked: Pool = {}
-        for first_token, ngrams in pool.items():
-            (first,) = plain_tokens("pool's tokens", [first_token], vocab_size)
-            rows = sequence(f"pool[{first}]", ngrams, "n-grams without their first token")
-            rests = [
-                tuple(plain_tokens(f"pool[{first}][{i}]", row, vocab_size))
-                for i, row in enumerate(rows)
-            ]
-            for rest in rests:
-                if len(rest) + 1 < self.ngram:
-                    raise InvalidArgument(
-                        f"pool has n-grams of {len(rest) + 1} tokens, but ngram = {self.ngram}: set ngram "
-                        f"to at most {len(rest) + 1}, or use a pool made with ngram = {self.ngram} or more"
-                    )
+        for first, ngrams in pool.items():
+            rests = [tuple(plain_tokens(f"pool[{first}]", row, vocab_size)) for row in ngrams]
+            shortest = min(map(len, rests), default=self.ngram) + 1
+            if shortest < self.ngram:
+                raise InvalidArgument(
+                    f"pool has n-grams of {shortest} tokens, but ngram = {self.ngram}: set it to at most "
+                    f"{shortest}, or use a pool made with ngram = {self.ngram} or more"
+                )
             # Cut n-grams may be equal: keep one, at the position of the latest.
             latest = dict.fromkeys(rest[: self.ngram - 1] for rest in reversed(rests))
-            checked[first] = list(latest)[: self.guesses][::-1]
+            checked[plain_tokens("pool's tokens", [first], vocab_size)[0]] = list(latest)[
+                : self.guesses
+            ][::-1]
         return checked

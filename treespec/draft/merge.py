@@ -1,14 +1,13 @@
 """Merge several draft sources into one tree, with a shared number of nodes or a number for each source."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import able, instance, require_tokens, shown
+from treespec.door import require_tokens
 from treespec.draft.cascade import parts_of
 from treespec.draft.merge_layout import Apart, Shared
 from treespec.draft.merge_plan import Node, numbered
@@ -67,10 +66,10 @@ class Merge:
         vocab_size: the target's vocabulary size, to refuse larger ids; None to skip the check.
 
     Raises:
-        InvalidArgument: if there are fewer than two sources, a source is not a drafter or is itself a
-            merge, a source or a part of it appears twice, there is no size to share, a tree that must be
-            kept whole does not fit in the size, depth or branching, or in the budget of its source, the
-            names of rates or budgets are not those of the sources, or both or neither of these are given.
+        InvalidArgument: if there are fewer than two sources, a source is itself a merge, a source or a part
+            of it appears twice, there is no size to share, a tree that must be kept whole does not fit in
+            the size, depth or branching, or in the budget of its source, the names of rates or budgets are
+            not those of the sources, or both or neither of these are given.
         InvalidTree: if a source draws the children of a node together (`Law.together`).
     """
 
@@ -129,11 +128,7 @@ class Merge:
                 source.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt with every source.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Start over on a prompt with every source."""
         require_tokens(tokens)
         self._root, self._device, self._proposed = int(tokens[-1]), tokens.device, None
         for source in self.sources.values():
@@ -179,9 +174,8 @@ class Merge:
             source.commit(step if takes_any_step else self._own_step(name, step))
         self._proposed = None
 
-    def _checked(self, name: str, tree: Any) -> TokenTree:
+    def _checked(self, name: str, tree: TokenTree) -> TokenTree:
         """A source's proposal, checked to be one that can be merged."""
-        instance(f"the proposal of source {name!r}", tree, TokenTree, "a TokenTree", InvalidTree)
         ids = tree.token_ids
         if ids[0] != self._root:
             raise InvalidTree(
@@ -298,20 +292,13 @@ def _stated_law(source: Drafter) -> Law:
     return getattr(source, "law", Law.DETERMINISTIC)
 
 
-def _sources(given: Any) -> dict[str, Drafter]:
-    instance("sources", given, Mapping, "a mapping of names to draft sources")
+def _sources(given: Mapping[str, Drafter]) -> dict[str, Drafter]:
     if len(given) < 2:
         raise InvalidArgument(
             f"sources has {len(given)} entries, but a merge needs at least two draft sources"
         )
-    members = "max_depth max_length prefill propose commit"
     owners: dict[int, str] = {}  # by id of a source or of a part of it, the name of the source
     for name, source in given.items():
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument(
-                f"sources: {shown(name)} is not a name of a source: give text that is not empty"
-            )
-        able(f"sources[{name!r}]", source, members, "a draft source, such as PromptLookup(4)")
         if isinstance(source, Merge):
             raise InvalidArgument(
                 f"source {name!r} is itself a merge, whose sources would not get the rows of their nodes: "

@@ -6,7 +6,7 @@ Both layouts know the sources, and plan the nodes of the merged tree from the so
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treespec.door import instance, integer
+from treespec.door import integer
 from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, planned, side_by_side
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates, require_names
@@ -106,7 +106,6 @@ class Apart:
     """
 
     def __init__(self, sources: Mapping[str, Drafter], budgets: Any, size: int | None) -> None:
-        instance("budgets", budgets, Mapping, "a mapping of the sources' names to numbers of nodes")
         require_names("budgets", budgets, sources)
         self.budgets = {
             name: integer(f"budgets[{name!r}]", budgets[name], least=1) for name in sources

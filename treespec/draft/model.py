@@ -9,14 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import Sampling, require_finite
-from treespec.door import able, require_tokens
+from treespec.door import require_tokens
 from treespec.draft.drawn import DrawnChildren, ranking_of
 from treespec.draft.growth import StaticGrowth, laws_along
 from treespec.draft.heads import head_of
 from treespec.draft.levels import draft_levels, levels_of
+from treespec.draft.nothing import NoDrafter
 from treespec.errors import InvalidTree
 from treespec.protocols import (
     Coins,
+    Drafter,
     Growth,
     MarginalGrowth,
     Observer,
@@ -48,7 +50,6 @@ class ModelDrafter:
         observer: notified of the stage `level`, once per level of a tree whose shape is fixed beforehand.
 
     Raises:
-        InvalidArgument: if the model, the growth, the sampling or the observer has the wrong type.
         InvalidTree: if there is no such law, or the growth states its laws and this one is not among them.
     """
 
@@ -63,12 +64,6 @@ class ModelDrafter:
         sampling: Sampling,
         observer: Observer | None = None,
     ) -> None:
-        able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
-        able("sampling", sampling, "rows", "a Sampling")
-        if not isinstance(growth, TreeShape):
-            able("growth", growth, "next max_depth", "a TreeShape or a Growth")
-        if observer is not None:
-            able("observer", observer, "stage", "an observer, or None")
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
@@ -96,11 +91,7 @@ class ModelDrafter:
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Cache all tokens but the last, which is the first root."""
         require_tokens(tokens)
         self.model.prefill(tokens[:-1])
         self._device = tokens.device
@@ -286,6 +277,25 @@ class ModelDrafter:
         self.model.keep(pending_rows + ran)
         self._pending = tokens[len(pending_rows) + len(ran) :]
         self._root, self._rows = step.verdict.bonus, {}
+
+
+def make_drafter(
+    model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
+) -> Drafter:
+    """A `ModelDrafter` for this tree, or a `NoDrafter` if the tree is the root alone (plain decoding).
+
+    Args:
+        model: the draft model; the drafter has its own cache.
+        growth: where the tree grows; a `TreeShape` is drafted as it is.
+        law: how children are chosen.
+        sampling: the target's sampling settings.
+
+    Raises:
+        InvalidTree: if the growth states its laws and this law is not among them.
+    """
+    if isinstance(growth, TreeShape) and growth.size == 1:
+        return NoDrafter()
+    return ModelDrafter(model, growth, law, sampling)
 
 
 class Passes:

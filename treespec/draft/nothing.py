@@ -20,11 +20,7 @@ class NoDrafter:
     max_length = sys.maxsize
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Remember the last token as the root.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-        """
+        """Remember the last token as the root."""
         require_tokens(tokens)
         self._root, self._device = int(tokens[-1]), tokens.device
 

@@ -1,10 +1,10 @@
 """Acceptance rates of a source's children by depth and rank, which decide the shape of merged trees."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from treespec.door import instance, integer, number, sequence, shown
+from treespec.door import integer, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
@@ -72,41 +72,24 @@ def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
         levels.append(tuple(row))
 
 
-def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
-    """The argument `rates` of a merge, checked.
-
-    `given`: for each source by name, one row of rates by rank for each depth.
-    """
-    instance("rates", given, Mapping, "a mapping of the sources' names to rates")
+def checked_rates(
+    given: Mapping[str, Sequence[Sequence[float]]], sources: Collection[str]
+) -> dict[str, Rates]:
+    """The argument `rates` of a merge: for each source by name, one row of rates by rank for each depth."""
     require_names("rates", given, sources)
-    checked: dict[str, Rates] = {}
-    for name in sources:
-        rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
-        if not rows:
-            raise InvalidArgument(f"rates[{name!r}] is empty: give at least a row for depth 1")
-        checked[name] = tuple(_row(f"rates[{name!r}][{i}]", row) for i, row in enumerate(rows))
+    checked = {name: tuple(tuple(map(float, row)) for row in given[name]) for name in sources}
+    for name, rows in checked.items():
+        if not rows or not all(0 <= entry <= 1 for row in rows for entry in row):
+            raise InvalidArgument(
+                f"rates[{name!r}] = {shown(given[name])}, but must be rows of probabilities"
+            )
     return checked
 
 
 def require_names(argument: str, given: Mapping[str, Any], sources: Collection[str]) -> None:
     """Refuse a mapping whose names are not exactly those of a merge's sources."""
     if set(given) != set(sources):
-        missing = ", ".join(sorted(map(str, set(sources) - set(given))))
-        unknown = ", ".join(sorted(map(str, set(given) - set(sources))))
         raise InvalidArgument(
-            f"{argument} must have an entry for each source"
-            + (f"; missing: {missing}" if missing else "")
-            + (f"; not a source: {unknown}" if unknown else "")
-            + f" (the sources are {', '.join(sources)})"
+            f"{argument} has entries for {', '.join(given)}, but must have one for each of the sources "
+            f"{', '.join(sources)}"
         )
-
-
-def _row(name: str, given: Any) -> tuple[float, ...]:
-    return tuple(_rate(name, entry) for entry in sequence(name, given, "rates"))
-
-
-def _rate(name: str, given: Any) -> float:
-    value = number(name, given)
-    if not 0 <= value <= 1:
-        raise InvalidArgument(f"{name} = {shown(given)}, but rates are probabilities: 0 to 1")
-    return float(value)

@@ -7,11 +7,10 @@ from os import PathLike
 import numpy as np
 
 from treespec.children import top_k
-from treespec.door import instance, integer
+from treespec.door import integer, plain_tokens
 from treespec.draft.best_first import Limits
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import AheadSource
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
 from treespec.tree import TreeShape
@@ -85,8 +84,8 @@ class TokenRecycling(AheadSource):
         vocab_size: the target's vocabulary size, to refuse larger ids in `table`; None to skip the check.
 
     Raises:
-        InvalidArgument: if `shape` is not a `TreeShape`, or a node has more children than a row has
-            entries; if a row of the table is not a row of distinct token ids.
+        InvalidArgument: if a node has more children than a row has entries, or a row of the table is not a
+            row of distinct token ids.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class TokenRecycling(AheadSource):
         table: Mapping[int, Sequence[int]] | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        instance("shape", shape, TreeShape, "a TreeShape")
         self.shape, self.max_depth = shape, shape.depth
         self.successors = integer("successors", successors, least=1)
         widest = max(map(len, shape.children))
@@ -107,8 +105,6 @@ class TokenRecycling(AheadSource):
                 f"to {widest}, or use a narrower shape"
             )
         self._initial: Successors = {}
-        if table is not None:
-            instance("table", table, Mapping, "a mapping of token ids to rows of them, or None")
         for key, row in (table or {}).items():
             (token,) = plain_tokens("table's tokens", [key], vocab_size)
             entries = plain_tokens(f"table[{token}]", row, vocab_size)
@@ -140,18 +136,7 @@ class TokenRecycling(AheadSource):
         tokenizer: str = "",
         target: str = "",
     ) -> None:
-        """Write the table to a file, for `load`.
-
-        Args:
-            path: path of the file.
-            vocab_size: the target's vocabulary size.
-            tokenizer: digest of its tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
-                refuse a file without it.
-            target: fingerprint of the target (`TransformersModel.fingerprint`), if known.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write the table to a file, for `load`; arguments as in `treespec.draft.state.save_state`."""
         width = 1 + max(map(len, self._table.values()), default=0)
         rows = np.full((len(self._table), width), -1, dtype=np.int64)
         for i, (token, row) in enumerate(self._table.items()):
@@ -166,13 +151,7 @@ class TokenRecycling(AheadSource):
         tokenizer: str = "",
         target: str = "",
     ) -> Successors:
-        """Read a table written by `save`.
-
-        Args:
-            path: path of the file.
-            vocab_size: the target's vocabulary size; None to skip the check.
-            tokenizer: digest of its tokenizer; empty to skip the check.
-            target: fingerprint of the target; empty to skip the check.
+        """Read a table written by `save`; arguments as in `treespec.draft.state.load_state`.
 
         Raises:
             Unreadable: if there is no such file, it is damaged or of another version, or it was made with

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.door import instance, integer
+from treespec.door import integer
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.datastore import SORTED_TOKENS, Datastore
 from treespec.draft.ngrams import END
@@ -54,7 +54,6 @@ class Retrieval(MatchingSource):
         shortest: int = 2,
         hits: int = 5000,
     ) -> None:
-        instance("datastore", datastore, Datastore, "an open Datastore")
         self.datastore = datastore
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth

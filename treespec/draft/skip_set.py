@@ -12,9 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import integer, sequence
+from treespec.door import integer, plain_tokens, sequence
 from treespec.draft.layers import LayeredModel
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel

@@ -38,7 +38,7 @@ def save_state(
 ) -> None:
     """Write what a source has learned: arrays of token ids and counts, and which tokenizer they belong to.
 
-    `path`: path of the file; an existing file is replaced once the new one is complete. `tokenizer`: its
+    An existing file is replaced once the new one is complete. `tokenizer`: the tokenizer's
     `tokenizer_digest`; empty if unknown, but then configs refuse the file. `target`: fingerprint of the
     model whose passes the state was learned from; empty if unknown, or if the state was learned from texts
     alone.
@@ -125,7 +125,7 @@ def require_same_tokens(
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A digest of what a tokenizer's ids mean: SHA-256 of its vocabulary and of how it splits a test text."""
+    """A digest of what a tokenizer's ids mean: of its vocabulary and of how it splits a test text."""
     from treespec.models.same_tokenizer import PROBE
 
     meanings = sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items())

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treespec.door import integer
+from treespec.door import integer, plain_tokens
 from treespec.draft.best_first import Follower
 from treespec.draft.state import load_state, save_state
-from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 
 ROOT = 0
@@ -125,17 +124,7 @@ class SuffixCounts:
         self._dropped = end
 
     def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
-        """Write the ended texts to a file, for `load`.
-
-        Args:
-            path: path of the file.
-            vocab_size: the model's vocabulary size.
-            tokenizer: digest of its tokenizer (`treespec.draft.state.tokenizer_digest`), if known; configs
-                refuse a file without it.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write the ended texts to a file, for `load`; arguments: see `treespec.draft.state.save_state`."""
         texts = self.texts
         arrays = {
             "window": np.array([self.window]),
@@ -153,16 +142,11 @@ class SuffixCounts:
         tokenizer: str = "",
         most_tokens: int | None = None,
     ) -> "SuffixCounts":
-        """Read texts written by `save`, and count their strings again.
+        """Read texts written by `save`, and count their strings again; of the oldest, see `most_tokens`.
 
-        Args:
-            path: path of the file.
-            vocab_size: the target's vocabulary size; None to skip the check.
-            tokenizer: digest of its tokenizer; empty to skip the check.
-            most_tokens: see the class; the oldest texts are left out.
+        Other arguments as in `treespec.draft.state.load_state`.
 
         Raises:
-            InvalidArgument: if `most_tokens` is not such an integer.
             Unreadable: if there is no such file, it is damaged or of another version, or it was made with
                 another tokenizer.
         """

@@ -5,12 +5,11 @@ from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
-from treespec.door import instance, number, shown
+from treespec.door import require_in_vocabulary
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.ngrams import followers_in
 from treespec.draft.suffix_counts import Locus, SuffixCounts
 from treespec.draft.text_source import MatchingSource
-from treespec.draft.vocabulary import require_in_vocabulary
 from treespec.errors import InvalidArgument
 
 NEARLY_WHOLE = 1e-6
@@ -79,20 +78,16 @@ class SuffixTree(MatchingSource):
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
         self.window = SuffixCounts(window).window
-        self.factor, self.offset = number("factor", factor), number("offset", offset)
-        self.least = number("least", least)
-        if not 0 <= self.factor < inf:
-            raise InvalidArgument(f"factor = {shown(factor)}, but must be at least 0, and finite")
-        if not isfinite(self.offset):
-            raise InvalidArgument(f"offset = {shown(offset)}, but must be finite")
-        if not 0 <= self.least <= 1:
-            raise InvalidArgument(f"least = {shown(least)}, but is a probability: 0 to 1")
-        if past is not None:
-            instance("past", past, SuffixCounts, "SuffixCounts of earlier texts, or None")
-            if past.open_ending():
-                raise InvalidArgument(
-                    "past has a text that has not ended: call past.end() after its last token"
-                )
+        self.factor, self.offset, self.least = factor, offset, least
+        if not (0 <= factor < inf and isfinite(offset) and 0 <= least <= 1):
+            raise InvalidArgument(
+                f"factor = {factor}, offset = {offset}, least = {least}: must be at least 0 and finite, "
+                "finite, and a probability"
+            )
+        if past is not None and past.open_ending():
+            raise InvalidArgument(
+                "past has a text that has not ended: call past.end() after its last token"
+            )
         largest = -1 if past is None else past.largest_id
         require_in_vocabulary("past", largest, vocab_size)
         self.past = past

@@ -70,10 +70,7 @@ class AttentionPass(Protocol):
 
 
 class TreeAttention:
-    """Attention of the nodes of a tree to the rows of a cache.
-
-    `tree_pass`: tree, cached rows and queried nodes; holds one mask per distinct window.
-    """
+    """Attention of the nodes of a tree to the rows of a cache, with one mask per distinct window."""
 
     def __init__(self, tree_pass: TreePass, impl: str = "auto") -> None:
         self.tree_pass, self.impl = tree_pass, impl
@@ -85,25 +82,10 @@ class TreeAttention:
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        *,
-        scale: float | None,
-        softcap: float | None,
-        window: int | None,
-        sinks: Float[Tensor, " Hq"] | None,
+        **options: Any,
     ) -> Tensor:
-        """The attention of one layer."""
         _refuse_mask(mask, module)
-        return attend(
-            query,
-            key,
-            value,
-            self.tree_pass,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            sinks=sinks,
-            impl=self.impl,
-        )
+        return attend(query, key, value, self.tree_pass, impl=self.impl, **options)
 
 
 class CausalAttention:
@@ -144,16 +126,9 @@ class CausalAttention:
             )
         out = torch.empty_like(query)
         for rows, tree_pass in self._blocks or self._split():
+            options = {"scale": scale, "softcap": softcap, "window": window, "sinks": sinks}
             out[:, :, rows] = attend(
-                query[:, :, rows],
-                key,
-                value,
-                tree_pass,
-                scale=scale,
-                softcap=softcap,
-                window=window,
-                sinks=sinks,
-                impl=self.impl,
+                query[:, :, rows], key, value, tree_pass, impl=self.impl, **options
             )
         return out
 
@@ -187,17 +162,8 @@ def attention(
             "calls and `generate` use `with model.as_transformers() as plain: ...`"
         )
     _refuse_unknown(module, dropout, unknown)
-    out = treespec_pass(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        scale=scaling,
-        softcap=softcap,
-        window=sliding_window,
-        sinks=s_aux,
-    )
+    options = {"scale": scaling, "softcap": softcap, "window": sliding_window, "sinks": s_aux}
+    out = treespec_pass(module, query, key, value, attention_mask, **options)
     return out.transpose(1, 2), None
 
 

@@ -8,28 +8,10 @@ from the cache. bfloat16 numbers are widened to float32, which on Intel processo
 fast as multiplying pairs (AVX512-BF16); on AMD processors, pairs are multiplied, which treats denormal
 numbers as 0. Passes over any number of nodes share one copy: trees read what plain decoding reads.
 
-Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes after 192 rows, medians in ms.
-"Library" is oneDNN. Reading the weights of 50M parameters once takes 2.0 ms at best.
-
-    | nodes | 1 | 2 | 4 | 8 | 16 | 22 | 32 | 64 |
-    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-    | 50M, bfloat16, library | 6.90 | 7.52 | 8.26 | 10.84 | 15.37 | 19.18 | 25.72 | 46.78 |
-    | 50M, bfloat16, here | 4.55 | 4.95 | 5.42 | 5.97 | 9.14 | 10.79 | 15.02 | 27.86 |
-    | 9M, float32, library | 2.28 | 2.75 | 3.10 | 3.46 | 4.09 | 4.61 | 5.30 | 8.27 |
-    | 9M, float32, here | 1.40 | 1.49 | 1.71 | 1.83 | 2.42 | 2.84 | 3.66 | 6.25 |
-    | draft, bfloat16, library | 0.58 | 0.58 | 0.62 | 0.69 | 0.82 | 0.91 | 1.05 | 1.55 |
-    | draft, bfloat16, here | 0.22 | 0.23 | 0.25 | 0.28 | 0.38 | 0.45 | 0.56 | 0.95 |
-
-In this table weights were prefetched 4 KiB ahead, which gained a factor of 1.4 for one row and 1.7 for 4 to
-12 rows. Prefetching 16 KiB ahead, into the second-level cache, makes 1 to 4 rows faster by up to another
-factor of 1.4. On two cores of an AMD EPYC, without prefetching, our kernel took 0.6 to 0.9 of the library's
-time up to 22 nodes and the same time at 64. On two cores of an AMD EPYC that has AVX2 only (9M, float32),
-compiled passes over 1, 2, 4, 8, 16 and 32 nodes took 2.4, 2.8, 3.3, 4.6, 6.7 and 9.4 ms, and eager ones 11
-to 21 ms.
-
-The library keeps two copies of the weights, for one row and for more rows, which evict each other from the
-cache. With the embedded target (36 MB, and a cache of 32 MiB), a pass over one node took 0.77 ms after
-passes like it and 1.35 ms after passes over four nodes; with our kernel 0.80 and 0.95 ms.
+Passes after 192 rows took 0.4 to 0.8 of their time with oneDNN on two cores of an Intel Xeon (AVX-512, no
+AMX), for 1 to 64 nodes and models of 1M to 50M parameters; on two cores of an AMD EPYC, 0.6 to 0.9 of it up
+to 22 nodes, and the same at 64. The library keeps two copies of the weights, for one row and for more rows,
+which evict each other from the cache.
 
 Linear layers that read the same rows, such as queries, keys and values, are one product (`TOGETHER`): each
 layer computes the product of all of them and takes its part, and the compiler removes the repetitions.

@@ -57,28 +57,15 @@ class Recorder:
             key: Tensor,
             value: Tensor,
             mask: Tensor | None,
-            *,
-            scale: float | None,
-            softcap: float | None,
-            window: int | None,
-            sinks: Tensor | None,
+            **options: Any,
         ) -> Tensor:
             asked: Any = NOT_ASKED
             if mask is not None and mask.data_ptr() in self._masks:
                 asked, mask = self._masks[mask.data_ptr()][1], None
+            window = options["window"]
             binding = window if window is not None and window < self._longest else None
             self.calls.append((int(module.layer_idx), binding, asked))
-            return inner(
-                module,
-                query,
-                key,
-                value,
-                mask,
-                scale=scale,
-                softcap=softcap,
-                window=window,
-                sinks=sinks,
-            )
+            return inner(module, query, key, value, mask, **options)
 
         return call
 

@@ -1,6 +1,5 @@
 """Targets: the models whose distribution is preserved."""
 
-from treespec.target.make import make_target
-from treespec.target.model import ModelTarget
+from treespec.target.model import ModelTarget, make_target
 
 __all__ = ["ModelTarget", "make_target"]

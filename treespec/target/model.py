@@ -1,12 +1,19 @@
 """The target of the decoding loop, over any model that can run a tree."""
 
+import logging
+from typing import Any
+
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import able, instance, require_tokens
-from treespec.protocols import TreeModel
+from treespec.door import require_tokens
+from treespec.errors import Unavailable, UnsupportedModel
+from treespec.models.pass_kinds import Passes
+from treespec.protocols import Target, TreeModel
 from treespec.step import Scores, Step
 from treespec.tree import TokenTree
+
+log = logging.getLogger("treespec")
 
 
 class ModelTarget:
@@ -18,7 +25,6 @@ class ModelTarget:
     """
 
     def __init__(self, model: TreeModel) -> None:
-        able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
         self.model = model.fresh()
 
     @property
@@ -32,23 +38,44 @@ class ModelTarget:
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which becomes the first root.
-
-        Raises:
-            InvalidPrompt, EmptyPrompt: if `tokens` is not a row of token ids, or is empty.
-        """
+        """Cache all tokens but the last, which becomes the first root."""
         require_tokens(tokens)
         self.model.prefill(tokens[:-1])
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node of the tree.
-
-        Raises:
-            InvalidArgument: if `tree` is not a `TokenTree`.
-        """
-        instance("tree", tree, TokenTree, "a TokenTree")
+        """Logits after every node of the tree."""
         return Scores(self.model.run(tree.tokens, tree.shape.parents))
 
     def commit(self, step: Step) -> None:
         """Keep the rows of the root and the accepted nodes. The bonus token becomes the next root."""
         self.model.keep(step.verdict.path)
+
+
+def make_target(model: TreeModel) -> Target:
+    """A target over a model: a `GraphTarget`, which replays captured passes, on CUDA; else a `ModelTarget`.
+
+    A model on CUDA gets a `ModelTarget` too if its pass cannot be captured, in which case the log says why,
+    or if its passes were set to another kind (`treespec.models.passes`). To insist on one of the two, call
+    `treespec.target.graph.GraphTarget(model)` or `ModelTarget(model)`.
+
+    Args:
+        model: the weights; the target has a cache of its own.
+    """
+    device: Any = getattr(model, "device", None)
+    if device is None or device.type != "cuda":
+        return ModelTarget(model)
+    from treespec.models.transformers_model import TransformersModel
+    from treespec.target.graph import GraphTarget
+
+    if not isinstance(model, TransformersModel) or _refuses_capture(model.passes):
+        return ModelTarget(model)
+    try:
+        return GraphTarget(model)
+    except (Unavailable, UnsupportedModel) as reason:
+        log.warning("the target's passes are not captured: %s", reason)
+        return ModelTarget(model)
+
+
+def _refuses_capture(passes: Passes) -> bool:
+    """Whether passes were requested and turned out to be of another kind than captured."""
+    return passes.asked is not None and passes.kind != "captured"

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.distributions import SampledRows, Sampling
-from treespec.door import instance, plainly_laid_out, shown
+from treespec.door import instance, shown
 from treespec.errors import InvalidArgument, RefusedTree
 from treespec.probabilities import require_distribution
 from treespec.protocols import Rows
@@ -26,7 +26,6 @@ class CheckedRows:
                 f"target_probs = {shown(target_probs)}, but must be a tensor [N, V] of probabilities, or "
                 "an object with a row for each node, such as `Sampling().rows(logits)`"
             )
-        plainly_laid_out("target_probs", target_probs)
         if isinstance(target_probs, Tensor) and target_probs.ndim != 2:
             raise InvalidArgument(
                 f"target_probs has the shape {list(target_probs.shape)}, but must be [N, V]: one row of "

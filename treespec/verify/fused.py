@@ -26,8 +26,7 @@ from treespec.verify.onehot import onehot
 from treespec.verify.rrs import rrs
 from treespec.verify.rrsw import rrsw
 from treespec.verify.rule import Rule
-from treespec.verify.tree_plan import plan_of
-from treespec.verify.wrapped import WrappedRule
+from treespec.verify.wrapped import WrappedRule, plan_of
 
 _KINDS = {
     greedy: "GREEDY",

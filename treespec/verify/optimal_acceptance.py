@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.children import chosen_children, next_child, require_children
-from treespec.door import instance, without_numbers
-from treespec.errors import InvalidArgument, InvalidTree
+from treespec.door import instance
+from treespec.errors import InvalidTree
 from treespec.probabilities import require_distribution
 from treespec.tree import Law
 from treespec.verify.exponential_race import draws_in_prefix
@@ -53,8 +53,6 @@ def optimal_acceptance(
     """
     for name, row in (("target_probs", target_probs), ("draft_probs", draft_probs)):
         instance(name, row, Tensor, "a tensor of probabilities [V]")
-        if (reason := without_numbers(row)) is not None:
-            raise InvalidArgument(f"{name} {reason}")
     if target_probs.ndim != 1 or target_probs.shape != draft_probs.shape:
         raise InvalidTree(
             f"target_probs has shape {list(target_probs.shape)} and draft_probs "

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.children import too_many
-from treespec.door import able, instance, number, shown
-from treespec.errors import InvalidArgument, InvalidSetting, NotADistribution, RefusedTree
+from treespec.door import instance, number
+from treespec.errors import InvalidSetting, NotADistribution, RefusedTree
 from treespec.law import LawOfNode, laws_by_node
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify.checked import CheckedRows, draft_row, require_rows
+from treespec.verify.checked import CheckedRows, draft_row
 
 LARGEST_RATIO = 1e30
 """Upper bound on ratios of probabilities."""
@@ -85,23 +85,10 @@ Needs = Callable[[TreeShape, Sequence[LawOfNode]], str | None]
 
 
 class Rule:
-    """A verifier that knows what it covers.
+    """A verifier that knows what it covers: a call first checks the tree, then decides.
 
-    A call first checks the tree, then decides. `rule.__wrapped__` is the plain function.
-
-    Attributes:
-        laws: laws of children for which the rule is lossless (for a lossy rule: for which it runs).
-        mixes: laws of groups in mixed trees for which it is; empty if the rule does not cover mixed trees.
-        lossless: whether the emitted tokens follow the target's distribution.
-        one_hot: whether target rows must be one-hot (temperature 0).
-        reference: where the rule was published.
-        settings: keyword-only arguments of the plain function and their values.
-        scope: what the acceptance of a child depends on.
-        child_acceptance: closed form for the probability, over the coins, that each child of a node is
-            accepted; only for some rules of scope `ELDERS`.
-        on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
-        by_member: whether a deterministic child is accepted if and only if the emitted text continues with
-            it, so that acceptance can be read off the text alone.
+    Its attributes are the arguments of `rule`, which explains them, and `settings`: the keyword-only
+    arguments of the plain function, `rule.__wrapped__`, and their values.
     """
 
     def __init__(
@@ -139,13 +126,12 @@ class Rule:
         plain function, validates less.
 
         Raises:
-            InvalidArgument: if an argument is not a tree, rows or coins.
+            InvalidArgument: if an argument is not a tree or rows.
             RefusedTree: if the rule does not cover the tree's shape or the law of its children, or if a
                 visited row is missing or has another vocabulary.
             NotADistribution: if a visited row of target or draft is not a distribution; names the node.
         """
         rows = CheckedRows.of(tree, target_probs)
-        able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
         self.require(tree)
         return self._decide(tree, rows, coins, **self.settings)
 
@@ -274,17 +260,19 @@ def rule(
     The function's keyword-only arguments, numbers in [0, 1] with defaults, become the rule's settings.
 
     Args:
-        laws: the laws that the rule covers.
+        laws: the laws for which the rule is lossless; for a lossy rule, for which it runs.
         reference: where it was published.
         lossless: whether it preserves the target's distribution.
         one_hot: whether it needs one-hot target rows.
         needs: function that says what is wrong with a tree's shape, or None.
         distinct: whether siblings must be distinct, except those drawn independently.
         scope: what the acceptance of a child depends on; by default the whole tree.
-        child_acceptance: the acceptance probability of each child; for rules of scope `ELDERS`.
+        child_acceptance: closed form for the probability, over the coins, that each child of a node is
+            accepted; for rules of scope `ELDERS`.
         on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
         mixes: the laws that it covers in groups of mixed trees; empty if it does not cover such trees.
-        by_member: whether it accepts a deterministic child if and only if the text continues with it.
+        by_member: whether it accepts a deterministic child if and only if the text continues with it, so
+            that acceptance can be read off the text alone.
     """
     facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes, by_member
     return lambda decide: Rule(decide, laws, reference, *facts)
@@ -302,8 +290,6 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
             `node_rule` refuses its children; names the node.
         NotADistribution: if a visited row is not a distribution; names the node.
     """
-    if not callable(node_rule):
-        raise InvalidArgument(f"node_rule = {shown(node_rule)} is not a function: see NodeRule")
     return walk_down(tree, target_probs, coins, partial(_at_node, tree, node_rule, coins))
 
 
@@ -326,7 +312,6 @@ def walk_down(
     `target_probs`: `[V]` rows by node.
     """
     rows, path = CheckedRows.of(tree, target_probs), [0]
-    able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
     while True:
         node = path[-1]
         children = tree.shape.children[node]

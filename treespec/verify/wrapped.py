@@ -2,6 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from treespec.errors import InvalidArgument
 from treespec.tree import Law, TokenTree, TreeShape
@@ -53,3 +59,18 @@ class WrappedRule:
 
     def __str__(self) -> str:
         return self.__name__
+
+
+@lru_cache(maxsize=256)
+def plan_of(shape: TreeShape) -> Int[Tensor, "4 N"]:
+    """First child, next sibling, previous sibling and row of `draft_probs` of each node; -1 for none.
+
+    Int32, on the CPU. Cached and shared between callers: do not write to it.
+    """
+    plan = torch.full((4, shape.size), -1, dtype=torch.int32, device="cpu")
+    for row, node in enumerate(shape.internal):
+        children = shape.children[node]
+        plan[0, node], plan[3, node] = children[0], row
+        for elder, child in pairwise(children):
+            plan[1, elder], plan[2, child] = child, elder
+    return plan
