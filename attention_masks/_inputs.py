@@ -6,10 +6,7 @@ Arguments are typed `Any`, because the checks exist for values of the wrong type
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from attention_masks._plain import plain_integer, plain_items, shown
+from attention_masks._plain import plain_integer, shown
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
@@ -38,15 +35,13 @@ def checked_window(window: Any) -> int | None:
 
 def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tuple[int, ...]:
     """The queried nodes, as a range if they are consecutive (a view instead of a gather)."""
-    checked_topology(topology)
     if rows is None:
         return range(topology.size)
     if isinstance(rows, range) and rows.step == 1:
         nodes = rows
         inside = not rows or (rows[0] >= 0 and rows[-1] < topology.size)
     else:
-        items = checked_items("rows", rows, "nodes, or None for all of them")
-        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(items))
+        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(rows))
         inside = not nodes or (min(nodes) >= 0 and max(nodes) < topology.size)
     if not nodes:
         raise InvalidInput("rows is empty: name at least one node, or None for all of them")
@@ -67,49 +62,3 @@ def checked_integer(name: str, value: Any) -> int:
     if number is None:
         raise InvalidInput(f"{name} = {shown(value)}, but it must be a plain integer")
     return number
-
-
-def checked_items(name: str, value: Any, kind: str) -> tuple[Any, ...]:
-    """The items of a sequence; `kind` names them in the message."""
-    items = plain_items(value)
-    if items is None:
-        raise InvalidInput(f"{name} = {shown(value)}, but it must be a sequence of {kind}")
-    return items
-
-
-def checked_topology(value: Any, name: str = "topology") -> Topology:
-    """The value, if it is a topology."""
-    if not isinstance(value, Topology):
-        raise InvalidInput(
-            f"{name} = {shown(value)} is a {type(value).__name__}, but it must be a Topology: "
-            "attention_masks.topology(parents)"
-        )
-    return value
-
-
-def checked_tensor(name: str, value: Any, optional: bool = False) -> None:
-    """Raise `InvalidInput` unless the value is a tensor."""
-    if not isinstance(value, Tensor) and not (optional and value is None):
-        allowed = "a tensor, or None" if optional else "a tensor"
-        raise InvalidInput(
-            f"{name} = {shown(value)} is a {type(value).__name__}, but it must be {allowed}"
-        )
-
-
-def checked_device(value: Any) -> torch.device:
-    """The value as a device."""
-    try:
-        return torch.device(value)
-    except (TypeError, RuntimeError):
-        raise InvalidInput(
-            f"device = {shown(value)} is not a device: use 'cpu' or 'cuda:0'"
-        ) from None
-
-
-def checked_dtype(value: Any) -> torch.dtype:
-    """The value, if it is a floating-point dtype."""
-    if not isinstance(value, torch.dtype) or not value.is_floating_point:
-        raise InvalidInput(
-            f"dtype = {shown(value)}, but it must be a floating-point dtype: torch.float32"
-        )
-    return value

@@ -160,7 +160,6 @@ def compile_kernel(
         known = ", ".join(map(str, SHARED_LIMITS))
         raise InvalidInput(f"capability = {capability} is not known: it must be one of {known}")
     divisible = set(divisible)
-    _check_arguments(fn, signature, constexprs, divisible)
     # In the kernel's argument order: attributes refer to arguments by position.
     types = {name: signature.get(name, "constexpr") for name in fn.arg_names}
     attributes = {
@@ -212,23 +211,6 @@ def table(rows: Iterable[Compiled]) -> str:
         ).rstrip()
         for cells in lines
     )
-
-
-def _check_arguments(
-    fn: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any], divisible: set[str]
-) -> None:
-    """Raise `InvalidInput` unless each argument is given once; Triton itself would fail an assertion."""
-    twice = signature.keys() & constexprs.keys()
-    given = signature.keys() | constexprs.keys()
-    problems = {
-        "given in signature and in constexprs": twice,
-        "not given": set(fn.arg_names) - given,
-        "not an argument of the kernel": (given | divisible) - set(fn.arg_names),
-        "divisible, but not in signature": divisible & constexprs.keys(),
-    }
-    for problem, names in problems.items():
-        if names:
-            raise InvalidInput(f"kernel {fn.__name__}: {', '.join(sorted(names))}: {problem}")
 
 
 def _is_interpreted(fn: Any) -> bool:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from attention_masks._inputs import checked_integer, checked_items, checked_tensor
+from attention_masks._inputs import checked_integer
 from attention_masks._kernels import load_kernels
 from attention_masks._plain import plain_integers
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
@@ -76,7 +76,7 @@ class RowMover:
         *,
         impl: str = "auto",
     ) -> None:
-        if not isinstance(impl, str) or impl not in ("auto", "torch", "triton"):
+        if impl not in ("auto", "torch", "triton"):
             raise InvalidInput(
                 f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'"
             )
@@ -140,8 +140,6 @@ def _launch(kernel: Any, keys: Tensor, values: Tensor | None, index: Tensor, sta
 
 
 def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
-    checked_tensor("keys", keys)
-    checked_tensor("values", values, optional=True)
     for name, rows in (("keys", keys), ("values", values)):
         if rows is None:
             continue
@@ -161,8 +159,6 @@ def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
 def _checked_source(source: Any, start: int, keys: Tensor) -> list[int] | Int[Tensor, " rows"]:
     """The slots, checked; unchecked if they are on a device, where checking would wait."""
     slots, device = keys.shape[3], keys.device
-    if not isinstance(source, Tensor) or not source.ndim:
-        source = checked_items("source", source, "slots")
     if start < 0 or start + len(source) > slots:
         raise InvalidInput(
             f"start = {start}: {len(source)} rows go to slots {start}..{start + len(source) - 1}, "

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_masks._inputs import checked_dtype, checked_prefix_len, checked_rows, checked_window
+from attention_masks._inputs import checked_prefix_len, checked_rows, checked_window
 from attention_masks.topology import Topology
 
 
@@ -84,7 +84,6 @@ def additive_mask(
     Raises:
         InvalidInput: if `prefix_len`, `rows` or `window` is out of range.
     """
-    dtype = checked_dtype(dtype)
     visible = dense_mask(topology, prefix_len, rows=rows, window=window)
     hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=topology.device)
     return torch.where(visible, hidden.new_zeros(()), hidden)

@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Bool, Int, Int32
 from torch import Tensor
 
-from attention_masks._inputs import checked_tensor, checked_topology, checked_window
-from attention_masks.errors import InvalidInput
+from attention_masks._inputs import checked_window
 from attention_masks.topology import Topology, topology
 
 
@@ -49,10 +48,6 @@ class Intervals:
         hides none. Returns True where the key is the row itself or an ancestor of it, within the window.
         """
         window = checked_window(window)
-        for name, nodes in (("row", row), ("key", key)):
-            checked_tensor(name, nodes)
-            if nodes.is_floating_point() or nodes.is_complex() or nodes.dtype == torch.bool:
-                raise InvalidInput(f"{name} is {nodes.dtype}, but nodes must be integers")
         rank = self.pre[row]
         seen = (self.pre[key] <= rank) & (rank < self.end[key])
         if window is not None:
@@ -75,7 +70,6 @@ def intervals(topology: Topology) -> Intervals:
         >>> tree.visible(torch.tensor(3), torch.tensor([0, 1, 2, 3])).tolist()
         [True, True, False, True]
     """
-    checked_topology(topology)
     return Intervals(topology.pre, topology.end, topology.depth)
 
 
@@ -96,7 +90,7 @@ def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
         >>> order.tolist(), renumbered.parents, renumbered.pre.tolist()
         ([0, 1, 3, 2], (-1, 0, 1, 0), [0, 1, 2, 3])
     """
-    on_cpu = checked_topology(tree, "tree").to("cpu")
+    on_cpu = tree.to("cpu")
     order, rank = on_cpu.order.tolist(), on_cpu.pre.tolist()
     parents = [-1, *(rank[tree.parents[node]] for node in order[1:])]
     return topology(parents).to(tree.device), tree.order

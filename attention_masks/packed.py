@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attention_masks._inputs import checked_integer, checked_items, checked_tensor, checked_window
+from attention_masks._inputs import checked_integer, checked_window
 from attention_masks.dense import dense_mask
 from attention_masks.errors import InvalidInput
 from attention_masks.ragged import checked_batch
@@ -149,7 +149,6 @@ def tensorrt_llm_mask(
         >>> tensorrt_llm_mask([topology([-1, 0, 0]), topology([-1, 0])]).tolist()
         [[[1], [3], [5]], [[1], [3], [0]]]
     """
-    trees = checked_items("trees", trees, "topologies")
     batch = checked_batch(trees, [0] * len(trees), None)
     largest = max(tree.size for tree in trees)
     max_tokens = largest if max_tokens is None else checked_integer("max_tokens", max_tokens)
@@ -184,7 +183,6 @@ def unpacked(packed: Integer[Tensor, "*rows packs"], size: int) -> Bool[Tensor, 
         >>> unpacked(torch.tensor([[5], [3]], dtype=torch.int32), 3).int().tolist()
         [[1, 0, 1], [1, 1, 0]]
     """
-    checked_tensor("packed", packed)
     if packed.dtype not in (torch.int32, torch.uint8) or not packed.ndim:
         raise InvalidInput(
             f"packed is {packed.dtype} {list(packed.shape)}, but it must be rows of int32 or uint8"

@@ -18,14 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_masks._inputs import (
-    checked_dtype,
-    checked_items,
-    checked_prefix_len,
-    checked_rows,
-    checked_topology,
-    checked_window,
-)
+from attention_masks._inputs import checked_prefix_len, checked_rows, checked_window
 from attention_masks.dense import dense_mask
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
@@ -103,7 +96,6 @@ def ragged_additive_mask(
     Raises:
         InvalidInput: see `ragged_mask`.
     """
-    dtype = checked_dtype(dtype)
     visible = ragged_mask(trees, prefix_lens, rows=rows, window=window)
     visible |= ~visible.any(dim=2, keepdim=True)
     hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=visible.device)
@@ -185,9 +177,7 @@ def checked_batch(
 ) -> list[OneOfBatch]:
     """Check the sequences of a batch; error messages name the sequence."""
     trees = _checked_trees(trees)
-    prefix_lens = checked_items("prefix_lens", prefix_lens, "lengths, one for each tree")
-    kind = "nodes of each tree, or None"
-    rows = (None,) * len(trees) if rows is None else checked_items("rows", rows, kind)
+    rows = (None,) * len(trees) if rows is None else rows
     for name, values in (("prefix_lens", prefix_lens), ("rows", rows)):
         if len(values) != len(trees):
             raise InvalidInput(
@@ -205,11 +195,9 @@ def checked_batch(
 
 
 def _checked_trees(trees: Sequence[Topology]) -> Sequence[Topology]:
-    trees = checked_items("trees", trees, "topologies")
     if not trees:
         raise InvalidInput("trees is empty: give at least one")
     for i, tree in enumerate(trees):
-        checked_topology(tree, f"trees[{i}]")
         if tree.device != trees[0].device:
             raise InvalidInput(
                 f"trees[{i}] is on {tree.device} and trees[0] on {trees[0].device}, "

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32
 from torch import Tensor
 
 from attention_masks._plain import plain_integer, plain_integers, plain_items, shown
-from attention_masks.errors import InvalidInput, NotATree
+from attention_masks.errors import NotATree
 
 CPU = torch.device("cpu")
 
@@ -51,7 +51,6 @@ class Topology:
     _placed: "dict[torch.device, Topology]" = field(compare=False)
 
     def __repr__(self) -> str:
-        """Show the parents, and the device if it is not the CPU."""
         where = "" if self.device == CPU else f", device={str(self.device)!r}"
         return f"Topology(parents={self.parents}{where})"
 
@@ -81,17 +80,8 @@ class Topology:
         return paths
 
     def to(self, device: torch.device | str) -> "Topology":
-        """The same tree with its tensors on `device`: one transfer, once per device.
-
-        Raises:
-            InvalidInput: if `device` is not a device.
-        """
-        try:
-            device = torch.device(device)
-        except (TypeError, RuntimeError):
-            raise InvalidInput(
-                f"device = {shown(device)} is not a device: use 'cpu' or 'cuda:0'"
-            ) from None
+        """The same tree with its tensors on `device`: one transfer, once per device."""
+        device = torch.device(device)
         if device not in self._placed:
             packed = torch.stack([self.depth, self.order, self.pre, self.end])
             self._placed[device] = _placed(self.parents, self.depths, packed, device, self._placed)

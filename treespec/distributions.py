@@ -61,7 +61,6 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings outside their ranges."""
         for name in ("temperature", "top_k", "top_p", "min_p"):
             value = getattr(self, name)
             if value is not None or name == "temperature":

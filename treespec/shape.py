@@ -45,7 +45,6 @@ class TreeShape:
     parents: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not describe a tree."""
         parents = _parents(self.parents)
         if not parents:
             raise InvalidTree("a tree has at least its root: parents must not be empty")

@@ -50,7 +50,6 @@ class TokenTree:
     law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]]
 
     def __post_init__(self) -> None:
-        """Refuse arguments that do not fit together."""
         instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
         token_ids("tokens", self.tokens, InvalidTree)
         object.__setattr__(self, "law", laws_by_node(self.law, self.shape))

@@ -15,23 +15,11 @@ import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from attention_masks._inputs import (
-    checked_device,
-    checked_dtype,
-    checked_integer,
-    checked_items,
-    checked_tensor,
-    checked_window,
-)
+from attention_masks._inputs import checked_window
 from attention_masks.errors import InvalidInput, Unsupported
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.buffered_pass import BufferedPass
-from attention_masks.tree_attention.checks import (
-    check_kinds,
-    check_numbers,
-    check_options,
-    check_tensors,
-)
+from attention_masks.tree_attention.checks import check_numbers, check_options, check_tensors
 from attention_masks.tree_attention.flex import flex
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.ragged_pass import RaggedPass
@@ -96,15 +84,10 @@ def choose(
         dtype: dtype of q.
         softcap: bound of the scores, None for no bound.
         paged: whether keys and values are in pages.
-
-    Raises:
-        InvalidInput: if an argument is not a device, an integer or a floating-point dtype, respectively.
     """
-    rows, head_dim = checked_integer("rows", rows), checked_integer("head_dim", head_dim)
-    dtype, device = checked_dtype(dtype), checked_device(device)
     tiled = head_dim <= LARGEST_HEAD_DIM and dtype.itemsize <= 4
     few = rows <= LARGEST_TREE_ROWS
-    return _choose(device, tiled and (few or paged), softcap is not None or paged)
+    return _choose(torch.device(device), tiled and (few or paged), softcap is not None or paged)
 
 
 @lru_cache
@@ -183,7 +166,6 @@ def tree_attention(
         >>> torch.allclose(newest, out[:, :, 3:], atol=1e-5)
         True
     """
-    checked_tensor("q", q)
     several = isinstance(prefix_len, Sequence) and not isinstance(prefix_len, str | bytes)
     if isinstance(topology, Topology) and not several:
         tree_pass: AnyPass = TreePass(topology, cast("int", prefix_len), rows)
@@ -192,7 +174,7 @@ def tree_attention(
         if isinstance(topology, Topology):
             trees: Sequence[Topology] = [topology] * batch
         else:
-            trees = checked_items("topology", topology, "topologies, or one Topology")
+            trees = topology
         lengths = list(cast("Sequence[int]", prefix_len if several else [prefix_len] * batch))
         if not len(trees) == len(lengths) == batch:
             raise InvalidInput(
@@ -251,12 +233,11 @@ def attend(
         Unsupported: if `impl` does not cover an option.
         Unavailable: if `impl` is not available.
     """
-    check_kinds(q, k, v, tree_pass, block_table)
     check_numbers(scale, softcap)
     check_tensors(q, k, v, tree_pass, block_table)
     paged = block_table is not None
     name = impl
-    if isinstance(impl, str) and impl == "auto":
+    if impl == "auto":
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         name = choose(
             q.device,
@@ -266,7 +247,7 @@ def attend(
             softcap=softcap,
             paged=paged,
         )
-    if not isinstance(name, str) or name not in IMPLEMENTATIONS:
+    if name not in IMPLEMENTATIONS:
         known = ", ".join(repr(known) for known in ("auto", *IMPLEMENTATIONS))
         raise InvalidInput(f"impl = {impl!r} is not known: it must be one of {known}")
     options = Options(

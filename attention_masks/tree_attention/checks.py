@@ -1,31 +1,15 @@
 """The input checks of `attend`. They run in every layer, so they take only a few microseconds."""
 
 import math
-from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attention_masks._inputs import checked_tensor
-from attention_masks._plain import shown
 from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def check_kinds(q: Any, k: Any, v: Any, tree_pass: Any, block_table: Any) -> None:
-    """Refuse arguments that are not tensors or not a pass."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        checked_tensor(name, tensor)
-    checked_tensor("block_table", block_table, optional=True)
-    if not isinstance(tree_pass, AnyPass):
-        raise InvalidInput(
-            f"tree_pass = {shown(tree_pass)} is a {type(tree_pass).__name__}, but it must be a TreePass "
-            "or a RaggedPass"
-        )
 
 
 def check_tensors(
@@ -86,11 +70,8 @@ def check_tensors(
         raise InvalidInput(f"block_table is on {block_table.device}, but q on {q.device}")
 
 
-def check_numbers(scale: Any, softcap: Any) -> None:
+def check_numbers(scale: float | None, softcap: float | None) -> None:
     """Refuse a scale or softcap that is not a usable number."""
-    for name, value in (("scale", scale), ("softcap", softcap)):
-        if isinstance(value, bool) or (value is not None and not isinstance(value, Real)):
-            raise InvalidInput(f"{name} = {value!r}, but it must be a plain number, or None")
     if scale is not None and not math.isfinite(scale):
         raise InvalidInput(f"scale = {scale}, but it multiplies the scores: it must be finite")
     if softcap is not None and not 0 < softcap < math.inf:
@@ -102,7 +83,6 @@ def check_numbers(scale: Any, softcap: Any) -> None:
 def check_options(q: Tensor, options: Options) -> None:
     """Refuse sinks that do not fit the queries."""
     sinks = options.sinks
-    checked_tensor("sinks", sinks, optional=True)
     if sinks is None:
         return
     if sinks.shape != (q.shape[1],) or not sinks.is_floating_point():

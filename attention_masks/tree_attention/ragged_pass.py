@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from attention_masks._inputs import checked_items
-from attention_masks._plain import shown
 from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
@@ -31,13 +29,9 @@ class RaggedPass(AnyPass):
 
     def __init__(self, passes: Sequence[TreePass]) -> None:
         super().__init__()
-        passes = checked_items("passes", passes, "TreePasses")
-        for i, tree_pass in enumerate(passes):
-            if not isinstance(tree_pass, TreePass):
-                raise InvalidInput(f"passes[{i}] = {shown(tree_pass)}, but it must be a TreePass")
         if not passes:
             raise InvalidInput("passes is empty, but a batch has at least one sequence")
-        self.passes = passes
+        self.passes = tuple(passes)
         self.batch = len(self.passes)
         self.row_count = max(tree_pass.row_count for tree_pass in self.passes)
         self.key_count = max(tree_pass.key_count for tree_pass in self.passes)
@@ -48,7 +42,6 @@ class RaggedPass(AnyPass):
         return counts if self.batch > 1 else counts * batch
 
     def __repr__(self) -> str:
-        """Show the passes."""
         return f"RaggedPass({list(self.passes)})"
 
     def _make_arrays(self) -> PassArrays:

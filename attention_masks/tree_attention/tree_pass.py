@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_masks._inputs import checked_prefix_len, checked_rows, checked_topology
+from attention_masks._inputs import checked_prefix_len, checked_rows
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 
@@ -69,15 +69,14 @@ class TreePass(AnyPass):
         rows: the queried nodes, in the order of q's rows; all of them by default.
 
     Raises:
-        InvalidInput: if an argument has the wrong type, `prefix_len` is negative, or `rows` is empty or
-            not in the tree.
+        InvalidInput: if `prefix_len` is negative, or `rows` is empty or not in the tree.
     """
 
     def __init__(
         self, topology: Topology, prefix_len: int, rows: Sequence[int] | None = None
     ) -> None:
         super().__init__()
-        self.topology = checked_topology(topology)
+        self.topology = topology
         self.prefix_len = checked_prefix_len(prefix_len)
         self.rows = checked_rows(topology, rows)
         self.row_count = len(self.rows)
@@ -87,7 +86,6 @@ class TreePass(AnyPass):
         self._kept: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
-        """Show the three arguments."""
         return f"TreePass({self.topology}, prefix_len={self.prefix_len}, rows={self.rows})"
 
     def keys(self, window: int | None = None) -> slice:

@@ -3,19 +3,9 @@
 This is the way to build tree attention from library kernels that know no trees: the long part runs at the
 full speed of unmasked attention, at the price of a second set of launches and another read of both outputs.
 
-On a CPU it gains nothing, because the mask costs nothing there: tree attention is bound by arithmetic. Time
-relative to impl="sdpa" (`experiments.benchmarks.attention_on_cpu`: two cores of an Intel Xeon, torch 2.13,
-Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 / 22 nodes), of the two passes and of the kernel of compiled passes
-(`treespec.kernels.masked_attention`):
-
-    |              | two passes                | kernel                    |
-    | ---          | ---                       | ---                       |
-    | bf16   256   | 3.01 / 2.63 / 2.40 / 1.85 | 0.51 / 0.51 / 0.60 / 0.62 |
-    | bf16  2048   | 1.63 / 1.34 / 1.33 / 1.16 | 0.64 / 0.72 / 0.73 / 0.64 |
-    | bf16  8192   | 1.29 / 1.14 / 1.08 / 1.04 | 0.74 / 0.77 / 0.73 / 0.64 |
-    | fp32   256   | 2.73 / 2.37 / 2.03 / 1.71 | 0.63 / 0.66 / 0.78 / 0.85 |
-    | fp32  2048   | 1.43 / 1.36 / 1.31 / 1.15 | 0.76 / 0.71 / 0.81 / 0.82 |
-    | fp32  8192   | 1.21 / 1.19 / 1.13 / 1.01 | 0.92 / 0.82 / 0.88 / 0.79 |
+On a CPU it gains nothing, because the mask costs nothing there: tree attention is bound by arithmetic. It
+took 1.0 to 3.0 times as long as impl="sdpa" on two cores of an Intel Xeon (256 to 8192 keys, 1 to 22 nodes;
+less with more of either). `experiments.benchmarks.attention_on_cpu` measures it.
 """
 
 from jaxtyping import Float

@@ -27,7 +27,6 @@ class Limits:
     branching: int = 1
 
     def __post_init__(self) -> None:
-        """Convert all limits to plain integers and fill in the size."""
         depth = integer("depth", self.depth, least=1)
         branching = integer("branching", self.branching, least=1)
         if self.size is None and branching > 1:

@@ -25,9 +25,6 @@ HEAD_BYTES = 4096
 SORTED_TOKENS = 32
 """Number of tokens by which suffixes are sorted; a match and its continuation must fit within it."""
 
-READ_AT_ONCE = 2**20
-"""Numbers of the file that are read at a time when it is checked."""
-
 LARGEST_ID = 2**31 - 1
 MOST_TOKENS = 2**31 - 1
 
@@ -41,8 +38,7 @@ class Datastore:
 
     The file holds the tokens of all texts, each text followed by `END`, and their places sorted by what
     follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes per token and four per place. It
-    is read once when it is opened, to check every id and place, and then mapped into memory, which holds
-    only the pages that are accessed.
+    is mapped into memory, which holds only the pages that are accessed.
 
     Args:
         path: path of a file written by `build`.
@@ -51,8 +47,8 @@ class Datastore:
             the check.
 
     Raises:
-        Unreadable: if there is no such file, it is truncated, damaged or of another version, it was made
-            with another tokenizer, or it holds ids beyond the vocabulary.
+        Unreadable: if there is no such file, it is truncated, damaged or of another version, or it was made
+            with another tokenizer.
     """
 
     def __init__(
@@ -67,8 +63,6 @@ class Datastore:
             self.about = _header(os.fspath(path), file)
             require_same_tokens(os.fspath(path), self.about, vocab_size, tokenizer)
             count = self.about["tokens"]
-            _require_in_range(self.path, file, "id", count, END, self.about["vocab_size"])
-            _require_in_range(self.path, file, "place", count, 0, count)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.tokens: Ids = np.frombuffer(mapped, dtype="<i4", count=count, offset=HEAD_BYTES)
         self.places: Ids = np.frombuffer(
@@ -127,19 +121,6 @@ class Datastore:
         wanted = list(string)
         first = self._first(wanted, beyond=False)
         return range(first, self._first(wanted, beyond=True, low=first))
-
-    def tokens_at(self, places: NDArray[np.int64]) -> Ids:
-        """The tokens at these places; as every text is followed by `END`, the place after a token exists.
-
-        Raises:
-            Unreadable: if a place is out of range, because places of the file are not sorted, or holds an
-                id beyond the vocabulary, because the file has changed since it was opened.
-        """
-        if places.max(initial=0) < len(self.tokens) and places.min(initial=0) >= 0:
-            ids = self.tokens[places]
-            if ids.max(initial=END) < self.about["vocab_size"] and ids.min(initial=END) >= END:
-                return ids
-        raise Unreadable(f"{self.path}: {DAMAGED}")
 
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
         """The longest suffix of `ending` that occurs in a text, and where.
@@ -226,17 +207,6 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
             "it was truncated or changed; build it again"
         )
     return header
-
-
-def _require_in_range(
-    path: Path, file: IO[bytes], what: str, count: int, least: int, end: int
-) -> None:
-    """Read the next `count` numbers of a file, each of which is to be at least `least` and below `end`."""
-    for first in range(0, count, READ_AT_ONCE):
-        numbers = np.frombuffer(file.read(4 * min(READ_AT_ONCE, count - first)), "<i4")
-        for value in (int(numbers.min()), int(numbers.max())):
-            if not least <= value < end:
-                raise Unreadable(f"{path}: {what} {value} is not in {least}..{end - 1}: {DAMAGED}")
 
 
 def _write(path: Path, header: Mapping[str, Any], tokens: Ids, places: Ids) -> None:

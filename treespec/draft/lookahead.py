@@ -9,7 +9,7 @@ from treespec.door import integer, plain_tokens
 from treespec.draft.jacobi import argmax_tokens, first_guesses
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import TokenSource
-from treespec.errors import InvalidArgument, Unreadable
+from treespec.errors import InvalidArgument
 from treespec.step import Step
 
 Pool = dict[int, list[tuple[int, ...]]]
@@ -152,15 +152,7 @@ class Lookahead(TokenSource):
         """
         pool: Pool = {}
         rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer, target)["ngrams"]
-        if len(rows) and rows.shape[1] < 2:
-            raise Unreadable(
-                f"{path}: damaged: n-grams have at least two tokens; create the file again"
-            )
-        for ngram in rows.tolist():
-            try:
-                first, *rest = plain_tokens("ngrams", ngram, vocab_size)
-            except InvalidArgument as error:
-                raise Unreadable(f"{path}: damaged: {error}; create the file again") from None
+        for first, *rest in rows.tolist():
             pool.setdefault(first, []).append(tuple(rest))
         return pool
 

@@ -7,19 +7,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
+from treespec.draft.best_first import Limits
 from treespec.draft.rates import Rates, rate
 from treespec.tree import TokenTree
 
 LEAST_REST = 0.01
 """Least probability that none of a source's children of a node is accepted, whatever the rates say."""
-
-
-class Room(NamedTuple):
-    """The limits of a tree."""
-
-    size: int
-    depth: int
-    branching: int
 
 
 class DrawingSource(NamedTuple):
@@ -142,28 +135,6 @@ class _Candidate(NamedTuple):
     draws: DrawingSource | None = None
 
 
-def planned(
-    trie: Trie,
-    proposed: Mapping[str, tuple[TokenTree, Rates]],
-    drawing: Collection[DrawingSource],
-    room: Room,
-) -> list[Node]:
-    """Plan the nodes of the tree, each after its parent.
-
-    Among the candidates whose parent is planned, the one with the largest value is taken next. The value
-    of a deterministic node is that of its entry in the trie; the value of a drawn node is that of its
-    parent times its rate, and does not depend on what other sources propose beside it. The next child
-    that a drawing source adds to a node has as its rank the number of children that the node has by then;
-    any other node has its rank in its source's own tree. Drawn nodes are chosen by depth and rank alone,
-    elder siblings of a group before younger ones: no choice depends on a drawn token.
-
-    `trie`: the deterministic nodes to choose from; those that must be kept whole come first. `proposed`:
-    drawn trees to choose from, each with the rates of its source. `drawing`: sources that draw the nodes
-    that the plan gives them, below deterministic nodes and their own nodes.
-    """
-    return _Planner(trie, proposed, drawing, room).run()
-
-
 def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list[Node]:
     """Plan all nodes of the trie and the first nodes of each drawn tree, below one root.
 
@@ -190,13 +161,27 @@ def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list
     return nodes
 
 
-class _Planner:
+class Planner:
+    """Plans the nodes of a tree, each after its parent.
+
+    Among the candidates whose parent is planned, the one with the largest value is taken next. The value
+    of a deterministic node is that of its entry in the trie; the value of a drawn node is that of its
+    parent times its rate, and does not depend on what other sources propose beside it. The next child
+    that a drawing source adds to a node has as its rank the number of children that the node has by then;
+    any other node has its rank in its source's own tree. Drawn nodes are chosen by depth and rank alone,
+    elder siblings of a group before younger ones: no choice depends on a drawn token.
+
+    `trie`: the deterministic nodes to choose from; those that must be kept whole come first. `proposed`:
+    drawn trees to choose from, each with the rates of its source. `drawing`: sources that draw the nodes
+    that the plan gives them, below deterministic nodes and their own nodes.
+    """
+
     def __init__(
         self,
         trie: Trie,
         proposed: Mapping[str, tuple[TokenTree, Rates]],
         drawing: Collection[DrawingSource],
-        room: Room,
+        room: Limits,
     ) -> None:
         self._trie, self._proposed, self._drawing, self._room = trie, proposed, drawing, room
         self._values = trie.values()
@@ -204,13 +189,14 @@ class _Planner:
         self._candidates: list[tuple[float, int, _Candidate]] = []  # a heap, by falling value
         self._tick = count()
 
-    def run(self) -> list[Node]:
+    def planned(self) -> list[Node]:
+        """The nodes, those of the trie that must be kept whole first."""
         self._take(Node(-1, 0, 1.0, entry=0))
         index_of_entry = {0: 0}
         for entry in sorted(self._trie.whole):
             index_of_entry[entry] = len(self._nodes)
             self._take(self._of_entry(index_of_entry[self._trie.parents[entry]], entry))
-        while self._candidates and len(self._nodes) < self._room.size:
+        while self._candidates and len(self._nodes) <= self._room.drafted:
             negative_value, _, candidate = heappop(self._candidates)
             parent = self._nodes[candidate.parent]
             if len(parent.children) >= self._room.branching:

@@ -11,7 +11,7 @@ from treespec.door import integer, plain_tokens
 from treespec.draft.best_first import Limits
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import AheadSource
-from treespec.errors import InvalidArgument, Unreadable
+from treespec.errors import InvalidArgument
 from treespec.step import Step
 from treespec.tree import TreeShape
 
@@ -159,16 +159,7 @@ class TokenRecycling(AheadSource):
         """
         state = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer, target)
         rows = state["rows"].tolist()
-        if any(not row or row[0] < 0 for row in rows):
-            raise Unreadable(
-                f"{path}: damaged: a row of its table has no token; create the file again"
-            )
-        table = {token: [entry for entry in row if entry >= 0] for token, *row in rows}
-        try:
-            widest = max(8, *map(len, table.values()), 0)
-            return TokenRecycling(successors=widest, table=table, vocab_size=vocab_size).table
-        except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; create the file again") from None
+        return {token: [entry for entry in row if entry >= 0] for token, *row in rows}
 
     def _restart(self) -> None:
         self._table = {token: list(row) for token, row in self._initial.items()}

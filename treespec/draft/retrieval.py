@@ -40,7 +40,6 @@ class Retrieval(MatchingSource):
     Raises:
         InvalidArgument: if an argument is not such an integer, or a branching above 1 is given without a
             size.
-        Unreadable: while drafting, if the datastore is damaged.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Retrieval(MatchingSource):
         """The tokens at these places; equal tokens are adjacent, as places are sorted by what follows."""
         if not len(places):
             return []
-        tokens = self.datastore.tokens_at(places)
+        tokens = self.datastore.tokens[places]
         begins = [0, *(np.flatnonzero(tokens[1:] != tokens[:-1]) + 1).tolist(), len(tokens)]
         groups = zip(tokens[begins[:-1]].tolist(), begins, begins[1:], strict=False)
         return [

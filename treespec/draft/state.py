@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,28 +64,17 @@ def load_state(
     tokenizer; empty to skip the check. `target`: the target's fingerprint, for a state learned from its
     passes; empty to skip the check.
     """
-    try:
-        with (
-            open_file(path, MOST_BYTES) as file,
-            _zipped(np.load(file, allow_pickle=False)) as members,
-        ):
-            header = parse_json(members[HEADER].tobytes())
-            _require_kind(path, header, kind)
-            arrays = {name: members[name] for name in dimensions}
-    except Unreadable as error:
-        if str(error).startswith(os.fspath(path)):
-            raise
-        raise Unreadable(f"{path}: {DAMAGED}") from None
-    except (
-        *(OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, RuntimeError),
-        *(zipfile.BadZipFile, zlib.error),
-    ):
-        raise Unreadable(f"{path}: {DAMAGED}") from None
-    for name, array in arrays.items():
-        if array.ndim != dimensions[name] or not np.issubdtype(array.dtype, np.integer):
-            raise Unreadable(
-                f"{path}: damaged: {name!r} must be an array of integers with {dimensions[name]} dimensions"
-            )
+    with open_file(path, MOST_BYTES) as file:
+        try:
+            with np.load(file, allow_pickle=False) as members:
+                header = parse_json(members[HEADER].tobytes())
+                _require_kind(path, header, kind)
+                arrays = {name: members[name] for name in dimensions}
+        except Exception as error:  # of zip, zlib, numpy or JSON
+            own = isinstance(error, Unreadable) and str(error).startswith(os.fspath(path))
+            raise (error if own else Unreadable(f"{path}: {DAMAGED}")) from None
+    if any(array.ndim != dimensions[name] for name, array in arrays.items()):
+        raise Unreadable(f"{path}: {DAMAGED}")
     require_same_tokens(os.fspath(path), header, vocab_size, tokenizer)
     if target:
         _require_same_target(path, header, target)
@@ -102,10 +89,8 @@ def require_same_tokens(
     `vocab_size`: the target's vocabulary size; None to skip the check. `tokenizer`: digest of the target's
     tokenizer; empty to skip the check.
     """
-    if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
-        raise Unreadable(
-            f"{name}: damaged: it does not state its vocabulary and tokenizer; create it again"
-        )
+    if not {"vocab_size", "tokenizer"} <= set(header):
+        raise Unreadable(f"{name}: does not state its vocabulary and tokenizer: create it again")
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(
             f"{name}: made with a vocabulary of {header['vocab_size']} tokens, but the target has "
@@ -160,10 +145,3 @@ def _require_same_target(
             f"{path}: learned from another target ({learned_from}), but the target is {target}: create it "
             "again with this target"
         )
-
-
-def _zipped(loaded: Any) -> Any:
-    """The result of `np.load`, checked to be an archive of arrays."""
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        raise ValueError("a single array")
-    return loaded

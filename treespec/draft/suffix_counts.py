@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treespec.door import integer, plain_tokens
+from treespec.door import integer
 from treespec.draft.best_first import Follower
 from treespec.draft.state import load_state, save_state
-from treespec.errors import InvalidArgument, Unreadable
 
 ROOT = 0
 
@@ -150,20 +149,11 @@ class SuffixCounts:
             Unreadable: if there is no such file, it is damaged or of another version, or it was made with
                 another tokenizer.
         """
-        cls(most_tokens=most_tokens)  # check the argument before reading the file
         wanted = {"window": 1, "lengths": 1, "tokens": 1}
         arrays = load_state(path, KIND, wanted, vocab_size, tokenizer)
-        window, lengths = arrays["window"].tolist(), arrays["lengths"].tolist()
-        if len(window) != 1 or sum(lengths) != len(arrays["tokens"]) or min(lengths, default=1) < 1:
-            raise Unreadable(
-                f"{path}: damaged: the lengths of its texts do not add up; create the file again"
-            )
-        try:
-            counts, begin = cls(window[0], most_tokens), 0
-            tokens = plain_tokens("tokens", arrays["tokens"].tolist(), vocab_size)
-        except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; create the file again") from None
-        for length in lengths:
+        counts, begin = cls(int(arrays["window"][0]), most_tokens), 0
+        tokens = arrays["tokens"].tolist()
+        for length in arrays["lengths"].tolist():
             counts.read(tokens[begin : begin + length])
             counts.end()
             begin += length

@@ -57,7 +57,6 @@ class LentScores(Scores):
     """Scores whose logits can be revoked."""
 
     def __repr__(self) -> str:
-        """The logits, unless they have been overwritten."""
         return f"LentScores({vars(self).get('logits', 'overwritten')})"
 
     def __getattr__(self, name: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.draft import Datastore, datastore
+from treespec.draft import Datastore
 from treespec.draft.datastore import HEAD_BYTES, suffix_array
 from treespec.errors import InvalidArgument, Unreadable
 
@@ -102,27 +102,6 @@ def test_files_that_are_refused(store, tmp_path):
             Datastore(path)
     with pytest.raises(Unreadable, match="No such file"):
         Datastore(tmp_path / "none")
-
-
-@pytest.mark.parametrize("at_once", [1, 4, 2**20])
-def test_every_id_and_place_is_checked_before_the_first_token(store, monkeypatch, at_once):
-    monkeypatch.setattr(datastore, "READ_AT_ONCE", at_once)
-    whole = store.path.read_bytes()
-    for at, wrong, said in [
-        *((i, wrong, f"id {wrong} is not in -1..2") for i in range(13) for wrong in (-2, 3)),
-        *(
-            (13 + i, wrong, f"place {wrong} is not in 0..12")
-            for i in range(13)
-            for wrong in (-1, 13)
-        ),
-    ]:
-        data = np.frombuffer(whole[HEAD_BYTES:], "<i4").copy()
-        data[at] = wrong
-        store.path.write_bytes(whole[:HEAD_BYTES] + data.tobytes())
-        with pytest.raises(Unreadable, match=f"{said}: a damaged datastore"):
-            Datastore(store.path)
-    store.path.write_bytes(whole)
-    Datastore(store.path)
 
 
 def test_texts_that_are_refused(tmp_path):

@@ -1,13 +1,11 @@
 """Retrieval: the longest suffix in the datastore, and its most frequent continuations."""
 
-import numpy as np
 import pytest
 import torch
 
 from treespec import TorchCoins
 from treespec.draft import Datastore, Retrieval
-from treespec.draft.datastore import HEAD_BYTES
-from treespec.errors import InvalidArgument, Unreadable
+from treespec.errors import InvalidArgument
 
 WIDE = {"size": 65, "branching": 64}
 
@@ -59,31 +57,6 @@ def test_ids_above_two_bytes(drafted):
 def test_of_many_places_some_are_asked(drafted):
     texts = [[1, 2, 10 + i % 4] for i in range(40)]
     assert drafted(texts, [1, 2], hits=8, **WIDE)[1] == (10, 11, 12, 13)
-
-
-def changed_in_place(path, at, data):
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def test_a_file_that_changes_while_it_is_open_is_refused_where_it_is_used(tmp_path):
-    """Invalid token ids must not reach the target."""
-    path = Datastore.build(tmp_path / "x", [[1, 2, i % 3, 3] for i in range(9)], vocab_size=4).path
-    whole = path.read_bytes()
-    said, numbers = [], len(np.frombuffer(whole[HEAD_BYTES:], "<i4"))
-    for at in range(0, numbers, 3):
-        for wrong in (70_000, -5):
-            drafter = Retrieval(Datastore(path, vocab_size=4), 2, shortest=1, **WIDE)
-            drafter.prefill(torch.tensor([1, 2]))
-            changed_in_place(path, HEAD_BYTES + 4 * at, wrong.to_bytes(4, "little", signed=True))
-            try:
-                assert set(drafter.propose(TorchCoins(0)).token_ids) <= {0, 1, 2, 3}
-            except Unreadable as error:
-                said.append(str(error))
-            changed_in_place(path, 0, whole)
-    assert set(said) == {f"{path}: a damaged datastore: build it again"}
-    assert len(said) > numbers // 10
 
 
 def test_wrong_settings(tmp_path):

