@@ -60,7 +60,7 @@ __all__ = [
     "unpacked",
 ]
 
-# Mask forms are imported at first use, so that each of their files also runs with `python -m`.
+# Mask forms are imported at first use: FlexAttention takes long to import.
 _FORMS = {
     "additive_mask": "dense",
     "block_mask": "flex",

@@ -26,11 +26,14 @@ def integer(
 ) -> int:
     """The value as a plain integer in `least`..`most`; numpy and torch integers are accepted, bools not."""
     plain = plain_integer(value)
-    if plain is not None and (least is None or plain >= least) and (most is None or plain <= most):
-        return plain
     bound = "" if least is None else f" of at least {least}"
-    bound += "" if most in (None, LARGEST_INTEGER) else f" and at most {most}"
-    raise error(f"{name} = {shown(value)}, but must be an integer{bound}")
+    if least is not None and most not in (None, LARGEST_INTEGER):
+        bound = f" in {least}..{most}"
+    if plain is None:
+        raise error(f"{name} = {shown(value)} is not an integer{bound}")
+    if (least is not None and plain < least) or (most is not None and plain > most):
+        raise error(f"{name} = {shown(plain)}, but must be an integer{bound}")
+    return plain
 
 
 def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> Any:

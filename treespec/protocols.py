@@ -32,7 +32,6 @@ class Rows(Protocol):
 
     def __getitem__(self, node: int, /) -> Float[Tensor, "V"]:
         """The target's distribution after node `node`, with sampling settings applied."""
-        ...
 
 
 @runtime_checkable
@@ -50,17 +49,14 @@ class Coins(Protocol):
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
         """Return True with this probability; values outside [0, 1] are clamped."""
-        ...
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
         """Draw a token id by inverse CDF in the order of ids; the row need not be normalised."""
-        ...
 
     def draw_many(
         self, probabilities: Float[Tensor, "R V"], k: int, law: Law
     ) -> Int[Tensor, "R k"]:
         """Draw k children for each row by a law; the result is in draw order."""
-        ...
 
     def fork(self, name: str) -> "Coins":
         """Coins with an independent stream, determined by these coins' seed and the name.
@@ -68,7 +64,6 @@ class Coins(Protocol):
         Equal names give equal numbers, so coins that are forked by positions of a text serve one text only.
         Coins that enumerate all outcomes have one stream and return themselves.
         """
-        ...
 
 
 @runtime_checkable
@@ -83,7 +78,6 @@ class Growth(Protocol):
     @property
     def max_depth(self) -> int:
         """Largest depth of a tree of this growth."""
-        ...
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
@@ -99,7 +93,6 @@ class Growth(Protocol):
                 under the distribution before any of its siblings was drawn. Computed when called: a static
                 shape never calls it.
         """
-        ...
 
 
 @runtime_checkable
@@ -119,7 +112,6 @@ class PruningGrowth(Growth, Protocol):
             shape: all drafted nodes, numbered in the order of creation.
             probs: see `Growth.next`.
         """
-        ...
 
 
 @runtime_checkable
@@ -138,7 +130,6 @@ class MarginalGrowth(Growth, Protocol):
                 `max_depth` rows.
             root: the last committed token.
         """
-        ...
 
 
 @runtime_checkable
@@ -154,25 +145,20 @@ class TreeModel(Protocol):
     @property
     def vocab_size(self) -> int:
         """Length of a row of logits."""
-        ...
 
     @property
     def max_length(self) -> int:
         """Number of positions in the model's context."""
-        ...
 
     @property
     def length(self) -> int:
         """Number of committed rows."""
-        ...
 
     def fresh(self) -> "TreeModel":
         """A model with the same weights and its own empty cache."""
-        ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Clear the cache, run these tokens and commit their rows; with T = 0 only clear it."""
-        ...
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
@@ -185,11 +171,9 @@ class TreeModel(Protocol):
                 nodes in all. Node 0 follows the committed rows.
             first: index of the first node to run.
         """
-        ...
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, a path down from node 0, and discard all other tree rows."""
-        ...
 
 
 @runtime_checkable
@@ -199,12 +183,10 @@ class Models(Protocol):
     @property
     def target(self) -> TreeModel:
         """The model whose distribution is preserved."""
-        ...
 
     @property
     def draft(self) -> TreeModel:
         """A cheaper model with the same vocabulary."""
-        ...
 
 
 @runtime_checkable
@@ -214,12 +196,10 @@ class Drafter(Protocol):
     @property
     def max_depth(self) -> int:
         """Largest depth of a proposed tree."""
-        ...
 
     @property
     def max_length(self) -> int:
         """Number of positions up to which it can draft."""
-        ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Start over on a prompt; its last token is the first root.
@@ -227,15 +207,12 @@ class Drafter(Protocol):
         Raises:
             InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
         """
-        ...
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a tree whose root is the last committed token."""
-        ...
 
     def commit(self, step: Step) -> None:
         """Move on to the end of the text after this step."""
-        ...
 
 
 @runtime_checkable
@@ -247,7 +224,6 @@ class ReadsTarget(Protocol):
 
         Rows that this target does not hold are computed as without it, so any target can be bound.
         """
-        ...
 
 
 @runtime_checkable
@@ -257,24 +233,19 @@ class Target(Protocol):
     @property
     def vocab_size(self) -> int:
         """Number of token ids."""
-        ...
 
     @property
     def max_length(self) -> int:
         """Number of positions in the model's context."""
-        ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Start over on a prompt: cache all tokens but the last, which becomes the first root."""
-        ...
 
     def score(self, tree: TokenTree) -> Scores:
         """Compute the logits after every node in one pass."""
-        ...
 
     def commit(self, step: Step) -> None:
         """Keep the cached rows of the accepted path and discard those of the other nodes."""
-        ...
 
 
 @runtime_checkable
@@ -283,7 +254,6 @@ class Verifier(Protocol):
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         """Decide which path is accepted, and the bonus token after it."""
-        ...
 
 
 @runtime_checkable
@@ -295,4 +265,3 @@ class Observer(Protocol):
 
     def stage(self, name: str) -> AbstractContextManager[object]:
         """Return a context that lasts as long as the stage."""
-        ...

@@ -43,7 +43,6 @@ class Implementation(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, tree_pass: TreePass, options: Options, /
     ) -> Tensor:
         """Return the output `[batch, q_heads, rows, head_dim]` in q's dtype."""
-        ...
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {

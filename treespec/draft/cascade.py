@@ -38,7 +38,6 @@ class DraftsBelow(Drafter, Protocol):
 
         The drafter's own state is unchanged afterwards.
         """
-        ...
 
 
 class Cascade(ModelDrafter):

@@ -35,11 +35,9 @@ class LayeredModel(TreeModel, Protocol):
     @property
     def layer_count(self) -> int:
         """Number of layers."""
-        ...
 
     def without(self, skip: Iterable[str | Sublayer]) -> TreeModel:
         """A model with the same weights that leaves out these sublayers."""
-        ...
 
 
 class EarlyExit(ModelDrafter):

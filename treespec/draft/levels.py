@@ -36,15 +36,12 @@ class Head(Protocol):
 
     def children(self, level: "Level", logits: Float[Tensor, "T V"]) -> Int[Tensor, " C"]:
         """The tokens of all children of a level, in node order."""
-        ...
 
     def probs(self) -> Float[Tensor, "M V"] | None:
         """The rows that children were drawn from, of all levels; None if they were not drawn."""
-        ...
 
     def extremes(self) -> Float[Tensor, " E"]:
         """Numbers of which at least one is not finite if any logit is not."""
-        ...
 
 
 class Level(NamedTuple):

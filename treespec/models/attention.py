@@ -66,7 +66,6 @@ class AttentionPass(Protocol):
         sinks: Float[Tensor, " Hq"] | None,
     ) -> Float[Tensor, "B Hq T D"]:
         """The attention of one layer."""
-        ...
 
 
 class TreeAttention:

@@ -23,11 +23,9 @@ class Route(Protocol):
 
     def prompt(self, length: int) -> dict[str, Any]:
         """Keyword arguments of a pass over the first `length` tokens of a text."""
-        ...
 
     def tree(self, tree_pass: TreePass) -> dict[str, Any]:
         """Keyword arguments of a pass over the nodes of a tree."""
-        ...
 
 
 class OwnAttention:

@@ -61,7 +61,6 @@ class NodeRule(Protocol):
         /,
     ) -> NodeChoice:
         """Accept one of `children` (token ids in draw order), or emit a token of the target's own."""
-        ...
 
 
 class Scope(enum.Enum):

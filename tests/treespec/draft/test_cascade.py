@@ -303,7 +303,7 @@ MODEL = table(4)
         (lambda: Cascade(MODEL, lookup(), verify.onehot, 0, Sampling()), "depth = 0"),
         (lambda: Cascade(MODEL, Jacobi(2), verify.onehot, 2, Sampling()), "Jacobi cannot draft after"),
         (lambda: Cascade(MODEL, Lookahead(), verify.onehot, 2, Sampling()), "Lookahead cannot draft after"),
-        (lambda: Cascade(MODEL, 3, verify.onehot, 2, Sampling()), "a draft source"),
+        (lambda: Cascade(MODEL, 3, verify.onehot, 2, Sampling()), "int cannot draft after"),
         (lambda: Cascade(MODEL, small(), verify.lenient, 2, Sampling()), "'lenient' is lossy"),
         (lambda: Cascade(MODEL, lookup(), verify.greedy, 2, Sampling()), "needs temperature 0"),
         (

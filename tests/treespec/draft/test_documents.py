@@ -58,7 +58,7 @@ WRONG = {
     r"documents\[0\]\[1\] = 9 is not a token id: ids are 0\.\.8": {
         "documents": [[1, 9]], "vocab_size": 9
     },
-    "are torch.float32": {"documents": [torch.tensor([1.0])]},
+    "float32": {"documents": [torch.tensor([1.0])]},
     "places": {"documents": [[1]], "places": 0},
     "ngram": {"documents": [[1]], "ngram": 0},
 }  # fmt: skip

@@ -128,9 +128,7 @@ def test_saved_and_loaded(tmp_path):
     drafter.save(tmp_path / "pool", vocab_size=70_001)
     pool = Lookahead.load(tmp_path / "pool")
     assert pool == {5: [(70_000, 1), (2, 3)]}
-    with pytest.raises(
-        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to at most 3"
-    ):
+    with pytest.raises(InvalidArgument, match="n-grams of 3 tokens, but ngram = 4"):
         Lookahead(2, 4, 2, pool=pool)
     with pytest.raises(InvalidArgument, match="70000 is not a token id"):
         Lookahead(2, 3, 2, pool=pool, vocab_size=9)

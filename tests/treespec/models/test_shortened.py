@@ -191,7 +191,6 @@ REFUSED = {
     "'mlp.-1' is not a sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
     "must be a sequence of sublayers": lambda m, *a: LayerSkip(m, "mlp.1", *a),
     "skip names every sublayer": lambda m, *a: LayerSkip(m, sublayers_of(2), *a),
-    "has no method 'without'": lambda m, *a: EarlyExit(m.model, 1, *a),
 }
 
 

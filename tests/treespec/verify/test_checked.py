@@ -168,7 +168,7 @@ def test_optimal_acceptance(name):
     right = {"target_probs": row, "draft_probs": row, "k": 2, "law": Law.IID}
     assert verify.optimal_acceptance(**right | {"k": np.int64(2)}) == pytest.approx(1.0)
     wrong = {
-        "k": [(1.5, "k = 1.5, but"), (True, "k = True, but"), (torch.nan, "k = nan, but"), (-1, "-1")],
+        "k": [(1.5, "k = 1.5 is no"), (True, "k = True is no"), (torch.nan, "k = nan is no"), (-1, "-1")],
         "law": [("ii", "'ii' is not a law"), (None, "None is not a law"), ([], r"\[\] is not a law")],
     }  # fmt: skip
     rows = [(None, "None is a"), (ROW, "is a list"), (row.numpy(), "is a ndarray")]
