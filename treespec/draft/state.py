@@ -89,7 +89,9 @@ def require_same_tokens(
     `vocab_size`: the target's vocabulary size; None to skip the check. `tokenizer`: digest of the target's
     tokenizer; empty to skip the check.
     """
-    if not {"vocab_size", "tokenizer"} <= set(header):
+    if not isinstance(header.get("vocab_size"), int) or not isinstance(
+        header.get("tokenizer"), str
+    ):
         raise Unreadable(f"{name}: does not state its vocabulary and tokenizer: create it again")
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(

@@ -93,7 +93,7 @@ def test_files_that_are_refused(store, tmp_path):
         "damaged": {"tokens": -1},
         "a damaged datastore": {"texts": None},
         "does not state its vocabulary": {"vocab_size": None},
-        "damaged: it does not state": {"tokenizer": 3},
+        "does not state": {"tokenizer": 3},
         "not a datastore": {"format": "other"},
     }.items():
         path.write_bytes(whole)
