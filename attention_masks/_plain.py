@@ -54,5 +54,8 @@ def shown(value: Any, most: int = MAX_VALUE_LENGTH) -> str:
     """A value as text for a message: on one line, truncated if it is long."""
     if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):
         return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # integers of more than 4300 digits
+        return f"a huge {'integer' if isinstance(value, int) else type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 4]} ..."

@@ -20,10 +20,6 @@ NONE = {
     "a complex scalar": np.complex64(0.5),
     "text": ["0.5"],
     "text of numpy": np.array(["0.5"]),
-    "sparse": torch.tensor([0.5]).to_sparse(),
-    "sparse by rows": torch.eye(2).to_sparse_csr(),
-    "on meta": torch.tensor([0.5], device="meta"),
-    "quantized": torch.quantize_per_tensor(torch.tensor([0.5]), 0.1, 0, torch.quint8),
 }
 
 
@@ -38,9 +34,8 @@ NONE = {
     ],
     ids=["optimal_tree", "optimal_frontier", "expected_tokens", "NodeRates"],
 )
-@pytest.mark.filterwarnings("ignore")
 def test_refused(call, rates):
-    with pytest.raises(InvalidAcceptance, match=r"must hold numbers|is a .*tensor"):
+    with pytest.raises(InvalidAcceptance, match="must hold numbers"):
         call(NONE[rates])
 
 
