@@ -15,7 +15,7 @@ from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
-from treespec.target.model import make_target
+from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 

@@ -1,5 +1,6 @@
 """Targets: the models whose distribution is preserved."""
 
-from treespec.target.model import ModelTarget, make_target
+from treespec.target.make import make_target
+from treespec.target.model import ModelTarget
 
 __all__ = ["ModelTarget", "make_target"]
