@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treespec.door import integer
-from treespec.draft.best_first import Limits
-from treespec.draft.merge_plan import DrawingSource, Node, Planner, Trie, side_by_side
+from treespec.draft.merge_plan import DrawingSource, Node, Planner, Room, Trie, side_by_side
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates, require_names
 from treespec.errors import InvalidArgument
@@ -56,7 +55,7 @@ class Shared:
         self._require_room_for_whole_trees(size, depth, branching)
         # A node cannot have more distinct children than there are tokens.
         vocabularies = (source.model.vocab_size for source in self.drawing.values())
-        self.room = Limits(self.max_depth, size, min(widest, min(vocabularies, default=widest)))
+        self.room = Room(size, self.max_depth, min(widest, min(vocabularies, default=widest)))
 
     def _require_room_for_whole_trees(
         self, size: int, depth: int | None, branching: int | None

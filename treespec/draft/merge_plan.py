@@ -7,12 +7,19 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
-from treespec.draft.best_first import Limits
 from treespec.draft.rates import Rates, rate
 from treespec.tree import TokenTree
 
 LEAST_REST = 0.01
 """Least probability that none of a source's children of a node is accepted, whatever the rates say."""
+
+
+class Room(NamedTuple):
+    """The limits of a tree; unlike those of a source, its depth may be 0."""
+
+    size: int
+    depth: int
+    branching: int
 
 
 class DrawingSource(NamedTuple):
@@ -181,7 +188,7 @@ class Planner:
         trie: Trie,
         proposed: Mapping[str, tuple[TokenTree, Rates]],
         drawing: Collection[DrawingSource],
-        room: Limits,
+        room: Room,
     ) -> None:
         self._trie, self._proposed, self._drawing, self._room = trie, proposed, drawing, room
         self._values = trie.values()
@@ -196,7 +203,7 @@ class Planner:
         for entry in sorted(self._trie.whole):
             index_of_entry[entry] = len(self._nodes)
             self._take(self._of_entry(index_of_entry[self._trie.parents[entry]], entry))
-        while self._candidates and len(self._nodes) <= self._room.drafted:
+        while self._candidates and len(self._nodes) < self._room.size:
             negative_value, _, candidate = heappop(self._candidates)
             parent = self._nodes[candidate.parent]
             if len(parent.children) >= self._room.branching:
