@@ -140,7 +140,9 @@ def search_command(
 )
 def export_command(
     tree: Annotated[str, typer.Argument(help="The tree: a file, or text.")],
-    into: Annotated[str, typer.Option("--to", help="Format to write: medusa, eagle, sglang, openvino, ...")],
+    into: Annotated[
+        str, typer.Option("--to", help="Format to write: medusa, eagle, sglang, openvino, ...")
+    ],
     form: Annotated[
         str | None, typer.Option("--from", help="Format of TREE; recognised by default.")
     ] = None,

@@ -58,20 +58,20 @@ class Limits:
         Raises:
             InvalidLimit: if one is not an integer or too small, or `max_size` contradicts `sizes`.
         """
-        given = {"max_size": (max_size, 1), "depth": (depth, 0), "branching": (branching, 1)}
-        checked = {
-            name: None if limit is None else integer(name, limit, least, InvalidLimit)
-            for name, (limit, least) in given.items()
-        }
+
+        def checked(name: str, limit: Any, least: int) -> int | None:
+            return None if limit is None else integer(name, limit, least, InvalidLimit)
+
+        most = checked("max_size", max_size, 1)
+        others = checked("depth", depth, 0), checked("branching", branching, 1)
         if sizes is None:
-            return cls(**checked)
+            return cls(None, most, *others)
         sizes = tuple(integer("sizes", size, 1, InvalidLimit, LARGEST_TREE) for size in sizes)
         if not sizes:
             raise InvalidLimit("sizes is empty: give at least one, or leave it out")
-        most = checked["max_size"]
         if most is not None and max(sizes) > most:
             raise InvalidLimit(f"sizes has {max(sizes)}, but max_size = {most}")
-        return cls(sizes, **checked)
+        return cls(sizes, most, *others)
 
     def largest(self, covered: int | None, *, strict: bool = True) -> int:
         """Nodes of the largest tree to consider, if times are known for trees of up to `covered` nodes.

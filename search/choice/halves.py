@@ -47,6 +47,9 @@ def on_other_half(candidates: Sequence[Totals], seed: int) -> Totals:
     chosen_on = np.concatenate([halves, ~halves])
     rates = (emitted @ chosen_on.T) / (seconds @ chosen_on.T)
     chosen = rates.argmax(axis=0)
-    means = ((totals[chosen] * ~chosen_on).sum(axis=0) / SPLITS for totals in (emitted, seconds))
     best = max(candidates, key=lambda totals: totals.rate)
-    return Totals(*means, best.mean_step)
+    return Totals(
+        (emitted[chosen] * ~chosen_on).sum(axis=0) / SPLITS,
+        (seconds[chosen] * ~chosen_on).sum(axis=0) / SPLITS,
+        best.mean_step,
+    )
