@@ -124,30 +124,37 @@ def _known(format: str) -> Format:
     return FORMATS[format]
 
 
+_KEYS = {
+    "parents": "treespec",
+    "Successors": "sequoia",
+    "directed": "networkx",
+    sglang_flags.FLAGS[0]: "sglang",
+    openvino.FIELDS[0]: "openvino",
+}
+"""A key by which an object of each format is recognised."""
+
+
 def _recognised(data: Any) -> str:
     """The format of an input. Rank paths of Medusa and of EAGLE-1 are the same."""
     if isinstance(data, bytes | bytearray):
-        if data[:2] == b"PK":
+        if (
+            data[:2] == b"PK" or data[:1] == b"\x80"
+        ):  # an archive, or a bare pickle, which is refused
             return "sequoia"
         data = text_of(data, "every format but Sequoia's")
-    if isinstance(data, str):
-        if "--speculative-" in data:
-            return "sglang"
-        data = read_json(data) if data.lstrip()[:1] == "{" else data
-    if isinstance(data, dict):
-        keys = {"parents": "treespec", "Successors": "sequoia", "directed": "networkx",
-                sglang_flags.FLAGS[0]: "sglang", openvino.FIELDS[0]: "openvino"}  # fmt: skip
-        names = [name for key, name in keys.items() if key in data]
-    else:
-        names = ["networkx"] if callable(getattr(data, "is_directed", None)) else []
-        names += ["medusa"] * (
-            isinstance(data, list | tuple) or (isinstance(data, str) and "[" in data)
-        )
-    if not names:
-        raise UnknownFormat(
-            f"{shown(data)} does not look like any known format: name one, such as format='medusa'"
-        )
-    return names[0]
+    if isinstance(data, str) and data.lstrip()[:1] == "{":
+        data = read_json(data)
+    if callable(getattr(data, "is_directed", None)):
+        return "networkx"
+    if isinstance(data, dict) and (names := [_KEYS[key] for key in _KEYS if key in data]):
+        return names[0]
+    if isinstance(data, str) and "--speculative-" in data:
+        return "sglang"
+    if isinstance(data, list | tuple) or (isinstance(data, str) and {*"[("} & {*data}):
+        return "medusa"
+    raise UnknownFormat(
+        f"{shown(data)} does not look like any known format: name one, such as format='medusa'"
+    )
 
 
 def _contents(source: Any, format: str | None) -> tuple[str, Any]:

@@ -164,7 +164,7 @@ def test_names_that_are_not_there_list_those_that_are():
             wrong()
 
 
-@pytest.mark.parametrize("source", ["", "tree.json", "3", None, 3, {}, {"a": 1}, '{"a": 1}', "(0)"])
+@pytest.mark.parametrize("source", ["", "tree.json", "3", None, 3, {}, {"a": 1}, '{"a": 1}'])
 def test_what_looks_like_nothing_is_refused(source):
     with pytest.raises(FormatError, match="does not look like any known format"):
         load(source)
@@ -310,7 +310,7 @@ def test_heavy_libraries_are_imported_where_they_are_used():
 
 
 def test_tensors_and_pickles_given_by_mistake():
-    with pytest.raises(MalformedTree, match="not UTF-8"):
+    with pytest.raises(MalformedTree, match="bare pickle"):
         load(pickle.dumps([-1, 0]))
     with pytest.raises(FormatError):
         load(torch.tensor([-1, 0]))
