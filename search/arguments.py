@@ -11,14 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from treespec.door import LARGEST_INTEGER, plain_items, shown
+from treespec.door import LARGEST_INTEGER, shown
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
-
-__all__ = [
-    "COUNT", "FLAG", "LEVELS", "MAPPING", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE",
-    "TEXT", "Kind", "maybe", "of_class", "shown", "takes",
-]  # fmt: skip
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,7 +55,6 @@ FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
 TEXT = Kind("text", lambda value: isinstance(value, str))
 PATH = Kind("a path", lambda value: isinstance(value, str | PathLike) and str(value) != "")
 SHAPE = Kind("a tree (treespec.TreeShape)", lambda value: isinstance(value, TreeShape))
-SEQUENCE = Kind("a sequence", lambda value: plain_items(value) is not None)
 MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 
 

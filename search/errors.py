@@ -2,17 +2,6 @@
 
 from treespec.errors import TreespecError
 
-__all__ = [
-    "InfeasibleTree",
-    "InvalidAcceptance",
-    "InvalidCalibration",
-    "InvalidGrowth",
-    "InvalidLimit",
-    "InvalidTrace",
-    "SearchError",
-    "SmallSample",
-]
-
 
 class SearchError(TreespecError, ValueError):
     """Base class of all errors that `search` raises deliberately."""

@@ -7,19 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 
-from treespec.door import integer, shown
-from treespec.search.arguments import NUMBER
+from treespec.door import integer
 from treespec.search.errors import InvalidLimit
-
-__all__ = [
-    "Interval",
-    "bootstrap_bounds",
-    "draws",
-    "expanded_tail",
-    "ratio",
-    "require_level",
-    "wilson",
-]
 
 RESAMPLES = 2000
 
@@ -130,8 +119,8 @@ def require_level(level: float) -> None:
     Raises:
         InvalidLimit: with the given value.
     """
-    if not NUMBER.holds(level) or not 0 < level < 1:
-        raise InvalidLimit(f"level = {shown(level)}, but must be between 0 and 1, such as 0.95")
+    if not 0 < level < 1:
+        raise InvalidLimit(f"level = {level}, but must be between 0 and 1, such as 0.95")
 
 
 def wilson(

@@ -3,8 +3,6 @@
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["non_increasing"]
-
 
 def non_increasing(
     values: Float[np.ndarray, "*rows R"], weights: Float[np.ndarray, "*rows R"]

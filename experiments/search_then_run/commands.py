@@ -30,7 +30,7 @@ from treespec.search import (
     formats,
     optimal_tree,
 )
-from treespec.search.choice.best import RATES_ALONE
+from treespec.search.choice.law_speed import RATES_ALONE
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 CHOSEN_ON_OTHERS = (
-    "They are cross-fitted: a tree is chosen on some of the texts and replayed on the others. That mostly "
-    "gives fewer tokens than replaying this tree on all texts, on which it was chosen."
+    "They are those of other texts: a tree is chosen on one half of the texts and replayed on the other. "
+    "That mostly gives fewer tokens than replaying this tree on all texts, on which it was chosen."
 )
 """Note on the expected tokens per step of a tree that was found on a trace."""
 
@@ -183,8 +183,7 @@ def _on_trace(
     constant = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
     ranking = best_tree(trace, constant, sizes=[size], depth=depth, branching=branching)
     best, chain = ranking.best, ranking.chain
-    # Without rows and intervals, the notes on them are dropped.
-    notes = [n for n in ranking.notes if n != CHOSEN and n not in ranking.on_intervals]
+    notes = [note for note in ranking.notes if note != CHOSEN]  # which is about rows
     if best.size != size:
         raise ConfigError(
             f"--size {size}: the trace supports no tree with {size} nodes; {'; '.join(notes)}"

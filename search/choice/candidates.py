@@ -1,6 +1,6 @@
 """The shapes that a choice by predicted speed considers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import Any
@@ -8,32 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.door import LARGEST_INTEGER, integer, shown
-from treespec.search.choice.law_speed import LawSpeed
-from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.door import integer
+from treespec.search.choice.times import Times
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.latency.errors import NotMeasured
-from treespec.search.optimum.frontier import Frontier, optimal_frontier
-from treespec.search.optimum.problem import largest_tree, require_depth
+from treespec.search.optimum.frontier import Frontier
+from treespec.search.optimum.problem import largest_tree
+from treespec.search.rates.acceptance import Rates
 from treespec.shape import LARGEST_TREE, TreeShape
-
-__all__ = [
-    "RANKED_TREES",
-    "Limits",
-    "Room",
-    "candidate_sizes",
-    "candidates",
-    "chains_within",
-    "fastest_of_frontier",
-    "read_sizes",
-    "require_sizes",
-    "require_trees",
-    "room_for",
-]
 
 EVERY_SIZE_UP_TO = 64
 """All sizes up to this one are considered; beyond it, each is `SIZE_RATIO` times the one before."""
 SIZE_RATIO = 1.06
+DEPTH_RATIO = 1.35
 
 RANKED_TREES = 20
 """Number of trees that are ranked."""
@@ -57,9 +44,6 @@ class Limits:
         max_size: nodes of the largest tree; None for the largest that was measured.
         depth: maximum number of edges.
         branching: maximum number of children of a node.
-
-    Raises:
-        InvalidLimit: if a limit is not an integer or too small, or `max_size` contradicts `sizes`.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -67,22 +51,27 @@ class Limits:
     depth: int | None = None
     branching: int | None = None
 
-    def __post_init__(self) -> None:
-        """Check the limits."""
-        if self.sizes is not None:
-            if not self.sizes:
-                raise InvalidLimit("sizes is empty: give at least one, or leave it out")
-            sizes = tuple(
-                integer("sizes", size, 1, InvalidLimit, LARGEST_TREE) for size in self.sizes
-            )
-            object.__setattr__(self, "sizes", sizes)
-        for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
-            limit = getattr(self, name)
-            if limit is not None:
-                most = LARGEST_TREE if name == "max_size" else LARGEST_INTEGER
-                object.__setattr__(self, name, integer(name, limit, least, InvalidLimit, most))
-        if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
-            raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
+    @classmethod
+    def of(cls, sizes: Iterable[int] | None, max_size: Any, depth: Any, branching: Any) -> "Limits":
+        """The limits as a caller gives them.
+
+        Raises:
+            InvalidLimit: if one is not an integer or too small, or `max_size` contradicts `sizes`.
+        """
+
+        def checked(name: str, limit: Any, least: int) -> int | None:
+            return None if limit is None else integer(name, limit, least, InvalidLimit)
+
+        most = checked("max_size", max_size, 1)
+        others = checked("depth", depth, 0), checked("branching", branching, 1)
+        if sizes is None:
+            return cls(None, most, *others)
+        sizes = tuple(integer("sizes", size, 1, InvalidLimit, LARGEST_TREE) for size in sizes)
+        if not sizes:
+            raise InvalidLimit("sizes is empty: give at least one, or leave it out")
+        if most is not None and max(sizes) > most:
+            raise InvalidLimit(f"sizes has {max(sizes)}, but max_size = {most}")
+        return cls(sizes, most, *others)
 
     def largest(self, covered: int | None, *, strict: bool = True) -> int:
         """Nodes of the largest tree to consider, if times are known for trees of up to `covered` nodes.
@@ -135,45 +124,20 @@ class Room:
         return text if self.wide else f"{text} (no wider level of the draft was measured)"
 
 
-def read_sizes(sizes: Any) -> tuple[int, ...] | None:
-    """The requested sizes as a tuple.
-
-    Raises:
-        InvalidLimit: if they are not a list.
-    """
-    try:
-        return None if sizes is None else tuple(sizes)
-    except TypeError:
-        raise InvalidLimit(
-            f"sizes = {shown(sizes)}, but must be a list, such as [16, 32]; to give only the largest size, "
-            "use max_size"
-        ) from None
-
-
-def room_for(side: LawSpeed | TraceSpeed, limits: Limits, *, strict: bool = True) -> Room:
+def room_for(law: str, rates: Rates, times: Times, limits: Limits, *, strict: bool = True) -> Room:
     """The trees that limits, rates and times permit under one law.
 
-    Args:
-        side: acceptance and times of the law.
-        limits: the requested limits.
-        strict: see `Limits.largest`.
-
     Raises:
-        NotMeasured, InvalidLimit: see `Limits.largest`; or, if `strict`, for a `depth` beyond the rows of
-            the rates (otherwise it is cut to these).
+        NotMeasured, InvalidLimit: see `Limits.largest`, which `strict` is passed to.
     """
-    latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
-    covered = latency.largest(prefix, law=side.law, batch=batch)
+    covered = times.latency.largest(times.prefix, law=law, batch=times.batch)
     size = limits.largest(covered, strict=strict)
-    wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
-    branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
-    if limits.depth is not None:
-        if strict and isinstance(side, LawSpeed):
-            require_depth(limits.depth, side.rates)
-        deepest = limits.depth
-    else:  # a requested size may be feasible for a chain only
+    wide = times.latency.law_times(law, times.batch).level.largest(times.prefix) != 1
+    branching = min(limits.branching or rates.ranks, rates.ranks) if wide else 1
+    deepest = limits.depth
+    if deepest is None:  # a requested size may be feasible for a chain only
         deepest = size if limits.sizes and branching == 1 else DEEPEST_UNASKED
-    levels = size if side.rates.levels is None else side.rates.levels
+    levels = size if rates.levels is None else rates.levels
     return Room(size, min(deepest, levels, size - 1), branching, wide)
 
 
@@ -224,46 +188,6 @@ def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
     ]
 
 
-def candidates(
-    side: LawSpeed, limits: Limits, room: Room, *, chains: bool = True
-) -> tuple[list[TreeShape], list[str]]:
-    """The shapes to rank under one law: the fastest trees of the frontier, and all chains.
-
-    Args:
-        side: rates and times of the law.
-        limits: the requested limits.
-        room: the trees that are permitted under this law.
-        chains: whether these rates hold for chains too; otherwise chains are left out.
-
-    Returns:
-        The shapes, and notes on what was skipped.
-
-    Raises:
-        InvalidLimit: as `optimal_frontier`.
-    """
-    prefix = side.times.prefix
-    verify = side.times.latency.times(side.times.batch).verify
-    sizes = limits.sizes or candidate_sizes(
-        room.size, [size for curve, _ in verify.shares(prefix) for size in curve.sizes]
-    )
-    sizes = sorted({size for size in sizes if size > 1})
-    notes, shapes = [], []
-    if not room.wide:
-        notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")
-    else:
-        frontier = optimal_frontier(
-            side.acceptance, room.size, depth=room.depth, branching=limits.branching
-        )
-        shapes, missing = fastest_of_frontier(
-            frontier, sizes, side.floor_s, side.step_s, chains=chains
-        )
-        if missing is not None:
-            notes.append(f"{side.law}: a tree that may be faster was skipped: {missing}")
-    shapes += chains_within(limits, room) if chains else []
-    notes += [f"{side.law}: {warning}" for warning in side.warnings]
-    return list(dict.fromkeys(shapes)), notes
-
-
 def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
     """All chains within the limits, the shortest first."""
     sizes = None if limits.sizes is None else set(limits.sizes)
@@ -276,19 +200,28 @@ def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
     return [TreeShape.chain(depth) for depth in depths]
 
 
-def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:
-    """The sizes of trees to consider, from 2 to `largest`.
+def candidate_sizes(largest: int) -> list[int]:
+    """The sizes of trees to consider, from 2 to `largest`."""
+    return [size for size in _grid(largest, EVERY_SIZE_UP_TO, SIZE_RATIO) if size > 1]
 
-    Args:
-        largest: nodes, the root included.
-        knots: measured sizes, at each of which the time may start to rise faster.
+
+def candidate_depths(deepest: int) -> list[int]:
+    """The depths of trees that are replayed.
+
+    Example:
+        >>> candidate_depths(24)
+        [1, 2, 3, 4, 5, 6, 8, 10, 14, 19, 24]
     """
-    sizes = {*range(2, min(largest, EVERY_SIZE_UP_TO) + 1), *knots, largest}
-    next_size = float(EVERY_SIZE_UP_TO)
-    while next_size < largest:
-        next_size *= SIZE_RATIO
-        sizes.add(int(next_size))
-    return sorted(size for size in sizes if 2 <= size <= largest)
+    return _grid(deepest, 6, DEPTH_RATIO)
+
+
+def _grid(largest: int, all_up_to: int, factor: float) -> list[int]:
+    """All numbers up to one of them, then a geometric grid up to the largest."""
+    numbers, following = {*range(1, min(largest, all_up_to) + 1), largest}, float(all_up_to)
+    while following < largest:
+        following *= factor
+        numbers.add(min(int(following), largest))
+    return sorted(number for number in numbers if number >= 1)
 
 
 def fastest_of_frontier(
@@ -296,7 +229,6 @@ def fastest_of_frontier(
     sizes: Sequence[int],
     floor_s: Callable[[Int[np.ndarray, "asked"], int], Float[np.ndarray, "asked"]],
     step_s: Callable[[TreeShape], float],
-    kept: int = RANKED_TREES,
     *,
     chains: bool = True,
 ) -> tuple[list[TreeShape], NotMeasured | None]:
@@ -310,11 +242,10 @@ def fastest_of_frontier(
         sizes: sizes to consider.
         floor_s: a lower bound of the time of a step, by size and depth.
         step_s: the time of a step; raises `NotMeasured` where it is not known.
-        kept: number of trees to return.
         chains: whether chains are included.
 
     Returns:
-        The trees, and the reason why a tree that may be faster than all of them was skipped, or None.
+        The trees, and why one whose time is not known was skipped, or None.
     """
     asked = np.array(sizes, dtype=np.int64)
     places = []
@@ -328,20 +259,16 @@ def fastest_of_frontier(
     fastest: list[tuple[float, int, int]] = []
     shapes: dict[tuple[int, int], TreeShape] = {}
     missing: NotMeasured | None = None
-    promise = 0.0
     for bound, size, depth in sorted(places):
-        if len(fastest) == kept and -bound <= fastest[0][0]:
+        if len(fastest) == RANKED_TREES and -bound <= fastest[0][0]:
             break
         shape = frontier.shape(size, depth)
         try:
             speed = frontier.value(size, depth) / step_s(shape)
         except NotMeasured as reason:
-            if missing is None:
-                missing, promise = reason, -bound
+            missing = missing or reason
             continue
         shapes[size, depth] = shape
-        (heappush if len(fastest) < kept else heappushpop)(fastest, (speed, -size, -depth))
+        (heappush if len(fastest) < RANKED_TREES else heappushpop)(fastest, (speed, -size, -depth))
     ranked = sorted(fastest, reverse=True)
-    if ranked and promise <= ranked[0][0]:
-        missing = None
     return [shapes[-size, -depth] for _, size, depth in ranked], missing

@@ -1,23 +1,25 @@
 """The speed of shapes under one law, from rates and times and their resamples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol, TypeAlias, runtime_checkable
-from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.door import shown
+from treespec.search.choice.candidates import (
+    Limits,
+    Room,
+    candidate_sizes,
+    chains_within,
+    fastest_of_frontier,
+)
 from treespec.search.choice.pairs import different_pairs
-from treespec.search.choice.rows import Speed
+from treespec.search.choice.rows import Entry, Kind, Speed
+from treespec.search.choice.times import Times, require_time
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
-from treespec.search.latency.errors import InvalidLatency
-from treespec.search.latency.interpolation import Curve, Term
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.latency.step_parts import seconds_of
 from treespec.search.optimum.expected import expected_tokens, tokens_of
+from treespec.search.optimum.frontier import optimal_frontier
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.search.rates.counts import UNKNOWN
 from treespec.search.rates.sampling_names import name_of
@@ -25,16 +27,6 @@ from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 from treespec.tree import Law
 from treespec.verify import RULE_OF_LAW
-
-__all__ = [
-    "AnyAcceptance",
-    "Estimated",
-    "LawSpeed",
-    "Times",
-    "acceptance_by_law",
-    "chains_as_run",
-    "require_time",
-]
 
 
 @runtime_checkable
@@ -49,64 +41,17 @@ class Estimated(Protocol):
 AnyAcceptance: TypeAlias = Acceptance | Estimated | Trace
 
 
-@dataclass(frozen=True, eq=False)
-class Times:
-    """Times for one prefix and batch size, and their resamples, which all shapes share.
-
-    Args:
-        latency: the measured times.
-        prefix: committed tokens before the root; None only if times hold for every prefix.
-        batch: number of texts decoded at once.
-        draws: number of resamples.
-        seed: seed of the resamples.
-        rng: generator for unrelated measurements, which are resampled independently.
-    """
-
-    latency: LatencyModel
-    prefix: int | None
-    batch: int
-    draws: int
-    seed: int
-    rng: np.random.Generator
-    _drawn: dict[Curve, Float[np.ndarray, "draws sizes"]] = field(default_factory=dict)
-
-    @cached_property
-    def rounds(self) -> Float[np.ndarray, "draws rounds"] | None:
-        """How often each round of measuring is drawn in each resample; None if rounds are not known."""
-        rounds = self.latency.round_count
-        if rounds < 2:
-            return None
-        rng = np.random.default_rng([self.seed, rounds])
-        drawn = rng.multinomial(rounds, np.full(rounds, 1 / rounds), size=self.draws)
-        return drawn.astype(np.float64)
-
-    def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
-        """The time of the first step of these terms, as measured and under every resample."""
-        first_step = [(curve, weights[:1]) for curve, weights in terms]
-        return float(seconds_of(terms)[0]), self.drawn(first_step)[:, 0]
-
-    def drawn(
-        self, terms: Sequence[Term], most: int | None = None
-    ) -> Float[np.ndarray, "draws steps"]:
-        """The times of all steps of these terms under every resample.
-
-        Args:
-            terms: the steps as weighted sums of measured times.
-            most: number of resamples to use; None for all.
-        """
-        total = np.zeros((self.draws, 1))[:most]
-        for curve, weights in terms:
-            if curve not in self._drawn:
-                self._drawn[curve] = curve.drawn(self.rng, self.draws, self.rounds)
-            total = total + self._drawn[curve][:most] @ weights.T
-        return total
+RATES_ALONE = (
+    "tokens are predicted from rates alone, as if every level were independent of those before it: "
+    "search a trace to have trees replayed instead (`treespec trace`)"
+)
 
 
 class LawSpeed:
     """Rates and times of one law, and the speed of any shape.
 
-    Estimates from equally many texts, of the same prompts as far as known, are resampled by the same draws
-    of texts, so that differences between laws do not contain differences between texts.
+    Estimates from equally many texts are resampled by the same draws of texts, so that differences between
+    laws do not contain differences between texts.
 
     Args:
         law: name of the law.
@@ -130,7 +75,8 @@ class LawSpeed:
         self.texts: int | None = texts if isinstance(texts, int) and texts > 1 else None
         self._drawn = self.rates.table[None]
         if isinstance(acceptance, Estimated):
-            rng = self._stream(acceptance)
+            seeded = np.random.default_rng([times.seed, self.texts or 0])
+            rng = times.rng if self.texts is None else seeded
             tables = [np.atleast_2d(acceptance.resample(rng)) for _ in range(times.draws)]
             if any(table.shape != self.rates.table.shape for table in tables):
                 raise InvalidAcceptance(
@@ -138,14 +84,6 @@ class LawSpeed:
                     f"{list(self.rates.table.shape)}"
                 )
             self._drawn = np.stack(tables)
-
-    def _stream(self, acceptance: Any) -> np.random.Generator:
-        """The generator that the estimate is resampled with."""
-        if self.texts is None:
-            return self.times.rng
-        about = getattr(acceptance, "about", {})
-        prompts = crc32(str(about.get("prompts_hash", "")).encode())
-        return np.random.default_rng([self.times.seed, self.texts, prompts])
 
     @property
     def acceptance(self) -> Float[np.ndarray, "*levels ranks"]:
@@ -174,6 +112,31 @@ class LawSpeed:
         require_time(self.law, floors.min(), int(sizes[floors.argmin()]))
         return floors
 
+    def ranked(
+        self, limits: Limits, room: Room, kinds: Sequence[Kind]
+    ) -> tuple[list[Entry], list[str]]:
+        """The fastest trees of the frontier and all chains, as far as wanted, and notes."""
+        notes, shapes = [f"{self.law}: {warning}" for warning in self.warnings], []
+        if "tree" in kinds and not room.wide:
+            notes.append(f"{self.law}: chains only, since no wider level of the draft was measured")
+        elif "tree" in kinds:
+            sizes = limits.sizes or candidate_sizes(room.size)
+            frontier = optimal_frontier(
+                self.acceptance, room.size, depth=room.depth, branching=room.branching
+            )
+            sizes = sorted({size for size in sizes if size > 1})
+            shapes, missing = fastest_of_frontier(
+                frontier, sizes, self.floor_s, self.step_s, chains="chain" in kinds
+            )
+            if missing is not None:
+                notes.append(f"{self.law}: trees were skipped: {missing}")
+        if "chain" in kinds:
+            shapes += chains_within(limits, room)
+        if shapes:
+            notes.append(RATES_ALONE)
+        entries = [Entry(shape, self.law, self.speed(shape)) for shape in dict.fromkeys(shapes)]
+        return sorted(entries, key=lambda entry: (-entry.speed.rate, entry.shape.size)), notes
+
     def speed(self, shape: TreeShape) -> Speed:
         """Tokens and seconds of a step of this shape; the root alone is plain decoding.
 
@@ -194,19 +157,6 @@ class LawSpeed:
         )
 
 
-def require_time(law: str, seconds: float, size: int) -> None:
-    """Refuse a step that takes no time.
-
-    Raises:
-        InvalidLatency: with the law and the size.
-    """
-    if not seconds > 0:
-        raise InvalidLatency(
-            f"law {law!r}: a step of {size} nodes takes no time, so its speed is infinite: "
-            "give the times of whole passes"
-        )
-
-
 def acceptance_by_law(
     acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
 ) -> dict[str, Any]:
@@ -218,7 +168,7 @@ def acceptance_by_law(
         InvalidLimit: if `laws` is empty or not a list of names; or if acceptance and times belong to
             different sampling settings, and no laws are named.
     """
-    known = _by_law(acceptance, latency, laws, batch)
+    known = _by_law(acceptance, latency, laws)
     settings = {}
     for law, measured in known.items():
         if (pairs := different_pairs(measured, latency)) is not None:
@@ -254,17 +204,20 @@ def chains_as_run(acceptance: Any, latency: LatencyModel, batch: int) -> dict[st
     drawn, single = Law.WITHOUT_REPLACEMENT, Law.IID
     if not isinstance(acceptance, Trace) or acceptance.law != str(drawn):
         return None
-    laws = latency.times(batch).laws
-    if acceptance.rule != str(RULE_OF_LAW[drawn]) or not {str(drawn), str(single)} <= laws.keys():
+    names = str(drawn), str(single)
+    if acceptance.rule != str(RULE_OF_LAW[drawn]) or not {*names} <= {*latency.laws}:
         return None
-    alike = laws[str(drawn)].sampling == laws[str(single)].sampling
-    return {str(single): acceptance} if alike else None
+    of_tree, of_chain = (latency.law_times(name, batch).sampling for name in names)
+    return {str(single): acceptance} if of_tree == of_chain else None
 
 
-def _by_law(
-    acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
-) -> dict[str, Any]:
-    wanted = None if laws is None else _names(laws, latency, batch)
+def _by_law(acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None) -> dict[str, Any]:
+    wanted = None if laws is None else [str(law) for law in laws]
+    if isinstance(laws, str) or wanted == []:
+        raise InvalidLimit(
+            f"laws = {laws!r}, but must be a list of names, not empty: name at least one of "
+            f"{', '.join(latency.laws)}, or leave it out"
+        )
     if isinstance(acceptance, Mapping):
         known = {str(law): measured for law, measured in acceptance.items()}
         missing = [law for law in wanted or () if law not in known]
@@ -283,31 +236,10 @@ def _by_law(
         return {law_of_rates: acceptance}
     if wanted is not None:
         return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
-    names = list(latency.times(batch).laws)
+    names = list(latency.laws)
     if len(names) > 1:
         raise InvalidAcceptance(
             f"the times are known by law ({', '.join(names)}), but the acceptance does not say which law "
             "it belongs to: give {law: rates}, or laws=[...]"
         )
     return {names[0]: acceptance}
-
-
-def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
-    """The names of the requested laws, at least one."""
-    known = ", ".join(latency.times(batch).laws)
-    if isinstance(laws, str):
-        raise InvalidLimit(
-            f"laws = {shown(laws)}, but must be a list of names: give laws=[{laws!r}]"
-        )
-    try:
-        names = [str(law) for law in laws]
-    except TypeError:
-        raise InvalidLimit(
-            f"laws = {shown(laws)}, but must be a list of names; times are known for {known}"
-        ) from None
-    if not names:
-        raise InvalidLimit(
-            f"laws is empty, so there is nothing to rank: name at least one (times are known for {known}), "
-            "or leave it out"
-        )
-    return names

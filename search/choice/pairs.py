@@ -7,8 +7,6 @@ eager one's time, so times of one kind predict nothing for a run of the other.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["different_pairs", "other_passes", "passes_left_to_auto", "passes_of"]
-
 KINDS = ("eager", "compiled", "captured")
 
 KEYS = {"target": "passes", "draft": "draft_passes"}

@@ -1,30 +1,19 @@
 """The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
-from treespec.search.intervals import Interval, expanded_tail
+from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
-__all__ = [
-    "Basis",
-    "Choice",
-    "Entry",
-    "Growing",
-    "Kind",
-    "Speed",
-    "bounds",
-    "row_of",
-    "with_sure",
-]
-
-Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
+Kind: TypeAlias = Literal["tree", "chain", "growth", "plain"]
+Basis: TypeAlias = Literal["", "replay", "other texts"]
 """The origin of a shape's tokens: rates ("", also for plain decoding, which needs none), its own replay on
-all texts of a trace, or the replay of shapes chosen on other texts."""
+all texts of a trace, or the replay of shapes chosen on the other half of the texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,26 +43,21 @@ class Speed:
         """Tokens per second under the resamples."""
         return self.tokens_drawn / self.seconds_drawn
 
-    def longer(self, by: float) -> "Speed":
-        """The same tokens in steps that take `by` times as long."""
-        return replace(self, seconds=by * self.seconds, seconds_drawn=by * self.seconds_drawn)
-
-    def fewer(self, by: float) -> "Speed":
-        """Tokens divided by `by`, in steps of the same duration."""
-        return replace(self, tokens=self.tokens / by, tokens_drawn=self.tokens_drawn / by)
+    def over(self, other: "Speed", level: float) -> Interval:
+        """The ratio of the two speeds; both are resampled together."""
+        texts = min((speed.texts for speed in (self, other) if speed.texts), default=None)
+        return bounds(self.rate / other.rate, self.rate_drawn / other.rate_drawn, level, texts)
 
 
 def with_sure(name: str, sure: float | None) -> str:
     """The name of a tree, with the share of its replayed steps that are sure, unless all are.
 
-    Args:
-        name: name of any tree.
-        sure: share of steps proved to be those of a live run; None for a tree that does not grow.
+    `sure` is the share of steps proved to be those of a live run; None for a tree that does not grow.
     """
     return name if sure is None or sure == 1 else f"{name} ({sure:.1%} of steps sure)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Growing:
     """Description of a tree that grows by the draft's probabilities on each text.
 
@@ -93,9 +77,6 @@ class Growing:
 
     def __str__(self) -> str:
         return with_sure(self.name, self.sure)
-
-
-Kind: TypeAlias = Literal["tree", "chain", "growth", "plain"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,16 +136,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A shape to be ranked.
-
-    Args:
-        shape: the topology; the root alone is plain decoding.
-        law: how children are drawn.
-        speed: tokens and time of its steps.
-        source: name of its trace, if there are several.
-        basis: origin of its tokens. Entries of a trace are in the order of the choice, kind by kind.
-        growth: see `Choice`.
-    """
+    """A shape to be ranked: as `Choice`, with its resamples."""
 
     shape: TreeShape
     law: str
@@ -175,42 +147,52 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """A tree, a chain, a tree that grows, or plain decoding (the root alone)."""
         if self.growth is not None:
             return "growth"
         return "plain" if self.shape.size == 1 else "chain" if self.shape.is_chain else "tree"
 
+    @property
+    def group(self) -> tuple[Kind, str, str]:
+        """Shapes of one kind, source and law are alternatives, of which the first one was chosen."""
+        return self.kind, self.source, self.law
 
-def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
-    """The row of a shape, with its speed-up over plain decoding."""
-    speed = entry.speed
-    ratio = speed.rate_drawn / plain.rate_drawn
-    return Choice(
-        entry.kind,
-        entry.shape,
-        entry.law,
-        bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
-        bounds(speed.seconds, speed.seconds_drawn, level),
-        bounds(batch * speed.rate, batch * speed.rate_drawn, level, speed.texts),
-        bounds(speed.rate / plain.rate, ratio, level, speed.texts),
-        entry.source,
-        entry.basis,
-        entry.growth,
-    )
+    def row(self, plain: Speed, batch: int, level: float) -> Choice:
+        speed = self.speed
+        per_second = bounds(speed.rate, speed.rate_drawn, level, speed.texts)
+        return Choice(
+            self.kind,
+            self.shape,
+            self.law,
+            bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
+            bounds(speed.seconds, speed.seconds_drawn, level),
+            per_second.scaled(batch),
+            speed.over(plain, level),
+            self.source,
+            self.basis,
+            self.growth,
+        )
 
 
 def bounds(
     estimate: float, drawn: Float[np.ndarray, "draws"], level: float, texts: int | None = None
 ) -> Interval:
-    """The percentile interval of an estimate.
+    """The interval of a positive estimate from its resamples, of this number of texts if it is known.
 
-    Args:
-        estimate: the estimate itself.
-        drawn: its value under each resample.
-        level: confidence level.
-        texts: number of texts drawn with replacement, if any; then the percentiles are expanded for their
-            small number, as in `intervals.bootstrap_bounds`.
+    It is normal in the logarithm.
     """
-    tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(float(estimate), float(low), float(high))
+    wide = float(np.exp(min(quantile(level, texts) * np.log(drawn).std(), 700.0)))
+    return Interval(float(estimate), float(estimate) / wide, float(estimate) * wide)
+
+
+def quantile(level: float, texts: int | None) -> float:
+    """Half the width of an interval in standard deviations of resamples.
+
+    With a number of resampled texts, Student's quantile of these replaces the normal one, so that two texts
+    that agree by chance decide nothing.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    tail = (1 + level) / 2
+    if texts is None:
+        return float(ndtri(tail))
+    return float(stdtrit(texts - 1, tail) * np.sqrt(texts / (texts - 1)))

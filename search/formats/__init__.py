@@ -20,17 +20,13 @@ from typing import Any
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import read_bytes
 from treespec.search.formats import (
-    choices,
-    llama_cpp,
     networkx_graph,
+    openvino,
+    rank_paths,
     sequoia,
     sglang_flags,
-    sglang_tensors,
-    tensorrt_llm,
     treespec_json,
-    vllm,
 )
-from treespec.search.formats.detect import detect
 from treespec.search.formats.errors import (
     FormatError,
     MalformedTree,
@@ -39,7 +35,7 @@ from treespec.search.formats.errors import (
     UnknownFormat,
 )
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, shown, text_of
+from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, read_json, shown, text_of
 from treespec.shape import TreeShape
 
 __all__ = [
@@ -51,23 +47,17 @@ __all__ = [
     "NoShape",
     "NotExportable",
     "UnknownFormat",
-    "detect",
     "dump",
     "load",
 ]
 
 FORMATS: dict[str, Format] = {
     "treespec": treespec_json.FORMAT,
-    "medusa": choices.FORMAT,
-    "eagle": choices.FORMAT,
+    "medusa": rank_paths.FORMAT,
+    "eagle": rank_paths.FORMAT,
     "sequoia": sequoia.FORMAT,
-    "vllm": vllm.FORMAT,
-    "vllm-chain": vllm.CHAIN,
     "sglang": sglang_flags.FORMAT,
-    "sglang-tensors": sglang_tensors.FORMAT,
-    "tensorrt-llm": tensorrt_llm.FORMAT,
-    "tensorrt-llm-choices": tensorrt_llm.CHOICES,
-    "llama.cpp": llama_cpp.FORMAT,
+    "openvino": openvino.FORMAT,
     "networkx": networkx_graph.FORMAT,
 }
 """Name -> (load, dump, counts_root, loses, about)."""
@@ -79,10 +69,10 @@ def load(source: Any, format: str | None = None) -> TreeShape:
     Args:
         source: a `Path`; a string, which is a file if there is one of that name and a text otherwise;
             bytes; or an object (a list of choices, a dictionary, a graph).
-        format: a name in `FORMATS`; by default detected from the source.
+        format: a name in `FORMATS`; by default recognised by the first characters or the keys.
 
     Raises:
-        UnknownFormat: if the format is not in the table, or cannot be detected.
+        UnknownFormat: if the format is not in the table, or not recognised.
         MalformedTree: if the source is not a tree of this format; names the file, the place, the value and
             what is allowed.
         NoShape: if the source consists of settings that do not determine a shape.
@@ -96,7 +86,7 @@ def load(source: Any, format: str | None = None) -> TreeShape:
     name, data = _contents(source, format)
     try:
         if format is None:
-            format = detect(data)
+            format = _recognised(data)
         if isinstance(data, bytes | bytearray) and format != "sequoia":
             data = text_of(data, f"the format {format!r}")
         return FORMATS[format].load(data)
@@ -132,6 +122,39 @@ def _known(format: str) -> Format:
     if not isinstance(format, str) or format not in FORMATS:
         raise UnknownFormat(f"no format {shown(format)}: choose one of {', '.join(FORMATS)}")
     return FORMATS[format]
+
+
+_KEYS = {
+    "parents": "treespec",
+    "Successors": "sequoia",
+    "directed": "networkx",
+    sglang_flags.FLAGS[0]: "sglang",
+    openvino.FIELDS[0]: "openvino",
+}
+"""A key by which an object of each format is recognised."""
+
+
+def _recognised(data: Any) -> str:
+    """The format of an input. Rank paths of Medusa and of EAGLE-1 are the same."""
+    if isinstance(data, bytes | bytearray):
+        if (
+            data[:2] == b"PK" or data[:1] == b"\x80"
+        ):  # an archive, or a bare pickle, which is refused
+            return "sequoia"
+        data = text_of(data, "every format but Sequoia's")
+    if isinstance(data, str) and data.lstrip()[:1] == "{":
+        data = read_json(data)
+    if callable(getattr(data, "is_directed", None)):
+        return "networkx"
+    if isinstance(data, dict) and (names := [_KEYS[key] for key in _KEYS if key in data]):
+        return names[0]
+    if isinstance(data, str) and "--speculative-" in data:
+        return "sglang"
+    if isinstance(data, list | tuple) or (isinstance(data, str) and {*"[("} & {*data}):
+        return "medusa"
+    raise UnknownFormat(
+        f"{shown(data)} does not look like any known format: name one, such as format='medusa'"
+    )
 
 
 def _contents(source: Any, format: str | None) -> tuple[str, Any]:

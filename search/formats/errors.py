@@ -2,8 +2,6 @@
 
 from treespec.errors import InvalidTree, TreespecError
 
-__all__ = ["FormatError", "MalformedTree", "NoShape", "NotExportable", "UnknownFormat"]
-
 
 class FormatError(TreespecError, ValueError):
     """Base class of all errors about the formats of other tools."""

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from treespec.shape import TreeShape
 
-__all__ = ["NUMBERING", "Export", "Format", "numbering"]
-
 NUMBERING = "the numbering of the nodes: the format numbers them level by level"
 
 

@@ -15,8 +15,6 @@ from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import fields, node_count, read_json, shape_of, shown
 from treespec.shape import TreeShape
 
-__all__ = ["FORMAT", "dump", "load"]
-
 
 def load(data: Any) -> TreeShape:
     """Read a `networkx.DiGraph`, or its node-link data (JSON or dictionary).

@@ -24,8 +24,6 @@ from treespec.search.formats.export import NUMBERING, Export, Format, numbering
 from treespec.search.formats.reading import MAX_NODES, fields, integers, shape_of, shown
 from treespec.shape import TreeShape
 
-__all__ = ["FORMAT", "MAX_BYTES", "dump", "load"]
-
 MAX_BYTES = 160 * 2**20
 """Limit on the bytes of a growmap: one of `MAX_NODES` nodes, whose mask has 128 MiB, fits."""
 

@@ -15,8 +15,6 @@ from treespec.search.formats.reading import MAX_NODES, shown
 from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.shape import TreeShape
 
-__all__ = ["FORMAT", "dump", "load", "settings"]
-
 FLAGS = ["speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"]
 
 
@@ -100,8 +98,7 @@ def dump(shape: TreeShape) -> Export:
     numbers = TopK.of(shape)
     value = dict(zip(FLAGS, (numbers.depth, numbers.k, numbers.drafts + 1), strict=True))
     content = " ".join(f"--{name.replace('_', '-')} {number}" for name, number in value.items())
-    lost = () if numbers.k == 1 or numbers.depth == 1 else (SHAPE,)
-    return Export(content, counts_root=True, lost=lost, value=value)
+    return Export(content, counts_root=True, lost=numbers.lost, value=value)
 
 
 FORMAT = Format(load, dump, True, (SHAPE,), "SGLang's --speculative-* flags")

@@ -11,8 +11,6 @@ from treespec.search.formats.errors import MalformedTree, NoShape, NotExportable
 from treespec.search.formats.reading import node_count
 from treespec.shape import TreeShape
 
-__all__ = ["SHAPE", "TopK"]
-
 SHAPE = (
     "the shape: the engine grows a new tree at every step; depth, draft tokens and the smallest top-k "
     "with which this engine can draw it are kept"
@@ -53,6 +51,11 @@ class TopK:
             internal_nodes[shape.depths[node]] += 1
         widest = max(len(children) for children in shape.children)
         return cls(max(widest, *internal_nodes), shape.depth, shape.size - 1)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What these settings do not keep: the shape, unless it is a chain or a single level."""
+        return () if self.k == 1 or self.depth == 1 else (SHAPE,)
 
     @property
     def candidates(self) -> int:

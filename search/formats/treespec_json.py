@@ -17,8 +17,6 @@ from treespec.search.formats.reading import (
 )
 from treespec.shape import TreeShape
 
-__all__ = ["FORMAT", "dump", "load"]
-
 
 def load(data: Any) -> TreeShape:
     """Read a tree that `dump` wrote: the text, or the dictionary in it.

@@ -12,15 +12,12 @@ from torch import Tensor
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.settings import (
     CalibrationMap,
-    require_calibration,
     require_integers,
     require_number,
 )
 from treespec.search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
 from treespec.search.growth.values import Values, best, last_level, read_values
 from treespec.tree import Law, TreeShape
-
-__all__ = ["CostAware"]
 
 LEAST_GAIN = 1e-9
 """Relative gain below which a plan is considered no better than stopping."""
@@ -91,8 +88,7 @@ class CostAware:
         if self.prior > 1:
             raise InvalidGrowth(f"CostAware's prior = {self.prior!r}, but must be in [0, 1]")
         if self.rate is not None:
-            require_number(self, "rate", above=0)
-        require_calibration(self)
+            require_number(self, "rate", positive=True)
         _ = self._seconds
 
     @property

@@ -8,11 +8,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
+from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import read_values
 from treespec.tree import Law, TreeShape
-
-__all__ = ["DySpec"]
 
 EXHAUSTED_SHARE = 1e-6
 """Remaining share of a node's distribution that counts as nothing, to allow for rounding."""
@@ -53,7 +51,6 @@ class DySpec:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require_integers(self, "size", *(["depth"] if self.depth is not None else []))
-        require_calibration(self)
 
     @property
     def max_depth(self) -> int:

@@ -7,11 +7,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
+from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import best, best_nodes, last_level, read_values
 from treespec.tree import Law, TreeShape
-
-__all__ = ["Eagle2"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,6 @@ class Eagle2:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require_integers(self, "k", "depth", "size")
-        require_calibration(self)
 
     @property
     def max_depth(self) -> int:

@@ -12,15 +12,12 @@ from torch import Tensor
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.settings import (
     CalibrationMap,
-    require_calibration,
     require_integers,
     require_number,
 )
 from treespec.search.growth.step_times import StepSeconds, StepTimes, read_seconds
 from treespec.search.growth.values import best, last_level, read_values
 from treespec.tree import Law, TreeShape
-
-__all__ = ["EqualGrowth"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,6 @@ class EqualGrowth:
         """Refuse settings out of range, and read the times."""
         require_integers(self, "width", "depth", *(["size"] if self.size is not None else []))
         require_number(self, "fixed_s")
-        require_calibration(self)
         if self.latency is None and (self.prefix is not None or self.fixed_s):
             raise InvalidGrowth(
                 "prefix and fixed_s of EqualGrowth apply to measured times only: give latency, or leave "

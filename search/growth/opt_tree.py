@@ -11,7 +11,6 @@ from torch import Tensor
 
 from treespec.search.growth.settings import (
     CalibrationMap,
-    require_calibration,
     require_integers,
     require_number,
 )
@@ -23,8 +22,6 @@ from treespec.search.growth.values import (
     read_values,
 )
 from treespec.tree import Law, TreeShape
-
-__all__ = ["OptTree"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ class OptTree:
             self, "size", "depth", *(["branching"] if self.branching is not None else [])
         )
         require_number(self, "delta")
-        require_calibration(self)
 
     @property
     def max_depth(self) -> int:

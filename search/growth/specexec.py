@@ -9,11 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.growth.settings import CalibrationMap, require_calibration, require_integers
+from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
-
-__all__ = ["SpecExec"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class SpecExec:
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         require_integers(self, "size", "branching", "depth")
-        require_calibration(self)
 
     @property
     def max_depth(self) -> int:

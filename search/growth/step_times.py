@@ -11,8 +11,6 @@ from treespec.search.errors import InvalidGrowth
 from treespec.search.latency.latency import LatencyModel
 from treespec.tree import Law
 
-__all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
-
 MOST_TIMES = 2**16
 """Limit on the sizes and widths whose times are read: far more nodes than a model's pass can have."""
 

@@ -16,17 +16,6 @@ from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.settings import CalibrationMap
 from treespec.tree import TreeShape
 
-__all__ = [
-    "Values",
-    "best",
-    "best_nodes",
-    "calibrated",
-    "last_level",
-    "promising",
-    "rank_bounds",
-    "read_values",
-]
-
 ROUNDING = 1e-6
 """Relative excess over 1/j that the probability of the j-th best token may have: rows are in float32."""
 

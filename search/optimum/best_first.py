@@ -11,8 +11,6 @@ from treespec.search.optimum.dynamic_programme import DynamicProgramme
 from treespec.search.optimum.problem import Problem
 from treespec.search.optimum.quotas import share
 
-__all__ = ["BestFirst"]
-
 TIE_TOLERANCE = 1e-12
 """Relative difference below which path products count as equal: they may be multiplied in another order."""
 SMALLEST_PRODUCT = float(np.finfo(np.float64).tiny)

@@ -11,8 +11,6 @@ from treespec.search.growth.settings import require_integers
 from treespec.search.optimum.marginals import marginal_tree
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["DDTree"]
-
 
 @dataclass(frozen=True)
 class DDTree:

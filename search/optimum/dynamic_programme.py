@@ -11,8 +11,6 @@ from treespec.search.errors import InvalidLimit
 from treespec.search.optimum.problem import Problem
 from treespec.search.optimum.tables import Tables, fill, leaf, weighted
 
-__all__ = ["DynamicProgramme"]
-
 ENTRIES_AT_ONCE = 512
 """Entries filled at a time, tables times ranks: enough for array operations, few enough for caches."""
 

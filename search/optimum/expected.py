@@ -4,14 +4,10 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec import TreeShape
-from treespec.search.arguments import SHAPE, takes
 from treespec.search.errors import InvalidAcceptance
 from treespec.search.rates.acceptance import TOLERANCE, Acceptance, NodeRates, read_rates
 
-__all__ = ["expected_tokens", "tokens_of"]
 
-
-@takes(shape=SHAPE)
 def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """The expected number of tokens that one step emits, the bonus token included.
 

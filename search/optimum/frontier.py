@@ -14,8 +14,6 @@ from treespec.search.optimum.dynamic_programme import DynamicProgramme
 from treespec.search.optimum.problem import Problem, read_problem
 from treespec.search.rates.acceptance import Acceptance
 
-__all__ = ["Frontier", "optimal_frontier"]
-
 MOST_PLACES = 2**22
 """Limit on the pairs of a size and a depth."""
 

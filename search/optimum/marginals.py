@@ -11,8 +11,6 @@ from treespec.door import instance, integer
 from treespec.search.errors import InvalidLimit
 from treespec.search.optimum.optimal import optimal_tree
 
-__all__ = ["marginal_tree"]
-
 
 def marginal_tree(
     marginals: Float[Tensor, "D V"], root: int, size: int, *, branching: int | None = None

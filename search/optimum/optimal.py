@@ -11,8 +11,6 @@ from treespec.search.optimum.dynamic_programme import DynamicProgramme
 from treespec.search.optimum.problem import Problem, read_problem, require_feasible
 from treespec.search.rates.acceptance import Acceptance
 
-__all__ = ["Method", "optimal_tree"]
-
 MANY_SUMS = 1 << 16
 """Number of sums at one size above which they, and not the number of sizes, determine the time."""
 

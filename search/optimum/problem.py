@@ -12,8 +12,6 @@ from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.shape import LARGEST_TREE
 
-__all__ = ["Problem", "largest_tree", "read_problem", "require_depth", "require_feasible"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["share"]
-
 
 def share(wanted: int, room: Sequence[int], optional: Sequence[bool]) -> list[int]:
     """The number of tied nodes that go into each sibling's subtree.

@@ -129,6 +129,41 @@ def synthetic_trace(
     return Trace(**(given | more))
 
 
+def drawn_trace(rng, accepted, texts, positions, sampling):
+    """Texts of equally many positions whose children are accepted with these probabilities."""
+    ranks = (rng.random((len(accepted), 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
+    return Trace(
+        offsets=np.arange(texts + 1) * (len(accepted) // texts),
+        tokens=rng.integers(0, 50, len(accepted)), ranks=ranks, probs=accepted, accepted=accepted,
+        law="iid", rule="rrs", sampling=sampling, width=accepted.shape[1], kept=np.full(texts, positions),
+    )  # fmt: skip
+
+
+def trace_of_stretches(rng, texts, positions, stay=0.9, beyond=16):
+    """Easy and hard stretches, as in real texts; each ends at a position with probability `1 - stay`."""
+    change = rng.random((texts, positions + beyond)) >= stay
+    change[:, 0] = rng.random(texts) < 0.5
+    hard = change.cumsum(axis=1) % 2 == 1
+    accepted = np.where(hard[..., None], (0.15, 0.12, 0.1), (0.97, 0.01, 0.005)).reshape(-1, 3)
+    return drawn_trace(rng, accepted, texts, positions, {"temperature": 1.0})
+
+
+def trace_of_rates(rng, rates, texts, positions, beyond):
+    """A trace in which acceptance at every position is independent of everything else."""
+    accepted = np.tile(np.asarray(rates), (texts * (positions + beyond), 1))
+    return drawn_trace(rng, accepted, texts, positions, {})
+
+
+@pytest.fixture(scope="session")
+def stretches():
+    return trace_of_stretches
+
+
+@pytest.fixture(scope="session")
+def independent():
+    return trace_of_rates
+
+
 @pytest.fixture(scope="session")
 def make_trace():
     return synthetic_trace

@@ -77,9 +77,6 @@ WRONG = {
     "search 0.5 --latency no.json": [
         "--latency 'no.json': there is no such file; `treespec profile"
     ],
-    "regret 0.5 --latency no.json": [
-        "--latency 'no.json': there is no such file; `treespec profile"
-    ],
     "search 0.5 --latency bytes": ["bytes"],
     "search 0.5 --size -3 --json": ["-3"],
     "search 0.5 --to nobody --json": ["nobody"],
@@ -98,10 +95,10 @@ WRONG = {
     "replay x.npz": ["--shapes", "--growth"],
     "replay empty --shapes chain": ["'chain' is not a tree"],
     # export
-    "export folder --to vllm": ["folder"],
-    "export missing.json --to vllm": ["'missing.json': there is no such file; `treespec search"],
-    "export bytes --to vllm": ["bytes"],
-    "export empty --to vllm": ["empty"],
+    "export folder --to eagle": ["folder"],
+    "export missing.json --to eagle": ["'missing.json': there is no such file; `treespec search"],
+    "export bytes --to eagle": ["bytes"],
+    "export empty --to eagle": ["empty"],
     "export [[0]] --to nobody": ["nobody"],
     f"export [[0]] --from medusa --to eagle --out {NO_OUT}": ["there is no folder folder/missing"],
 }

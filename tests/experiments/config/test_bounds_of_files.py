@@ -57,7 +57,7 @@ FILES = {  # what a file is named for -> the command line
     "steps": "estimate {}",
     "rates": "search {} --size 4",
     "times": "search 0.6 --latency {} --size 4",
-    "tree": "export {} --to vllm",
+    "tree": "export {} --to eagle",
 }
 TREES = {
     "deep": DEEP,

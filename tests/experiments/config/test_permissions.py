@@ -27,8 +27,8 @@ LINES = {
     "search secret.json --size 4": "secret.json",
     "search hidden/x.json --size 4": "hidden/x.json",
     "search 0.6 --latency secret.json --size 4": "secret.json",
-    "export secret.json --to vllm": "secret.json",
-    "export hidden/x.json --to vllm": "hidden/x.json",
+    "export secret.json --to eagle": "secret.json",
+    "export hidden/x.json --to eagle": "hidden/x.json",
 }
 
 

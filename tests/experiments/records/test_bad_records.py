@@ -241,8 +241,8 @@ WORDS = [
 LINES = [
     "run {}", "sweep {}", "report {}", "diff {} {}", "search {} --size 4", "search 0.6 --size {}",
     "search 0.6 --to {}", "search 0.6 --latency {}", "search 0.6 --depth {}", "search 0.6 --batch {}",
-    "export {} --to vllm", "export [[0]] --from medusa --to {}", "export [[0]] --from {} --to vllm",
-    "export {} --from sequoia --to vllm", "replay {} --shapes chain:2", "estimate {}",
+    "export {} --to eagle", "export [[0]] --from medusa --to {}", "export [[0]] --from {} --to eagle",
+    "export {} --from sequoia --to eagle", "replay {} --shapes chain:2", "estimate {}",
     "profile {} --out o.json", "profile missing --out o.json --sizes {}", "trace {} --out o.npz",
     "check-lossless smoke {} --samples 0", "check-lossless smoke a.b.c={} --samples 0",
     "check-lossless smoke models={} --samples 0", "check-lossless smoke prompts={} --samples 0",

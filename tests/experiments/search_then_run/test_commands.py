@@ -98,7 +98,7 @@ def test_options_about_times_need_times():
 def test_a_tree_longer_than_the_name_of_a_file_is_read():
     choices = formats.dump(TreeShape.kary(2, 5), "medusa").content
     assert len(choices) > 255
-    assert call("export", choices, "--to", "vllm").exit_code == 0
+    assert call("export", choices, "--to", "eagle").exit_code == 0
 
 
 def test_chains_of_a_trace_are_judged_by_first_children_alone(tmp_path):

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from treespec.experiments.studies.search_advice import stretches
-
 
 @pytest.fixture(scope="module")
-def stretchy():
+def stretchy(stretches):
     """Easy and hard stretches, as in real texts."""
     return stretches(np.random.default_rng(5), texts=24, positions=120, stay=0.95)

@@ -10,21 +10,14 @@ from treespec.search import InvalidAcceptance, InvalidLimit, best_tree
 @pytest.mark.parametrize("laws", ["iid", ""])
 def test_a_text_is_no_list_of_laws(flat, laws):
     """Its letters would be ranked as laws, with times that hold for any law."""
-    with pytest.raises(InvalidLimit, match=r"laws = '.*give laws=\["):
+    with pytest.raises(InvalidLimit, match=r"laws = '.*a list of names"):
         best_tree([0.6], flat, max_size=4, laws=laws)
 
 
 @pytest.mark.parametrize("acceptance", [[0.6], {"iid": [0.6]}])
 def test_no_law_at_all_is_refused(two_laws, acceptance):
-    with pytest.raises(
-        InvalidLimit, match=r"laws is empty.*iid, without_replacement.*leave it out"
-    ):
+    with pytest.raises(InvalidLimit, match=r"laws = .*at least one of iid, without_replacement"):
         best_tree(acceptance, two_laws(), max_size=4, laws=[])
-
-
-def test_what_is_no_list_is_refused(flat):
-    with pytest.raises(InvalidLimit, match="laws = 3, but must be a list of names"):
-        best_tree([0.6], flat, max_size=4, laws=3)
 
 
 def test_names_in_any_list_are_laws(two_laws):

@@ -152,8 +152,8 @@ def test_a_draft_without_doubt_is_a_chain(growing):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OptTree(5, -0.1, 3), r"OptTree's delta = -0\.1, but must be at least 0"),
-        (lambda: OptTree(5, float("nan"), 3), "OptTree's delta = nan is not a finite number"),
+        (lambda: OptTree(5, -0.1, 3), r"OptTree's delta = -0\.1"),
+        (lambda: OptTree(5, float("nan"), 3), "OptTree's delta = nan"),
         (lambda: OptTree(5, "0", 3), "OptTree's delta = '0'"),
         (lambda: OptTree(5, 0.0, 3, branching=0), "OptTree's branching = 0"),
         (lambda: SpecExec(5, 0, 3), "SpecExec's branching = 0"),

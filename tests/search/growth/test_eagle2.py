@@ -100,7 +100,6 @@ def test_settings_and_calibrations_out_of_range_are_named(growing):
         ((2, 2, 0), "Eagle2's size = 0"),
         ((2, 2.5, 4), r"Eagle2's depth = 2\.5 is not an integer"),
         ((True, 2, 4), "Eagle2's k = True is not an integer"),
-        ((2, 2, 4, "isotonic"), "Eagle2's calibration = 'isotonic'"),
     ]:
         with pytest.raises(InvalidGrowth, match=message):
             Eagle2(*arguments)
