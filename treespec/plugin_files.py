@@ -12,8 +12,8 @@ from types import ModuleType
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, Unreadable, in_words
+from treespec.files import brief, read_bytes
 from treespec.plugins import Part
-from treespec.reading import brief, read_bytes
 
 __all__ = [
     "GROUP",

@@ -5,8 +5,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from treespec.reading_words import plain_words
-
 __all__ = ["ORDER", "PANELS", "CommandGroup", "app", "examples"]
 
 PANELS = ("Experiments", "Trees", "Checks")
@@ -57,6 +55,8 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            from treespec.reading_models import plain_words
+
             error.message = plain_words(error.message).rstrip(".")
             raise
 

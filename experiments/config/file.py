@@ -19,9 +19,8 @@ from treespec.experiments.config.files import is_file, is_there, require_new, wr
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
-from treespec.reading import brief, read_text
+from treespec.files import NotYaml, brief, parse_yaml, read_text
 from treespec.reading_models import joined, nearest, problems
-from treespec.reading_yaml import NotYaml, parse_yaml
 
 __all__ = [
     "config_text",

@@ -8,8 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from treespec.experiments.errors import ConfigError
-from treespec.reading import brief
-from treespec.whole_file import write_whole
+from treespec.files import brief, write_whole
 
 __all__ = [
     "LARGEST_TEXT",

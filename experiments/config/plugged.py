@@ -11,8 +11,8 @@ from treespec.experiments.config import trees as _ours  # noqa: F401  (registers
 from treespec.experiments.config.file import read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError
+from treespec.files import parse_json, read_bytes
 from treespec.plugin_files import PluginFile, in_use, installed
-from treespec.reading import parse_json, read_bytes
 
 __all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
 

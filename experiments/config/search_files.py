@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from treespec.errors import TreespecError, Unreadable
 from treespec.experiments.errors import ConfigError
-from treespec.reading import read_text
+from treespec.files import read_text
 from treespec.search import (
     AcceptanceEstimate,
     Calibration,

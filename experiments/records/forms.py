@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from treespec.errors import TreespecError, Unreadable
-from treespec.reading import parse_json, read_bytes
+from treespec.files import parse_json, read_bytes
 from treespec.reading_models import problems
 
 __all__ = ["COUNT", "DATA", "NAME", "NUMBER", "misfit", "parsed", "with_keys"]

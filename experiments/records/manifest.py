@@ -17,8 +17,8 @@ from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.files import open_file
 from treespec.plugins import parts
-from treespec.reading import open_file
 
 __all__ = [
     "GROWTH_FILES",

@@ -17,8 +17,8 @@ from treespec.experiments.records.forms import (
     with_keys,
 )
 from treespec.experiments.records.rows import require_version
-from treespec.reading import in_json
-from treespec.renamed_keys import with_new_names
+from treespec.files import in_json
+from treespec.reading_models import with_new_names
 from treespec.tree import TreeShape
 
 __all__ = ["PLUGINS", "checked_manifest"]

@@ -23,8 +23,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.reading import read_bytes
-from treespec.whole_file import write_whole
+from treespec.files import read_bytes, write_whole
 
 __all__ = ["LOCK", "MARK", "VERSION", "Mark", "new_id"]
 

@@ -17,8 +17,7 @@ from filelock import FileLock, Timeout
 
 from treespec.errors import Unreadable
 from treespec.experiments.records.mark import LOCK, MARK, Mark, new_id
-from treespec.reading import parse_json, read_bytes
-from treespec.whole_file import write_whole
+from treespec.files import parse_json, read_bytes, write_whole
 
 __all__ = ["Kind", "OwnFiles"]
 

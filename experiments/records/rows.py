@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
-from treespec.reading import brief, parse_json, read_bytes
-from treespec.reading_words import plain_words
-from treespec.whole_file import write_whole
+from treespec.files import brief, parse_json, read_bytes, write_whole
+from treespec.reading_models import plain_words
 
 __all__ = [
     "SCHEMA_VERSION",

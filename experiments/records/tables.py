@@ -11,7 +11,7 @@ import polars as pl
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.rows import SCHEMA_VERSION, Row, require_version, schema_of
-from treespec.reading import in_json, open_file
+from treespec.files import in_json, open_file
 
 __all__ = ["SCHEMA_KEY", "DamagedTable", "as_parquet", "read_table", "require_rows"]
 

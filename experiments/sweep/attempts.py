@@ -15,7 +15,7 @@ from treespec.errors import Unreadable
 from treespec.experiments.errors import SweepError, SweepNotWritten
 from treespec.experiments.records.forms import COUNT, misfit, parsed, with_keys
 from treespec.experiments.records.mark import Mark
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = [
     "Attempt",

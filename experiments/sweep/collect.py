@@ -14,7 +14,7 @@ from treespec.experiments.records.tables import as_parquet
 from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["METRIC_PREFIX", "Collected", "collect"]
 
@@ -67,7 +67,7 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
     Args:
         folder: of the sweep.
         manifest: its parsed `sweep.json`.
-        keep: writes a file of the folder; `treespec.whole_file.write_whole` by default.
+        keep: writes a file of the folder; `treespec.files.write_whole` by default.
 
     Raises:
         SweepError: if a file is damaged, or cannot be written.

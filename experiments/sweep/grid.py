@@ -30,7 +30,7 @@ from treespec.experiments.config.file import (
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
-from treespec.reading import brief
+from treespec.files import brief
 from treespec.reading_models import nearest
 
 __all__ = ["Grid", "Job", "load_grid"]

@@ -24,7 +24,7 @@ from treespec.experiments.records.forms import parsed
 from treespec.experiments.sweep.attempts import Ended, Task, write_json
 from treespec.experiments.sweep.executors import CODE, Executor, tail_of
 from treespec.experiments.sweep.job import run_job
-from treespec.reading import brief
+from treespec.files import brief
 
 __all__ = ["Slurm", "parse_settings"]
 

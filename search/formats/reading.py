@@ -5,7 +5,7 @@ from typing import Any
 
 from treespec.door import LARGEST_INTEGER, integer, shown
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import parse_json
+from treespec.files import parse_json
 from treespec.search.formats.errors import MalformedTree
 from treespec.shape import TreeShape
 

@@ -73,14 +73,13 @@ def _read(text: str) -> Any:
     """The object in a JSON or YAML text; only plain data, never Python objects."""
     if text.lstrip().startswith("{"):
         return read_json(text)
-    from treespec.reading_yaml import NotYaml, parse_yaml
+    from treespec.files import parse_yaml
 
     try:
         return parse_yaml(text)
     except Unreadable as error:
         place = "" if error.line is None else f"line {error.line}, column {error.column}: "
-        what = "not YAML: " if isinstance(error, NotYaml) else ""
-        raise MalformedTree(f"{place}{what}{error.said}") from None
+        raise MalformedTree(f"{place}not YAML: {error.said}") from None
 
 
 def _static(key: str, choices: Any, numbers: dict[str, int]) -> TreeShape:

@@ -18,19 +18,19 @@ process used the machine during the measurement; it is a sentence that says so.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from functools import partial
+from math import inf
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.reading import read_text
-from treespec.reading_models import Strict, misplaced, only, problems, read_model
-from treespec.renamed_keys import with_new_names
+from treespec.files import brief, read_text
+from treespec.reading_models import Strict, problems, read_model, with_new_names
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
@@ -60,15 +60,6 @@ ADVICE = {
 }
 """The way out for requests outside of a table's range."""
 
-LARGEST_COUNT = 10**9
-"""Limit on sizes, prefixes and batches."""
-
-LARGEST_TIME = 1e12
-"""Limit on times, in the unit of the text."""
-
-MOST_ENTRIES = 64
-"""Limit on the batch sizes of a file, and on the laws of a batch size."""
-
 Given: TypeAlias = tuple[float | Samples, ...]
 """Measurements, or the measurements of each round."""
 
@@ -76,44 +67,36 @@ Curves: TypeAlias = dict[int | None, dict[int | None, Given]]
 """Measurements by prefix and size; None stands for all."""
 
 
-def _count(key: Any, least: int, place: str = "") -> int:
-    text = str(key)
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_COUNT))):
-        text = ""
-    if not text or str(int(text)) != text or not least <= int(text) <= LARGEST_COUNT:
-        raise misplaced(place, key, f"a key must be an integer in {least}..{LARGEST_COUNT:,}")
-    return int(text)
+def _key(key: Any, least: int = 1) -> int:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", str(key)) or int(key) < least:
+        raise ValueError(f"the key {brief(key, 60)} must be an integer of at least {least}")
+    return int(key)
 
 
-def _samples(value: Any, place: str) -> Given:
+def _time(time: Any) -> float:
+    number = isinstance(time, Real) and not isinstance(time, bool)
+    if not number or not 0 <= time < inf:  # pyrefly: ignore[unsupported-operation]
+        raise ValueError(f"{brief(time, 60)}: a time must be a number of at least 0")
+    return float(time)
+
+
+def _samples(value: Any) -> Given:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
     is_round = [isinstance(time, list | tuple) for time in times]
     if any(is_round) and not all(is_round):
-        raise misplaced(place, value, "mixes times with lists of the times of rounds")
+        raise ValueError(f"{brief(value, 60)} mixes times with lists of the times of rounds")
     if not any(times if any(is_round) else [times]):
-        raise misplaced(place, value, "is an empty list, but needs at least one time")
+        raise ValueError("a list of times is empty, but needs at least one time")
     if any(is_round):
-        return tuple(tuple(_time(time, place) for time in round_times) for round_times in times)
-    return tuple(_time(time, place) for time in times)
+        return tuple(tuple(map(_time, round_times)) for round_times in times)
+    return tuple(map(_time, times))
 
 
-def _time(time: Any, place: str) -> float:
-    number = isinstance(time, Real) and not isinstance(time, bool)
-    if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
-        raise misplaced(place, time, "a time must be a number of at least 0")
-    return float(time)
-
-
-def _by_size(value: Any, place: str) -> dict[int | None, Given]:
+def _by_size(value: Any) -> dict[int | None, Given]:
     if not isinstance(value, Mapping):
-        return {None: _samples(value, place)}
-    if not value:
-        raise misplaced(place, value, "has no entries, but needs at least one time")
-    start = f"{place}." if place else ""
-    return {
-        _count(size, 1, place): _samples(times, f"{start}{size}") for size, times in value.items()
-    }
+        return {None: _samples(value)}
+    return {_key(size): _samples(times) for size, times in _not_empty(value).items()}
 
 
 def _sized(value: Any) -> Curves:
@@ -123,37 +106,30 @@ def _sized(value: Any) -> Curves:
     if any(nested) and not all(nested):
         raise ValueError("mixes times by size with tables by prefix")
     if not any(nested):
-        return {None: _by_size(value, "")}
-    return {_count(prefix, 0): _by_size(inner, str(prefix)) for prefix, inner in value.items()}
+        return {None: _by_size(value)}
+    return {_key(prefix, 0): _by_size(inner) for prefix, inner in value.items()}
 
 
 def _unsized(value: Any) -> Curves:
     """A table that depends on the prefix alone."""
-    curves: Curves = {}
-    for prefix, inner in (value if isinstance(value, Mapping) else {None: value}).items():
+    if not isinstance(value, Mapping):
+        return {None: {None: _samples(value)}}
+    for prefix, inner in _not_empty(value).items():
         if isinstance(inner, Mapping):
-            raise misplaced(
-                str(prefix), inner, "is a table by size, but this time does not depend on one"
-            )
-        place = "" if prefix is None else str(prefix)
-        curves[None if prefix is None else _count(prefix, 0)] = {None: _samples(inner, place)}
-    if not curves:
-        raise ValueError("has no entries, but needs at least one time")
-    return curves
+            raise ValueError(f"{prefix} is a table by size, but this time does not depend on one")
+    return {_key(prefix, 0): {None: _samples(inner)} for prefix, inner in value.items()}
 
 
-def _bounded(value: Any) -> Any:
+def _not_empty(value: Any) -> Any:
     if not isinstance(value, Mapping) or not value:
         raise ValueError("must be an object with at least one entry")
-    if len(value) > MOST_ENTRIES:
-        raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
     return value
 
 
 Sized = Annotated[Any, PlainValidator(_sized)]
 Unsized = Annotated[Any, PlainValidator(_unsized)]
-Count = Annotated[int, BeforeValidator(partial(_count, least=1))]
-Entries = BeforeValidator(_bounded)
+Count = Annotated[int, BeforeValidator(_key)]
+Entries = BeforeValidator(_not_empty)
 NO_TIME: Curves = {None: {None: (0.0,)}}
 
 
@@ -179,7 +155,7 @@ class _Batch(Strict):
 
 
 class _File(Strict):
-    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    version: Literal[1]
     batches: Annotated[dict[Count, _Batch], Entries]
     about: dict[str, Any] = Field(default_factory=dict)
     disturbed: Annotated[str, Field(min_length=1)] | None = None

@@ -8,18 +8,20 @@ import pytest
 
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import (
+from treespec.files import (
     DEEPEST_NESTING,
     LONGEST_NUMBER,
+    MOST_CHARACTERS,
+    MOST_NODES,
     MOST_VALUES,
     brief,
     in_json,
     open_file,
     parse_json,
+    parse_yaml,
     read_bytes,
     read_text,
 )
-from treespec.reading_yaml import MOST_CHARACTERS, MOST_NODES, parse_yaml
 from treespec.shape import LARGEST_TREE, expansion_size
 
 

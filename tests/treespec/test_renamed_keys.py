@@ -1,6 +1,6 @@
 import pytest
 
-from treespec.renamed_keys import with_new_names
+from treespec.reading_models import with_new_names
 
 
 def test_models_grow_is_read_as_models_enlarge():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from treespec import whole_file
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 
 @pytest.fixture(params=["files without a name", "hard links", "neither"])

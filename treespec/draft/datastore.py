@@ -15,8 +15,7 @@ from treespec.draft.ngrams import END
 from treespec.draft.state import require_same_tokens
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
-from treespec.reading import open_file, parse_json
-from treespec.whole_file import write_whole
+from treespec.files import open_file, parse_json, write_whole
 
 __all__ = ["Datastore", "suffix_array"]
 

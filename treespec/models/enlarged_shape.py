@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from transformers import PreTrainedConfig
 
 from treespec.errors import CannotEnlarge
-from treespec.reading import brief
+from treespec.files import brief
 
 __all__ = ["EnlargeTo", "head_dim_of", "parameter_count", "shape_to"]
 

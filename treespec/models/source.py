@@ -170,7 +170,6 @@ def read_config(place: Place) -> PreTrainedConfig:
         UnsupportedModel: if transformers has no causal language model of this type.
     """
     with _quiet(place), reading(place.name, "configuration"):
-        Files(place.name).require_settings()
         try:
             config = AutoConfig.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False
@@ -206,7 +205,6 @@ def read_tokenizer(place: Place) -> Tokenizer:
         LoadError: if there is none. (Without its files, transformers makes an empty one for some models.)
     """
     with _quiet(place), reading(place.name, "tokenizer"):
-        Files(place.name).require_settings()  # transformers chooses the tokenizer by these, too
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False
