@@ -12,7 +12,7 @@ from types import ModuleType
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, Unreadable, in_words
-from treespec.files import brief, read_bytes
+from treespec.files import CONFIG_BYTES, brief, read_bytes
 from treespec.plugins import Part
 
 __all__ = [
@@ -30,12 +30,6 @@ GROUP = "treespec.plugins"
 """The group of entry points."""
 
 PREFIX = "treespec_plugin_"
-LARGEST_PLUGIN = 2**20
-"""Largest size in bytes of a plug-in file."""
-
-LARGEST_INSTALLED = 2**28
-"""Largest size in bytes of the module of an installed plug-in, which may be compiled."""
-
 _LOADED: dict[str, list[Part]] = {}
 """The parts of every plug-in file loaded so far, by its name in `sys.modules`."""
 
@@ -102,7 +96,7 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
                 "digits and . _ + - in its name"
             )
         try:
-            file = PluginFile(path, read_bytes(path, LARGEST_PLUGIN))
+            file = PluginFile(path, read_bytes(path, CONFIG_BYTES))
         except Unreadable as error:
             raise InvalidPlugin(f"plug-in {error}") from None
         namesake = by_name.setdefault(path.name, file)
@@ -154,12 +148,12 @@ def sha256_of(part: Part) -> str | None:
     """SHA-256 of the file that registered a part; None if no file did, or if it is an installed module,
     whose package has other files.
     """
-    return _hash_of(part.origin, LARGEST_PLUGIN)
+    return _hash_of(part.origin)
 
 
-def _hash_of(path: str, largest: int) -> str | None:
+def _hash_of(path: str) -> str | None:
     try:
-        return hashlib.sha256(read_bytes(path, largest)).hexdigest()
+        return hashlib.sha256(read_bytes(path, None)).hexdigest()
     except Unreadable:
         return None
 
@@ -194,7 +188,7 @@ def _load_installed() -> None:
         except BaseException as error:
             raise _refusal(f"installed plug-in {point.name} ({point.value})", "", error) from error
         file = getattr(sys.modules.get(module), "__file__", None)
-        digest = _hash_of(file, LARGEST_INSTALLED) if file else None
+        digest = _hash_of(file) if file else None
         name, version = (
             (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
         )

@@ -65,7 +65,7 @@ def read_form(path: Path, error: type[TreespecError], way_out: str = "", form: A
         path: the file.
         error: the class of the error to raise, if the file cannot be read or does not fit.
         way_out: what the user can do, for the message.
-        form: a type that pydantic can check. A TypedDict may hold more keys than it names.
+        form: a type that pydantic can check. An object may hold more keys than a model names.
     """
     advice = f"; {way_out}" if way_out else ""
     data = None

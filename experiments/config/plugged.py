@@ -11,7 +11,7 @@ from treespec.experiments.config import trees as _ours  # noqa: F401  (registers
 from treespec.experiments.config.file import read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError
-from treespec.files import parse_json, read_bytes
+from treespec.files import DATA_BYTES, parse_json, read_bytes
 from treespec.plugin_files import PluginFile, in_use, installed
 
 __all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
@@ -68,19 +68,25 @@ def copies(manifest: Path) -> list[PluginFile]:
     Raises:
         InvalidPlugin: if a copy is missing, or has been changed.
     """
-    try:
-        data = parse_json(read_bytes(manifest, 2**28), constants=True)
-        hashes = {str(entry["file"]): str(entry["sha256"]) for entry in data.get("plugins") or ()}
-    except (Unreadable, AttributeError, TypeError, KeyError):
-        return []  # no manifest, or its reader reports what is wrong
-    files = plugin_files.read(manifest.parent / FOLDER / Path(name).name for name in hashes)
+    hashes = plugin_copies(manifest)
+    files = plugin_files.read(hashes)
     for file in files:
-        if file.sha256 != hashes[file.path.name]:
+        if file.sha256 != hashes[file.path]:
             raise InvalidPlugin(
                 f"plug-in {file.path} has been changed (SHA-256 {file.sha256[:16]}..., but the run was "
-                f"started with {hashes[file.path.name][:16]}...): give the original file with --plugin"
+                f"started with {hashes[file.path][:16]}...): give the original file with --plugin"
             )
     return files
+
+
+def plugin_copies(manifest: Path) -> dict[Path, str]:
+    """The paths of the copies that a manifest names, with the SHA-256 that it states."""
+    try:
+        data = parse_json(read_bytes(manifest, DATA_BYTES), constants=True)
+        entries = [(str(entry["file"]), str(entry["sha256"])) for entry in data["plugins"]]
+    except (Unreadable, TypeError, KeyError):
+        return {}  # no manifest, or its reader reports what is wrong
+    return {manifest.parent / FOLDER / Path(name).name: digest for name, digest in entries}
 
 
 def told() -> dict[str, list[dict[str, Any]]]:

@@ -20,8 +20,6 @@ from treespec.search import (
 )
 from treespec.search.rates.replay import require_given_trees
 
-__all__ = ["read_acceptance", "read_calibration"]
-
 _T = TypeVar("_T")
 
 

@@ -18,7 +18,7 @@ from treespec.experiments.records.rows import (
     read_lines,
     to_frame,
 )
-from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
+from treespec.experiments.records.tables import DamagedTable, read_table
 from treespec.tree import TreeShape
 
 __all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "node_at", "read_manifest"]
@@ -268,15 +268,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> pl.DataFrame:
-    """Read and check the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
+    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:
-            rows = read_table(parquet, kind)
+            return read_table(parquet, kind)
         except DamagedTable as error:
             instead = f"; remove it to read the same rows from {log.name} instead"
             raise RunFolderError(f"{error}{instead if log.is_file() else ''}") from None
-    else:
-        rows = to_frame(read_lines(log, kind), kind)
-    require_rows(folder, manifest, name, rows, kind)
-    return rows
+    return to_frame(read_lines(log, kind), kind)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, parsed, with_keys
+from treespec.reading_models import read_form
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -19,16 +21,6 @@ from treespec.search import (
 from treespec.search.rates.rule_notes import accepts_alike
 from treespec.tree import Law, TreeShape
 
-__all__ = [
-    "SAME_FIRST",
-    "STAMP",
-    "Measured",
-    "advice_kept",
-    "load_measured",
-    "stamped",
-    "trace_path",
-]
-
 STAMP = "config.json"
 """File that records which config and which prefix the other files of the folder belong to."""
 
@@ -37,6 +29,15 @@ WAY_OUT = "start over with --fresh"
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""
+
+
+class _Stamp(BaseModel):
+    config_hash: str
+    prefix: int
+
+
+class _Advice(BaseModel):
+    verdict: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +152,7 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
     path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
-    advice = with_keys({"verdict": str})
-    data = parsed(path, RunFolderError, WAY_OUT, dict[str, advice])
+    data = read_form(path, RunFolderError, WAY_OUT, dict[str, _Advice])
     return {method: given["verdict"] for method, given in data.items()}
 
 
@@ -162,7 +162,7 @@ def stamped(stamp: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    return parsed(stamp, RunFolderError, WAY_OUT, with_keys({"config_hash": str, "prefix": COUNT}))
+    return read_form(stamp, RunFolderError, WAY_OUT, _Stamp)
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:

@@ -33,8 +33,6 @@ from treespec.experiments.records.manifest import config_hash
 from treespec.files import brief
 from treespec.reading_models import nearest
 
-__all__ = ["Grid", "Job", "load_grid"]
-
 MOST_JOBS = 10_000
 LONGEST_NAME = 150
 """Characters of a job's name, which is the name of its folder."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
 
-__all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job"]
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 

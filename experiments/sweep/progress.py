@@ -14,10 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from treespec.experiments.errors import SweepError
-from treespec.experiments.records.forms import parsed
 from treespec.experiments.run.progress import clock
-
-__all__ = ["Board", "JobView", "prompts_done"]
+from treespec.reading_models import read_form
 
 STYLES = {"running": "cyan", "waiting": "dim", "finished": "green", "failed": "red"}
 ROWS_BESIDE = 8
@@ -144,7 +142,7 @@ def prompts_done(job: JobView) -> int:
     """Number of prompts that a job has decoded under every setting, read from its run's folder."""
     run = job.folder / "run"
     with suppress(SweepError, OSError, KeyError, TypeError, ZeroDivisionError):
-        methods = len(parsed(run / "manifest.json", SweepError)["methods"])
+        methods = len(read_form(run / "manifest.json", SweepError)["methods"])
         rows = (run / "prompts.jsonl").read_bytes().count(b"\n")
         return min(job.total, rows // (methods * job.samplings))
     return 0

@@ -16,8 +16,6 @@ from treespec.experiments.sweep.grid import Grid, Job
 if TYPE_CHECKING:
     from treespec.models.load import PairOutline
 
-__all__ = ["ready_jobs", "require_models"]
-
 
 def ready_jobs(grid: Grid) -> dict[str, Ready]:
     """Prepare every job, by name, as far as possible without models.

@@ -12,16 +12,12 @@ from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
-from treespec.experiments.sweep.collect import Collected, collect
+from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
 from treespec.experiments.sweep.progress import Board, JobView, prompts_done
 from treespec.experiments.sweep.readiness import ready_jobs, require_models
-
-__all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
-
-MOST_WORKERS = 1024
 
 POLL_S = 0.5
 """Seconds between two polls of the workers: rare enough not to disturb their measurements."""
@@ -77,7 +73,6 @@ def run_sweep(
     require_apart(folder, [("the config", grid.path), *((key, path) for path, key in keys.items())])
     starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
-        records.require_free(grid)
         runner = executor(records.logs)
         remaining = (
             grid.jobs
@@ -119,7 +114,7 @@ def run_sweep(
             raise
         if console is not None and not already_finished:
             board.note("collecting the results", live=False)
-        collected = collect(folder, manifest, records.keep)
+        collected = records.collected(manifest)
         records.finish(manifest)
         return SweepResult(folder, already_finished, collected)
 
@@ -150,11 +145,7 @@ def _work(
             if not runner.queues:
                 for task in batch:
                     board.set(task.name, "running")
-            try:
-                runner.start(batch)
-            finally:
-                records.claim_logs(runner.made())
-            records.files.settle()
+            runner.start(batch)
         ended, running = runner.poll()
         for name in running:
             board.set(name, "running")
@@ -201,8 +192,6 @@ def require_workers(executor: str, workers: int | None) -> None:
     """
     if workers is not None and workers < 1:
         raise SweepError(f"--workers {workers}: must be at least 1")
-    if workers is not None and workers > MOST_WORKERS:
-        raise SweepError(f"--workers {workers}: must be at most {MOST_WORKERS:,}")
     if workers is not None and workers > 1 and executor == "process":
         raise SweepError(
             f"--workers {workers} needs --executor local or slurm: 'process' runs one job after the other"

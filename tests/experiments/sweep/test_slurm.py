@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from treespec.experiments.records.mark import Mark, new_id
 
 from treespec.experiments.errors import SweepError
-from treespec.experiments.records.mark import Mark, new_id
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm, parse_settings
