@@ -15,17 +15,6 @@ from treespec.errors import InvalidPlugin, Unreadable, in_words
 from treespec.files import CONFIG_BYTES, brief, read_bytes
 from treespec.plugins import Part
 
-__all__ = [
-    "GROUP",
-    "InstalledPlugin",
-    "PluginFile",
-    "in_use",
-    "installed",
-    "load",
-    "read",
-    "sha256_of",
-]
-
 GROUP = "treespec.plugins"
 """The group of entry points."""
 
@@ -36,12 +25,7 @@ _LOADED: dict[str, list[Part]] = {}
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plug-in that is a Python file.
-
-    Args:
-        path: path of the file.
-        content: content of the file.
-    """
+    """A plug-in that is a Python file."""
 
     path: Path
     content: bytes
@@ -82,12 +66,7 @@ _INSTALLED_IN_USE: list[InstalledPlugin] = []
 
 
 def read(paths: Iterable[str | Path]) -> list[PluginFile]:
-    """Read plug-in files; a file given twice is returned once.
-
-    Raises:
-        InvalidPlugin: if a file cannot be read or is not a Python file, or two different files have the
-            same name.
-    """
+    """Read plug-in files; a file given twice is returned once."""
     by_name: dict[str, PluginFile] = {}
     for path in map(Path, paths):
         if path.suffix != ".py" or not re.fullmatch(r"[\w.+-]{1,100}", path.name):

@@ -10,8 +10,6 @@ from typing import Any
 
 import typer
 
-__all__ = ["complete_override", "keys_of", "values_of"]
-
 EXPERIMENTS = Path(__file__).parents[1]
 SCHEMA = EXPERIMENTS / "config" / "config.schema.json"
 LARGEST_CONFIG = 2**18
@@ -46,12 +44,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
-    """All dotted keys of a config; in lists, those of the items that the config has.
-
-    Args:
-        schema: the JSON schema of configs.
-        data: the parsed config; None if it could not be read.
-    """
+    """All dotted keys of a config; in lists, those of the items that the config has."""
     return [key for key in _keys(schema, schema, data, "") if not key.startswith("sweep")]
 
 

@@ -5,8 +5,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["ORDER", "PANELS", "CommandGroup", "app", "examples"]
-
 PANELS = ("Experiments", "Trees", "Checks")
 """Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
 
@@ -36,9 +34,6 @@ UNWRAPPED = "\b"
 
 def examples(*commands: str) -> str:
     """The epilog of a command: examples that work as written.
-
-    Args:
-        commands: full command lines, `treespec` included.
 
     Example:
         >>> examples("treespec configs").splitlines()[1:]

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from treespec.experiments.report.run import Run
     from treespec.experiments.run.runner import RunResult
 
-__all__ = ["app", "main"]
 
 AGAIN_AFTER_S = 0.01
 """Delay before an interrupt that Python swallowed is raised again."""
@@ -320,9 +319,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Python only prints an interrupt that arrives in a finalizer or a callback, and continues; here it is
     raised again. After the command, interrupts are ignored.
-
-    Args:
-        arguments: of the command; by default those of the process, which exits afterwards.
     """
     original_hook = sys.unraisablehook
 

@@ -47,11 +47,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def config_text(source: str | Path) -> tuple[Path, str]:
-    """The path of a config's file, and its text.
-
-    Raises:
-        ConfigError: if there is no such file, or it cannot be read as text.
-    """
+    """The path of a config's file, and its text."""
     path = Path(source)
     if not is_file(str(source)):
         known = shipped()
@@ -71,11 +67,7 @@ def config_text(source: str | Path) -> tuple[Path, str]:
 
 
 def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
-    """The path of a config's file, and the mapping in it with overrides applied, not validated.
-
-    Raises:
-        ConfigError: if there is no such file, it does not hold a mapping, or an override is wrong.
-    """
+    """The path of a config's file, and the mapping in it with overrides applied, not validated."""
     path, text = config_text(source)
     try:
         data = parse_yaml(text)
@@ -90,11 +82,6 @@ def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
 
 def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Validate a parsed config.
-
-    Args:
-        path: of its file, for messages.
-        data: a parsed config; not changed.
-        overrides: already applied to it; messages name the override that set a wrong value.
 
     Raises:
         ConfigError: with a line for each problem.
@@ -146,11 +133,7 @@ def first_config(file: Path) -> str:
 
 
 def write_first(file: Path) -> None:
-    """Write the first config to a file.
-
-    Raises:
-        ConfigError: if the file exists, its folder does not, or its name cannot be that of an experiment.
-    """
+    """Write the first config to a file."""
     require_new(file, option="")
     text = first_config(file)
     validated(file, parse_yaml(text))
@@ -158,24 +141,12 @@ def write_first(file: Path) -> None:
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """A copy of `data` with one value changed.
-
-    Args:
-        data: a parsed config; not changed.
-        text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape=chain:8`.
-
-    Raises:
-        ConfigError: if the text is not an override, or its key does not exist in `data`.
-    """
+    """A copy of `data` with one value changed."""
     return put(data, *parse_override(text), f"override {brief(text)}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`, the value parsed as YAML.
-
-    Raises:
-        ConfigError: if the text is not an override.
-    """
+    """Key and value of `key=value`, the value parsed as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key_parts(key):
         raise ConfigError(f"override {brief(text)}: write key=value, such as models.dtype=float32")
@@ -191,17 +162,7 @@ def key_parts(key: str) -> list[str]:
 
 
 def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
-    """A copy of `data` with the value at a dotted key set.
-
-    Args:
-        data: a parsed config; not changed.
-        key: dotted, list indices included.
-        value: plain data.
-        what: where the change comes from, for messages.
-
-    Raises:
-        ConfigError: if the key cannot be reached in `data`.
-    """
+    """A copy of `data` with the value at a dotted key set."""
     parts = key_parts(key)
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""

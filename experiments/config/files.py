@@ -67,12 +67,7 @@ def require_new(out: Path, option: str = "--out ") -> None:
 
 
 def write_new(out: Path, content: str | bytes) -> Path:
-    """Write, atomically, a file that did not exist when `require_new` checked.
-
-    Raises:
-        ConfigError: if it exists by now; it is left unchanged.
-        OSError: if it cannot be written.
-    """
+    """Write, atomically, a file that did not exist when `require_new` checked."""
     try:
         return write_whole(out, content, new=True)
     except FileExistsError:
@@ -104,11 +99,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Create a folder for results before they are computed; remove it again if computing them fails.
-
-    Raises:
-        ConfigError: if it cannot be created.
-    """
+    """Create a folder for results before they are computed; remove it again if computing them fails."""
     places = (folder, *folder.parents)
     created = list(takewhile(lambda place: not os.path.lexists(place), places))
     try:

@@ -58,12 +58,7 @@ def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, st
 
 
 def require_apart(folder: Path, inputs: Iterable[tuple[str, Path]]) -> None:
-    """Reject an output folder that is, or contains, an input, which `--fresh` might delete.
-
-    Args:
-        folder: the folder to write.
-        inputs: files and folders to read, each after words for it.
-    """
+    """Reject an output folder that is, or contains, an input, which `--fresh` might delete."""
     place = os.path.realpath(folder)
     for what, path in inputs:
         for absolute in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):

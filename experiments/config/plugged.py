@@ -14,8 +14,6 @@ from treespec.experiments.errors import ConfigError
 from treespec.files import DATA_BYTES, parse_json, read_bytes
 from treespec.plugin_files import PluginFile, in_use, installed
 
-__all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
-
 FOLDER = "plugins"
 """Subfolder of a run or a sweep with the copies of its plug-ins."""
 
@@ -26,9 +24,6 @@ def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
     Args:
         given: Python files.
         manifest: of a run or sweep that may be resumed; its own copies are loaded if no file is given.
-
-    Raises:
-        InvalidPlugin: naming the file and the problem.
     """
     files = plugin_files.read(given)
     if not files and manifest is not None:
@@ -39,17 +34,7 @@ def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
 def folder_asked_for(
     source: str, overrides: Sequence[str], out: Path | None, base: str
 ) -> Path | None:
-    """The folder that a command will write, as far as known before plug-ins are loaded.
-
-    Args:
-        source: path or name of the config.
-        overrides: `key=value` texts that change it.
-        out: the folder given with --out, which takes precedence.
-        base: `runs` or `sweeps`.
-
-    Returns:
-        The folder; None if the config does not give a valid one (loading the config reports why).
-    """
+    """The folder that a command will write, as far as known before plug-ins are loaded."""
     if out is not None:
         return out
     try:
@@ -60,14 +45,7 @@ def folder_asked_for(
 
 
 def copies(manifest: Path) -> list[PluginFile]:
-    """The plug-ins that a run or sweep was started with, from the copies in its folder.
-
-    Args:
-        manifest: path of the run's or sweep's manifest.
-
-    Raises:
-        InvalidPlugin: if a copy is missing, or has been changed.
-    """
+    """The plug-ins that a run or sweep was started with, from the copies in its folder."""
     hashes = plugin_copies(manifest)
     files = plugin_files.read(hashes)
     for file in files:
@@ -98,13 +76,7 @@ def told() -> dict[str, list[dict[str, Any]]]:
 
 
 def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:
-    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with.
-
-    Args:
-        folder: of the run or sweep.
-        manifest: its manifest; an older one does not say which plug-ins were installed.
-        error: the exception to raise.
-    """
+    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with."""
     if manifest.get("installed_plugins") is not None:
         _require_same_installed(folder, manifest["installed_plugins"], error)
     before = {entry["file"]: entry["sha256"] for entry in manifest.get("plugins") or ()}

@@ -48,9 +48,6 @@ _SEARCH = re.compile(
 class RunFolder(HeldFolder):
     """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`).
 
-    Args:
-        path: the folder; made if it does not exist.
-
     Raises:
         ForeignFolder: on entering, before anything is written, if the path is not a run folder.
         RunFolderError: on entering, if another process holds it; later, if it cannot be written.
@@ -80,11 +77,7 @@ class RunFolder(HeldFolder):
     # -- manifest -------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """Read the manifest; None if no run was started here.
-
-        Raises:
-            RunFolderError: if it is damaged, or has another schema version.
-        """
+        """Read the manifest; None if no run was started here."""
         if self.own_manifest()["config_hash"] is None:
             return None
         way_out = "resume it with the treespec that wrote it, or choose another folder with --out"
@@ -114,9 +107,6 @@ class RunFolder(HeldFolder):
         """Refuse a folder that was started with another config.
 
         Keys that did not exist when the run was started count as having their defaults.
-
-        Raises:
-            RunFolderError: if the config differs; names the keys that differ, and the ways out.
         """
         manifest = self.manifest()
         if manifest is None or config_hash(config) in (
@@ -139,11 +129,7 @@ class RunFolder(HeldFolder):
         steps: Sequence[StepRow],
         trees: Sequence[TreeRow] = (),
     ) -> None:
-        """Append the rows of a finished unit: trees, steps, then prompts, which mark it as finished.
-
-        Raises:
-            RunFolderError: if they cannot be written. Units finished before stay finished.
-        """
+        """Append the rows of a finished unit: trees, steps, then prompts, which mark it as finished."""
         with self._writing():
             if trees:
                 append_lines(self._log("trees"), trees)
@@ -159,12 +145,6 @@ class RunFolder(HeldFolder):
             methods: the names of all methods; a unit is finished when it has a row for each.
             drop_errors: count units that hold an error as not finished.
             write: whether to remove rows; if False, the folder is not changed.
-
-        Returns:
-            The finished units: (prompt, sampling, repeat).
-
-        Raises:
-            RunFolderError: if a line is not a valid row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
         decoded = defaultdict[tuple[int, str, int], set[str]](set)

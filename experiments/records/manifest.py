@@ -191,12 +191,6 @@ def git_hash(root: Path = _ROOT) -> str | None:
 
     Untracked files and results of benchmarks do not count: they change no code, and a benchmark that writes
     results while it runs should not make its own commit dirty.
-
-    Args:
-        root: root of the working tree; by default that of the project's own code.
-
-    Returns:
-        The commit; None if `root` is not a working tree, or git fails.
     """
     if not (root / ".git").exists():
         return None

@@ -45,9 +45,6 @@ class Measured:
     """Traces and pass times.
 
     Args:
-        search: the config's `search`.
-        traces: the recorded traces, by sampling setting and law.
-        latency: the latency model.
         prefix: number of committed tokens at which times are read: the middle of a text of the run.
     """
 
@@ -64,12 +61,6 @@ class Measured:
     def of_other_rule(self, rule: str, sampling: str, law: str, shape: TreeShape) -> str | None:
         """The rule that a tree's trace was recorded with, if its rates do not hold for another rule.
 
-        Args:
-            rule: the other rule.
-            sampling: name of the sampling setting.
-            law: how children are drawn.
-            shape: the tree.
-
         Returns:
             The recorded rule; None if both rules accept alike, or nothing was recorded.
         """
@@ -79,11 +70,7 @@ class Measured:
         return trace.rule
 
     def recorded(self, sampling: str, law: str) -> Trace:
-        """The trace of a law.
-
-        Raises:
-            ConfigError: if none was recorded.
-        """
+        """The trace of a law."""
         trace = self.trace(sampling, law)
         if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
@@ -96,9 +83,6 @@ class Measured:
         """Acceptance rates by depth and rank, with deep levels shrunk towards the rates over all levels.
 
         Limits of a small sample are in the estimate's `warnings`, and in the intervals derived from it.
-
-        Raises:
-            ConfigError: if the law was not recorded.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
@@ -117,11 +101,7 @@ class Measured:
 
 
 def load_measured(config: Config, folder: Path) -> Measured:
-    """Read the measurements of a run from its folder `search/`.
-
-    Raises:
-        RunFolderError: if a file is missing or damaged.
-    """
+    """Read the measurements of a run from its folder `search/`."""
     assert config.search is not None
     stamp, times = folder / STAMP, folder / "latency.json"
     traces = {}
@@ -140,15 +120,7 @@ def load_measured(config: Config, folder: Path) -> Measured:
 
 
 def advice_kept(folder: Path, place: int) -> dict[str, str]:
-    """The verdicts of the searches before a run, by the method that got the tree.
-
-    Args:
-        folder: the folder `search/` of the run.
-        place: index of the sampling setting.
-
-    Raises:
-        RunFolderError: if the file is damaged.
-    """
+    """The verdicts of the searches before a run, by the method that got the tree."""
     path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
@@ -157,11 +129,7 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
-    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times.
-
-    Raises:
-        RunFolderError: if the file is damaged.
-    """
+    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times."""
     return read_form(stamp, RunFolderError, WAY_OUT, _Stamp)
 
 

@@ -132,9 +132,6 @@ def append_lines(path: Path, rows: Sequence[Row]) -> None:
 
     A kill leaves whole lines and at most one truncated line. A write that fails (a full disk) is undone as
     far as possible.
-
-    Raises:
-        OSError: if the rows could not be written.
     """
     remaining = memoryview(_lines(rows))
     with path.open("ab", buffering=0) as file:  # no buffer that close() would have to write

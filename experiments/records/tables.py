@@ -22,10 +22,6 @@ def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
     """A table as the bytes of a Parquet file that states the schema version of its rows.
 
     It is made in memory because polars raises errors of its own when a disk is full.
-
-    Args:
-        frame: the table.
-        metadata: more entries for the table's own metadata.
     """
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata={SCHEMA_KEY: str(SCHEMA_VERSION), **metadata})
@@ -34,10 +30,6 @@ def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
 
 def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
     """Read a table with exactly the columns of `kind`.
-
-    Args:
-        path: a Parquet file.
-        kind: the type of its rows.
 
     Raises:
         DamagedTable: if the file cannot be read.

@@ -31,14 +31,7 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Task:
-    """An attempt at a job, to be run.
-
-    Args:
-        name: of the job.
-        folder: of the job.
-        attempt: number of the attempt.
-        log: file for the worker's output.
-    """
+    """An attempt at a job, to be run."""
 
     name: str
     folder: Path
@@ -51,7 +44,6 @@ class Ended:
     """A task that has ended.
 
     Args:
-        task: the task.
         error: why it failed; None if it did not, or if its attempt's file says why.
     """
 
@@ -79,11 +71,8 @@ class JobOutcome:
     """The state of a job.
 
     Args:
-        name: of the job.
         ran: whether its run reached its end, with or without errors.
-        errors: number of rows that record an error.
         error: why the job is not finished, by its last attempt; None if it is finished or was never tried.
-        attempts: the attempts that have ended.
     """
 
     name: str
@@ -116,11 +105,7 @@ class JobOutcome:
 
 
 def read_attempts(job: Path) -> list[Attempt]:
-    """The attempts that have ended, oldest first.
-
-    Raises:
-        SweepError: if a file is damaged.
-    """
+    """The attempts that have ended, oldest first."""
     attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
         data = read_form(path, SweepError, "remove it", _Attempt)
@@ -131,11 +116,7 @@ def read_attempts(job: Path) -> list[Attempt]:
 
 
 def outcome_of(job: Path) -> JobOutcome:
-    """The outcome of a job, read from its folder.
-
-    Raises:
-        SweepError: if a file in it is damaged.
-    """
+    """The outcome of a job, read from its folder."""
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = read_form(path, SweepError, form=_Manifest) if path.exists() else {}

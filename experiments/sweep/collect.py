@@ -31,10 +31,8 @@ class Collected:
     """The collected result of a sweep.
 
     Args:
-        outcomes: of every job, in the order of the grid.
         prompts: the rows of all finished jobs, with `job` and a column for each key of the grid.
         summary: one row for each finished job, sampling setting and method.
-        notes: caveats for reading the tables.
     """
 
     outcomes: tuple[JobOutcome, ...]
@@ -58,15 +56,7 @@ class Collected:
 
 
 def collect(folder: Path, manifest: Mapping[str, Any]) -> Collected:
-    """Read all jobs that have run, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
-
-    Args:
-        folder: of the sweep.
-        manifest: its parsed `sweep.json`.
-
-    Raises:
-        SweepError: if a file is damaged, or cannot be written.
-    """
+    """Read all jobs that have run, and write `prompts.parquet`, `summary.parquet` and `summary.json`."""
     outcomes, prompts, rows = [], [], []
     for entry in manifest["jobs"]:
         job = folder / "jobs" / entry["name"]

@@ -54,11 +54,7 @@ class Executor(ABC):
 
 
 class InProcess(Executor):
-    """Runs one job after the other, in this process.
-
-    Args:
-        allow_versions: see `run_job`.
-    """
+    """Runs one job after the other, in this process."""
 
     name = "process"
 
@@ -99,9 +95,7 @@ class LocalWorkers(Executor):
     """Runs each job in a process of its own, a limited number at a time.
 
     Args:
-        workers: number of jobs in parallel.
         threads: of torch in each process; `threads_for(workers)` by default.
-        allow_versions: see `run_job`.
     """
 
     name = "local"

@@ -83,9 +83,6 @@ class _Sweep(BaseModel):
 class SweepFolder(HeldFolder):
     """A sweep's folder, held by one process at a time (`with SweepFolder(path) as folder:`).
 
-    Args:
-        path: of the folder; created if missing.
-
     Raises:
         SweepError: on entering, if the path is not a sweep's folder, or another process holds it.
     """
@@ -154,11 +151,6 @@ class SweepFolder(HeldFolder):
         self, grid: Grid, session: Mapping[str, Any], *, allow_versions: bool = False
     ) -> dict[str, Any]:
         """Write or continue the manifest, and write the config of every job.
-
-        Args:
-            grid: the sweep's grid.
-            session: how the jobs will be run; recorded with the time.
-            allow_versions: continue a sweep that was planned with other versions.
 
         Raises:
             SweepError: if the folder belongs to another grid, naming the differences; if its manifest is
@@ -240,11 +232,7 @@ class SweepFolder(HeldFolder):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The parsed `sweep.json` of a folder.
-
-    Raises:
-        SweepError: if it is damaged, or of a newer treespec.
-    """
+    """The parsed `sweep.json` of a folder."""
     path = folder / "sweep.json"
     way_out = "choose another folder with --out, or start over with --fresh"
     data = read_form(path, SweepError, way_out)

@@ -46,8 +46,6 @@ class Job:
 
     Args:
         name: readable, and safe as the name of a folder: `models.dtype=float32,seed=1`.
-        values: the value of every key of the grid.
-        config: of the experiment.
     """
 
     name: str
@@ -60,11 +58,7 @@ class Grid:
     """A config with a grid.
 
     Args:
-        path: of the config's file.
-        name: of the experiment.
         base: the config without the grid, as written, with overrides applied.
-        axes: the values of each key, in order.
-        jobs: in the order of the product.
     """
 
     path: Path
@@ -86,9 +80,6 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     Args:
         source: path of a YAML file, or the name of a shipped config.
         overrides: of the base, or of the grid: `sweep.seed=[0,1]`.
-
-    Raises:
-        ConfigError: if the file or the grid is wrong, or a job is not a valid experiment.
     """
     path, data = read_data(source)
     sweep = data.pop("sweep", None) or {}

@@ -38,22 +38,10 @@ def run_job(
     allow_versions: bool = False,
     load: "Callable[[ModelsConfig], Pair] | None" = None,
 ) -> str:
-    """Run what is missing of a job, and record how the attempt ended.
+    """Run what is missing of the job in this folder, record how the attempt ended; returns the run's folder.
 
-    Args:
-        job: path of its folder, `jobs/<name>` in a sweep's folder; a text, which any machine can receive.
-        attempt: number of the attempt.
-        about: what to record with it: the executor, and how many jobs run in parallel.
-        threads: of torch; None for SLURM's allotment or, outside SLURM, torch's default.
-        allow_versions: run with code or packages that differ from those of the planned sweep.
-        load: loads the models; by default those that the config names.
-
-    Returns:
-        The folder of the run.
-
-    Raises:
-        JobFailed: with the reason recorded in the attempt's file.
-    """
+    `about` is recorded with it. The number of torch's threads is SLURM's allotment, or outside SLURM torch's
+    default, unless it is given."""
     from treespec.experiments.records.manifest import now
 
     folder = Path(job)

@@ -27,9 +27,7 @@ class JobView:
     """The displayed state of a job.
 
     Args:
-        folder: of the job.
         total: number of prompts to decode, times the repeats.
-        samplings: number of sampling settings under which each prompt is decoded.
     """
 
     folder: Path
@@ -49,12 +47,7 @@ class JobView:
 
 
 class Board:
-    """The states of all jobs, shown on a console.
-
-    Args:
-        jobs: by name, in the order of the grid.
-        console: where to show them; None to show nothing.
-    """
+    """The states of all jobs, shown on a console."""
 
     def __init__(self, jobs: Mapping[str, JobView], console: Console | None) -> None:
         self.jobs, self._console = dict(jobs), console

@@ -57,11 +57,6 @@ class Slurm(Executor):
         logs: folder for the files of submitit; every node must see it.
         parameters: of sbatch: `partition`, `time` (minutes), `cpus_per_task`, `mem`, `account`, ...
         workers: maximum number of jobs in parallel; None to leave it to SLURM.
-        allow_versions: see `run_job`.
-        cancel: whether `stop` cancels waiting and running jobs.
-
-    Raises:
-        SweepError: if SLURM is not available, or a parameter is invalid.
     """
 
     name, queues = "slurm", True
@@ -111,11 +106,7 @@ class Slurm(Executor):
         return 1_000_000
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Submit these jobs, except those that an earlier command submitted and that SLURM still knows.
-
-        Raises:
-            SweepError: if sbatch refuses, quoting its message.
-        """
+        """Submit these jobs, except those that an earlier command submitted and that SLURM still knows."""
         new = []
         self._ask(at_once=True)
         for task in tasks:
@@ -149,11 +140,7 @@ class Slurm(Executor):
         self._asked = float("-inf")
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """Jobs that have ended, and those that run; jobs waiting in SLURM's queue are neither.
-
-        Raises:
-            SweepError: if SLURM has not answered for `SILENCE_S`.
-        """
+        """Jobs that have ended, and those that run; jobs waiting in SLURM's queue are neither."""
         fresh = self._ask()
         ended, running = [], set()
         for name, (task, job) in list(self._running.items()):
@@ -246,9 +233,6 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
     """Parse the settings of `--slurm KEY=VALUE` as text for sbatch, not as YAML, where 1:00:00 is 3600.
 
     Hyphens in keys become underscores. Whole numbers become integers, `true` a switch; all else is text.
-
-    Raises:
-        SweepError: if a setting is not key=value, or `time` is not a number of minutes.
     """
     settings: dict[str, Any] = {}
     for text in given:

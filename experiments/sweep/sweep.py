@@ -29,13 +29,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep.
-
-    Args:
-        folder: of the sweep.
-        already_finished: whether no job was left to run.
-        collected: the collected result of all jobs.
-    """
+    """A finished sweep."""
 
     folder: Path
     already_finished: bool
@@ -54,15 +48,8 @@ def run_sweep(
 ) -> SweepResult:
     """Run the unfinished jobs of a grid, and collect the results of all jobs.
 
-    Args:
-        grid: the sweep's grid.
-        folder: of the sweep.
-        executor: creates the executor, given the folder of the sweep's logs.
-        retries: how often to retry a failing job before it counts as failed. Each command starts counting
-            anew.
-        fresh: first delete an earlier sweep in the folder.
-        allow_versions: continue a sweep that was planned with other code or packages.
-        console: where to show progress; None to show nothing.
+    `executor` makes the executor, given the folder of the sweep's logs. `retries` is how often a failing job
+    is tried again by this command.
 
     Raises:
         ConfigError, PromptError, LoadError, SweepError: errors that a user can fix; raised before any job
@@ -185,11 +172,7 @@ def _settle(
 
 
 def require_workers(executor: str, workers: int | None) -> None:
-    """Reject a number of workers that the executor cannot use.
-
-    Raises:
-        SweepError: naming the bound, or the executors that can.
-    """
+    """Reject a number of workers that the executor cannot use."""
     if workers is not None and workers < 1:
         raise SweepError(f"--workers {workers}: must be at least 1")
     if workers is not None and workers > 1 and executor == "process":

@@ -35,8 +35,6 @@ from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
 
-__all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
-
 Batches = dict[int, BatchTimes]
 """Times by batch size."""
 
@@ -190,11 +188,7 @@ def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
 
 
 def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
-    """Read a latency file; see `read_json`.
-
-    Raises:
-        InvalidLatency: if the file is missing or not a valid latency file.
-    """
+    """Read a latency file; see `read_json`."""
     try:
         text = read_text(path)
     except Unreadable as error:
@@ -238,12 +232,7 @@ def write_json(
 
 
 def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
-    """The tables of an entry by name, in seconds; None for omitted ones without a default.
-
-    Args:
-        entry: parsed entry of the text.
-        scale: seconds per unit of the text.
-    """
+    """The tables of an entry by name, in seconds; None for omitted ones without a default."""
     curves = {key.removesuffix(UNIT): value for key, value in entry}
     return {
         name: curves[name] and _table(name, curves[name], scale) for name in AXES if name in curves

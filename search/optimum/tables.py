@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-__all__ = ["Tables", "fill", "leaf", "weighted"]
-
 SUMS_PER_BLOCK = 1 << 16
 """Limit on the sums held at a time: half a mebibyte, which fits a core's L2 cache."""
 

@@ -7,10 +7,7 @@ import numpy as np
 
 from treespec import files
 from treespec.errors import Unreadable
-from treespec.files import ARRAY_BYTES as LARGEST_FILE
 from treespec.search.errors import InvalidTrace
-
-__all__ = ["LARGEST_FILE", "read_arrays"]
 
 
 def read_arrays(path: Path, known: Sequence[Mapping[str, str]]) -> dict[str, np.ndarray]:

@@ -27,11 +27,7 @@ AGAIN = "download or save the file again"
 
 
 class Files:
-    """The files of a model, in its folder or in the hub's local cache.
-
-    Args:
-        name: a folder or a hub id.
-    """
+    """The files of a model, in its folder or in the hub's local cache."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,11 +41,7 @@ class Files:
         return Path(cached) if isinstance(cached, str) else None
 
     def data(self, file: str) -> dict[str, Any]:
-        """The object in a JSON file; empty if there is no such file.
-
-        Raises:
-            Unreadable: if the file holds anything other than a JSON object.
-        """
+        """The object in a JSON file; empty if there is no such file."""
         path = self.path(file)
         if path is None:
             return {}
@@ -110,9 +102,6 @@ def reading(name: str, part: str) -> Iterator[None]:
     Args:
         name: the folder or hub id.
         part: `configuration`, `weights` or `tokenizer`.
-
-    Raises:
-        LoadError: with the original error as its cause.
     """
     try:
         yield
