@@ -38,10 +38,11 @@ def run_job(
     allow_versions: bool = False,
     load: "Callable[[ModelsConfig], Pair] | None" = None,
 ) -> str:
-    """Run what is missing of the job in this folder, record how the attempt ended; returns the run's folder.
+    """Run what is missing of the job in this folder, and record how the attempt ended.
 
-    `about` is recorded with it. The number of torch's threads is SLURM's allotment, or outside SLURM torch's
-    default, unless it is given."""
+    `about` is recorded with it. Without `threads`, torch has SLURM's allotment, or outside SLURM its default.
+    Returns the run's folder.
+    """
     from treespec.experiments.records.manifest import now
 
     folder = Path(job)

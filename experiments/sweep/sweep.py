@@ -48,8 +48,8 @@ def run_sweep(
 ) -> SweepResult:
     """Run the unfinished jobs of a grid, and collect the results of all jobs.
 
-    `executor` makes the executor, given the folder of the sweep's logs. `retries` is how often a failing job
-    is tried again by this command.
+    `executor` makes the executor, given the folder of the sweep's logs. `retries` is how often this command
+    tries a failing job again.
 
     Raises:
         ConfigError, PromptError, LoadError, SweepError: errors that a user can fix; raised before any job

@@ -202,8 +202,8 @@ def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
 
 
 def test_a_file_that_unpacks_to_too_much_is_not_unpacked(members, tmp_path, monkeypatch):
-    monkeypatch.setattr("treespec.search.rates.archive.LARGEST_FILE", 1000)
-    with pytest.raises(InvalidTrace, match="more than the 1000"):
+    monkeypatch.setattr("treespec.files.ARRAY_BYTES", 1000)
+    with pytest.raises(InvalidTrace, match="1,000"):
         Trace.load(archive(tmp_path / "large.npz", members))
 
 
