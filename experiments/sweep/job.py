@@ -40,7 +40,7 @@ def run_job(
 ) -> str:
     """Run what is missing of the job in this folder, and record how the attempt ended.
 
-    `about` is recorded with it. Without `threads`, torch has SLURM's allotment, or outside SLURM its default.
+    `about` is recorded with it. Without `threads`, torch has what SLURM allots, or its default.
     Returns the run's folder.
     """
     from treespec.experiments.records.manifest import now
