@@ -1,4 +1,4 @@
-"""The console script, and `python -m treespec.experiments.cli`: answers Ctrl-C while commands are imported."""
+"""The console script, and `python -m treespec.experiments.cli`: answers Ctrl-C during imports."""
 
 import sys
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from treespec.experiments.records.mark import Mark, new_id
 
 from treespec.experiments.errors import SweepError
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
@@ -61,7 +60,6 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def tasks(tmp_path):
-    Mark.make(tmp_path, "sweep", new_id())
     made = [Task(name, tmp_path / "jobs" / name, 1, tmp_path / f"{name}.log") for name in "abc"]
     for task in made:
         task.folder.mkdir(parents=True)
