@@ -16,7 +16,7 @@ from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.progress import Board, JobView, prompts_done
+from treespec.experiments.sweep.progress import Board
 from treespec.experiments.sweep.readiness import ready_jobs, require_models
 
 POLL_S = 0.5
@@ -76,15 +76,7 @@ def run_sweep(
             "retries": retries,
         }
         manifest = records.start(grid, session, allow_versions=allow_versions)
-        views = {
-            job.name: JobView(
-                records.job(job.name),
-                len(starts[job.name].measured) * job.config.repeats,
-                len(job.config.samplings),
-            )
-            for job in grid.jobs
-        }
-        board = Board(views, console)
+        board = Board([job.name for job in grid.jobs], console)
         todo = deque(_unfinished(records, board))
         already_finished = not todo
         if todo and len(todo) < len(grid.jobs):
@@ -92,15 +84,14 @@ def run_sweep(
                 f"{len(grid.jobs) - len(todo)} of {len(grid.jobs)} jobs are already finished"
             )
         try:
-            with board.shown():
-                _work(records, runner, board, todo, retries)
+            _work(records, runner, board, todo, retries)
         except KeyboardInterrupt:
             raise Interrupted(runner.stop()) from None
         except BaseException:
             runner.stop()
             raise
-        if console is not None and not already_finished:
-            board.note("collecting the results", live=False)
+        if not already_finished:
+            board.note("collecting the results")
         collected = records.collected(manifest)
         records.finish(manifest)
         return SweepResult(folder, already_finished, collected)
@@ -109,10 +100,10 @@ def run_sweep(
 def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
     """The next attempt at every unfinished job."""
     tasks = []
-    for name, view in board.jobs.items():
+    for name in board.states:
         outcome = outcome_of(records.job(name))
         if outcome.finished:
-            view.state, view.done = "finished", view.total
+            board.states[name] = "finished"
         else:
             latest = max((attempt.number for attempt in outcome.attempts), default=0)
             tasks.append(records.task(name, latest + 1))
@@ -157,8 +148,6 @@ def _settle(
         error = None if outcome.finished else end.error or "it ended without giving a reason"
         write_attempt(job, Attempt(number, error))
         outcome = outcome_of(job)
-    view = board.jobs[name]
-    view.done = view.total if outcome.finished else prompts_done(view)
     if outcome.finished:
         board.set(name, "finished")
         return None
