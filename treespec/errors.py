@@ -26,12 +26,24 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "UnsupportedModel",
+    "for_people",
     "in_words",
     "said",
 ]
 
-_KNOWN = (OSError, ImportError, RuntimeError, ValueError)
-"""Errors of other libraries whose messages are sentences."""
+_LONGEST_QUOTE = 300
+"""Characters quoted of the message of another library's error."""
+
+_CLASS = r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b"
+_LEADING = (
+    rf"^(?:{_CLASS}(?: *[:,] *| +(?!(?:was|is|in|at|on|of|for|from|while|when|raised)\b)|$))+"
+)
+"""Class names that precede a message, unless the name is the subject of the sentence."""
+_NAMED = rf"\b(?:(?:(the|this|that|no)|an?) )?{_CLASS}"
+_WORDS_OF_CODE = re.compile(
+    _CLASS + r"|<class|\bobject\b.*\b(?:is not|has no)|__|\bNoneType\b|"
+    r"argument|untagged|codec|\bindex out of|\bby zero|negative power|unhashable|not supported between"
+)
 
 
 class TreespecError(Exception):
@@ -132,25 +144,49 @@ class Unreadable(TreespecError, ValueError):
 
 
 def said(error: BaseException) -> str | None:
-    """The first sentence of an error whose message is written for people; None of others."""
+    """The first sentence of an error if it is written for people, without classes, types or codes."""
     text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
-    return text if isinstance(error, _KNOWN) and " " in text else None
+    return text if _known(error) and for_people(text) else None
 
 
 def in_words(error: BaseException, doing: str) -> str:
-    """What went wrong in one line, for messages and records.
+    """What went wrong in one line, without class names, for messages and records.
+
+    For errors of other libraries only the first line is used: later lines are often stack frames.
 
     Args:
-        error: one of ours, or of another library, of which only the first line is used.
-        doing: what was running, as in "an error inside ...", for errors that do not say it themselves.
+        error: one of ours or of another library.
+        doing: what was running, as in "an error inside ...". It is mentioned if the error's own text is not
+            written for people, such as the bare name of a key.
     """
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(str(error).split())
-    text = " ".join((str(error).strip().splitlines() or [""])[0].split())[:300]
+    text = " ".join((str(error).strip().splitlines() or [""])[0].split())
+    text = re.sub(rf"(?:{_CLASS}: )+", "", re.sub(_LEADING, "", text))
+    text = re.sub(_NAMED, lambda match: f"{match[1] or 'an'} error", text)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 4]} ..."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
-        return text if "out of memory" in text.lower() else f"out of memory: {text}"
-    if isinstance(error, _KNOWN) and " " in text:
+        if "out of memory" in text.lower():
+            return text
+        return f"out of memory: {text}" if text else "out of memory"
+    if _known(error) and for_people(text):
         return text
-    return f"an error inside {doing}: {type(error).__name__}{f': {text}' if text else ''}"
+    if isinstance(error, KeyError):
+        text = f"there is no {text}"
+    return (
+        f"an error inside {doing}: {text}"
+        if text
+        else f"an error inside {doing}, without a message"
+    )
+
+
+def for_people(text: str) -> bool:
+    """Whether a text is a sentence for people, without classes, types or codes."""
+    return " " in text and not _WORDS_OF_CODE.search(text)
+
+
+def _known(error: BaseException) -> bool:
+    """Whether errors of this type usually have messages written for people."""
+    return isinstance(error, OSError | ImportError | RuntimeError) or type(error) is ValueError

@@ -52,6 +52,8 @@ def read_model(model: type[Model], text: str | bytes, constants: bool = False) -
         data = parse_json(text, constants=constants)
     except Unreadable as error:
         raise Unreadable(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise Unreadable(f"it must be an object, not {brief(data, 60)}")
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -19,7 +19,7 @@ process used the machine during the measurement; it is a sentence that says so.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from numbers import Real
 from pathlib import Path
@@ -91,10 +91,23 @@ def _samples(value: Any) -> Given:
     return tuple(map(_time, times))
 
 
+def _each(
+    table: Mapping[Any, Any], read: Callable[[Any], Any], least: int
+) -> dict[int | None, Any]:
+    """The entries of a table, read; an error begins with the key."""
+    entries = {}
+    for key, value in table.items():
+        try:
+            entries[_key(key, least)] = read(value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return entries
+
+
 def _by_size(value: Any) -> dict[int | None, Given]:
     if not isinstance(value, Mapping):
         return {None: _samples(value)}
-    return {_key(size): _samples(times) for size, times in _not_empty(value).items()}
+    return _each(_not_empty(value), _samples, 1)
 
 
 def _sized(value: Any) -> Curves:
@@ -103,19 +116,20 @@ def _sized(value: Any) -> Curves:
     nested = [isinstance(entry, Mapping) for entry in inner]
     if any(nested) and not all(nested):
         raise ValueError("mixes times by size with tables by prefix")
-    if not any(nested):
-        return {None: _by_size(value)}
-    return {_key(prefix, 0): _by_size(inner) for prefix, inner in value.items()}
+    return _each(value, _by_size, 0) if any(nested) else {None: _by_size(value)}
 
 
 def _unsized(value: Any) -> Curves:
     """A table that depends on the prefix alone."""
     if not isinstance(value, Mapping):
-        return {None: {None: _samples(value)}}
-    for prefix, inner in _not_empty(value).items():
-        if isinstance(inner, Mapping):
-            raise ValueError(f"{prefix} is a table by size, but this time does not depend on one")
-    return {_key(prefix, 0): {None: _samples(inner)} for prefix, inner in value.items()}
+        return {None: _by_prefix(value)}
+    return _each(_not_empty(value), _by_prefix, 0)
+
+
+def _by_prefix(value: Any) -> dict[int | None, Given]:
+    if isinstance(value, Mapping):
+        raise ValueError("is a table by size, but this time does not depend on one")
+    return {None: _samples(value)}
 
 
 def _not_empty(value: Any) -> Any:

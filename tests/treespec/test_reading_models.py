@@ -26,7 +26,7 @@ class Form(BaseModel):
     ("text", "said"),
     [
         ("{", "not JSON: line 1, column 2"),
-        ("[]", "it = []"),
+        ("[]", "it must be an object, not []"),
         ('{"version": 2}', "version = 2: must be 1"),
         ('{"part": 2}', "part: unknown key; did you mean 'parts'? (keys here: version, parts)"),
         ('{"parts": 3}', "parts = 3: must be a list"),
