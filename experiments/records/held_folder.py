@@ -167,6 +167,8 @@ class HeldFolder(ABC):
         """Take the lock, and mark the folder if it is new."""
         missing = list(takewhile(lambda p: not p.exists(), (self.path, *self.path.parents)))
         try:
+            if self.path.is_file():
+                raise self.error(f"{self.path} is a file: choose another folder with --out")
             if self.path.exists() and not _is_empty(self.path):
                 self.own_manifest()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -178,8 +180,6 @@ class HeldFolder(ABC):
             ) from None
         except self.error:
             raise
-        except FileExistsError:
-            raise self.error(f"{self.path} is a file: choose another folder with --out") from None
         except OSError as error:
             remove_empty(missing)
             raise self.error(f"{self.path}: {error.strerror or error}") from None

@@ -10,10 +10,6 @@ from treespec.experiments.records.rows import require_version
 from treespec.reading_models import read_form, with_new_names
 
 
-class _Config(BaseModel):
-    methods: list[dict[str, Any]]
-
-
 class _Named(BaseModel):
     name: str
 
@@ -25,7 +21,7 @@ class _Method(_Named):
 class Resumed(BaseModel):
     """What is needed to resume a run."""
 
-    config: _Config
+    config: dict[str, Any]
     config_hash: str
     finished: str | None
 

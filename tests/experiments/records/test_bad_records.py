@@ -18,7 +18,7 @@ from treespec.experiments.sweep.attempts import outcome_of, read_attempts
 from treespec.tree import TreeShape
 
 FOREIGN = re.compile(
-    r"\b[A-Z]\w*(?:Error|Exception|Warning)\b|Traceback|Input should|Expecting|NoneType|has no attribute|"
+    r"\b[A-Z]\w*(?:Error|Exception|Warning)\b|Traceback|Input should|NoneType|has no attribute|"
     r"object is not|not subscriptable|<class|invalid literal|positional argument"
 )
 METHODS = [

@@ -37,7 +37,7 @@ def test_json_round_trip(make_trace, by, interval):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "tree"}, "an estimate of acceptance is an object"),
+        ({"kind": "tree"}, "kind = 'tree': must be 'acceptance'"),
         ({"version": 2}, "version = 2: must be 1"),
         ({"level": "high"}, "level = 'high': must be a number"),
         ({"level": 2.0}, "level = 2.0"),

@@ -147,7 +147,7 @@ class Bomb:
 
 CASES = {
     "a pickle": (
-        lambda m: m | {"ranks.npy": npy(np.array([Bomb()] * 3, dtype=object))}, "ranks holds object",
+        lambda m: m | {"ranks.npy": npy(np.array([Bomb()] * 3, dtype=object))}, "allow_pickle=False",
     ),
     "a pickle beside": (lambda m: m | {"more.npy": npy(np.zeros(1))}, "instead of offsets"),
     "a missing member": (lambda m: {k: v for k, v in m.items() if k != "kept.npy"}, "instead of"),
@@ -155,14 +155,14 @@ CASES = {
     "a huge shape": (
         lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(9999999999999999,)")
                        .replace(b" " * 15, b"", 1)},
-        "ranks",
+        "not an archive of arrays",
     ),
     "a negative shape": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "ranks",
+        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "not an archive of arrays",
     ),
-    "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "is not a trace"),
+    "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "ranks holds"),
     "a torn header": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "is not a trace",
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "not an archive of arrays",
     ),
     "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
@@ -192,7 +192,7 @@ def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
     torn = tmp_path / "torn.npz"
     for cut in (0, 10, len(whole) // 2, len(whole) - 30):
         torn.write_bytes(whole[:cut])
-        with pytest.raises(InvalidTrace, match="is not a trace"):
+        with pytest.raises(InvalidTrace, match="not an archive of arrays"):
             Trace.load(torn)
     spoilt = bytearray(whole)
     spoilt[len(whole) // 3] ^= 255
