@@ -158,11 +158,11 @@ CASES = {
         "not an archive of arrays",
     ),
     "a negative shape": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "not an archive of arrays",
+        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "not an archive",
     ),
     "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "ranks holds"),
     "a torn header": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "not an archive of arrays",
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "not an archive",
     ),
     "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
@@ -226,7 +226,7 @@ def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
     start = whole.index(b"probs.npy") + len("probs.npy")
     for i in (0, 4, 12, 40):
         path.write_bytes(whole[: start + i] + b"\xff" * 4 + whole[start + i + 4 :])
-        with pytest.raises(InvalidTrace, match="is not a trace"):
+        with pytest.raises(InvalidTrace, match="not an archive"):
             Trace.load(path)
 
 
