@@ -77,42 +77,25 @@ def told() -> dict[str, list[dict[str, Any]]]:
 
 def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:
     """Refuse to resume a run or sweep with plug-ins that differ from those it was started with."""
-    if manifest.get("installed_plugins") is not None:
-        _require_same_installed(folder, manifest["installed_plugins"], error)
-    before = {entry["file"]: entry["sha256"] for entry in manifest.get("plugins") or ()}
-    now = {file.path.name: file.sha256 for file in in_use()}
-    for name in dict.fromkeys([*before, *now]):
-        if before.get(name) != now.get(name):
-            raise error(
-                f"{folder} was started with another plug-in {name} ({_hash_text(before.get(name))}, now "
-                f"{_hash_text(now.get(name))}): give the original one or none (its copy is in "
-                f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
-            )
+    here = told()
+    for kind, key in (("plugins", "file"), ("installed_plugins", "module")):
+        if kind == "installed_plugins" and manifest.get(kind) is None:
+            continue  # an older manifest does not say which were installed
+        before = {entry[key]: entry for entry in manifest.get(kind) or ()}
+        now = {entry[key]: entry for entry in here[kind]}
+        for name in dict.fromkeys([*before, *now]):
+            if before.get(name) != now.get(name):
+                raise error(
+                    f"{folder} was started with another plug-in {name} ({_described(before.get(name))}, now "
+                    f"{_described(now.get(name))}): give the original one or none (copies are in "
+                    f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
+                )
 
 
-def _require_same_installed(
-    folder: Path, recorded: Sequence[Mapping[str, Any]], error: type[Exception]
-) -> None:
-    before = {entry["module"]: entry for entry in recorded}
-    now = {entry["module"]: entry for entry in told()["installed_plugins"]}
-    for module in dict.fromkeys([*before, *now]):
-        if before.get(module) != now.get(module):
-            raise error(
-                f"{folder} was started with {_installed(before.get(module))} as the installed plug-in "
-                f"{module}, but now there is {_installed(now.get(module))}: install the original one, give "
-                "another folder with --out, or start over with --fresh"
-            )
-
-
-def _hash_text(sha256: str | None) -> str:
-    """The beginning of a file's hash, for messages."""
-    return f"SHA-256 {sha256[:16]}..." if sha256 else "none of that name"
-
-
-def _installed(entry: Mapping[str, Any] | None) -> str:
-    """A package in words, such as `mine 1.2 (SHA-256 0123456789abcdef...)`."""
+def _described(entry: Mapping[str, Any] | None) -> str:
+    """A plug-in in words, such as `mine 1.2, SHA-256 0123456789abcdef...`."""
     if entry is None:
-        return "none"
-    package = " ".join(str(entry[key]) for key in ("distribution", "version") if entry[key])
-    sha256 = entry["sha256"]
-    return f"{package or 'a package'} ({f'SHA-256 {sha256[:16]}...' if sha256 else 'no file'})"
+        return "none of that name"
+    package = [str(entry[key]) for key in ("distribution", "version") if entry.get(key)]
+    sha256 = f"SHA-256 {entry['sha256'][:16]}..." if entry["sha256"] else "no file"
+    return ", ".join([*([" ".join(package)] if package else []), sha256])
