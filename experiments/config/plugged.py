@@ -86,8 +86,8 @@ def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[
         for name in dict.fromkeys([*before, *now]):
             if before.get(name) != now.get(name):
                 raise error(
-                    f"{folder} was started with another plug-in {name} ({_described(before.get(name))}, now "
-                    f"{_described(now.get(name))}): give the original one or none (copies are in "
+                    f"{folder} was started with another plug-in {name} ({_described(before.get(name))}, "
+                    f"now {_described(now.get(name))}): give the original one or none (copies are in "
                     f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
                 )
 
