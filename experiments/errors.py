@@ -4,21 +4,6 @@ import errno
 
 from treespec.errors import TreespecError
 
-__all__ = [
-    "DISK_FULL",
-    "ConfigError",
-    "ForeignFolder",
-    "NoFinishedPrompt",
-    "NotWritten",
-    "PromptError",
-    "RunFolderError",
-    "RunNotWritten",
-    "SweepError",
-    "SweepNotWritten",
-    "TooFewPrompts",
-    "VersionsDiffer",
-]
-
 
 class ConfigError(TreespecError, ValueError):
     """A config that cannot be run: the message names the file and the path in it."""

@@ -12,42 +12,20 @@ from types import ModuleType
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, Unreadable, in_words
+from treespec.files import CONFIG_BYTES, brief, read_bytes
 from treespec.plugins import Part
-from treespec.reading import brief, read_bytes
-
-__all__ = [
-    "GROUP",
-    "InstalledPlugin",
-    "PluginFile",
-    "in_use",
-    "installed",
-    "load",
-    "read",
-    "sha256_of",
-]
 
 GROUP = "treespec.plugins"
 """The group of entry points."""
 
 PREFIX = "treespec_plugin_"
-LARGEST_PLUGIN = 2**20
-"""Largest size in bytes of a plug-in file."""
-
-LARGEST_INSTALLED = 2**28
-"""Largest size in bytes of the module of an installed plug-in, which may be compiled."""
-
 _LOADED: dict[str, list[Part]] = {}
 """The parts of every plug-in file loaded so far, by its name in `sys.modules`."""
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plug-in that is a Python file.
-
-    Args:
-        path: path of the file.
-        content: content of the file.
-    """
+    """A plug-in that is a Python file."""
 
     path: Path
     content: bytes
@@ -88,12 +66,7 @@ _INSTALLED_IN_USE: list[InstalledPlugin] = []
 
 
 def read(paths: Iterable[str | Path]) -> list[PluginFile]:
-    """Read plug-in files; a file given twice is returned once.
-
-    Raises:
-        InvalidPlugin: if a file cannot be read or is not a Python file, or two different files have the
-            same name.
-    """
+    """Read plug-in files; a file given twice is returned once."""
     by_name: dict[str, PluginFile] = {}
     for path in map(Path, paths):
         if path.suffix != ".py" or not re.fullmatch(r"[\w.+-]{1,100}", path.name):
@@ -102,7 +75,7 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
                 "digits and . _ + - in its name"
             )
         try:
-            file = PluginFile(path, read_bytes(path, LARGEST_PLUGIN))
+            file = PluginFile(path, read_bytes(path, CONFIG_BYTES))
         except Unreadable as error:
             raise InvalidPlugin(f"plug-in {error}") from None
         namesake = by_name.setdefault(path.name, file)
@@ -154,12 +127,12 @@ def sha256_of(part: Part) -> str | None:
     """SHA-256 of the file that registered a part; None if no file did, or if it is an installed module,
     whose package has other files.
     """
-    return _hash_of(part.origin, LARGEST_PLUGIN)
+    return _hash_of(part.origin)
 
 
-def _hash_of(path: str, largest: int) -> str | None:
+def _hash_of(path: str) -> str | None:
     try:
-        return hashlib.sha256(read_bytes(path, largest)).hexdigest()
+        return hashlib.sha256(read_bytes(path, None)).hexdigest()
     except Unreadable:
         return None
 
@@ -194,7 +167,7 @@ def _load_installed() -> None:
         except BaseException as error:
             raise _refusal(f"installed plug-in {point.name} ({point.value})", "", error) from error
         file = getattr(sys.modules.get(module), "__file__", None)
-        digest = _hash_of(file, LARGEST_INSTALLED) if file else None
+        digest = _hash_of(file) if file else None
         name, version = (
             (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
         )

@@ -1,24 +1,24 @@
-"""Validate external data against pydantic models, and report each problem with path, value and remedy."""
+"""Check data of files against pydantic models; each problem is told with its path, value and remedy."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from treespec.errors import Unreadable
-from treespec.reading import brief, parse_json
-from treespec.reading_words import plain_words
-
-__all__ = ["Strict", "joined", "misplaced", "nearest", "only", "problems", "read_model"]
+from treespec.errors import TreespecError, Unreadable
+from treespec.files import DATA_BYTES, brief, parse_json, read_bytes
 
 Model = TypeVar("Model", bound=BaseModel)
 
 PROBLEMS_SHOWN = 20
-
 _TAGS = ("kind", "source")
 """Keys that select the model of a union."""
+RENAMED_MODELS_KEYS = {"grow": "enlarge"}
+"""Keys of the mapping `models` of a config: former name to current name."""
 
 
 class Strict(BaseModel):
@@ -36,66 +36,17 @@ class Strict(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
         if unknown:
-            key, keys = str(unknown[0])[:80], list(cls.model_fields)
-            context = {"key": key, "keys": keys, "now": cls.RENAMED.get(key)}
+            key = str(unknown[0])[:80]
+            context = {"key": key, "keys": list(cls.model_fields), "now": cls.RENAMED.get(key)}
             raise PydanticCustomError("unknown_key", "unknown key", context)
         return data
 
 
-def nearest(word: str, allowed: list[str]) -> str:
-    """`; did you mean 'x'?` with the allowed word of most similar spelling; empty if none is similar."""
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def misplaced(place: str, value: Any, said: str) -> PydanticCustomError:
-    """The error that a validator raises for something wrong inside a value.
-
-    Args:
-        place: path inside the value, such as `64.1`; empty for the value itself.
-        value: the wrong value at this place.
-        said: what is wrong with it.
-    """
-    return PydanticCustomError(
-        "misplaced", "{said}", {"place": place, "at": _At(value), "said": said}
-    )
-
-
-class _At:
-    """Wraps a value in the context of an error. pydantic converts the whole context to text, which fails
-    for an integer of 5,000 digits."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def only(allowed: object, said: str) -> BeforeValidator:
-    """A validator that accepts a single value of a field, such as the version of a file.
-
-    Args:
-        allowed: the accepted value.
-        said: the error message for all other values.
-    """
-
-    def require(value: object) -> object:
-        if type(value) is not type(allowed) or value != allowed:
-            raise ValueError(said)
-        return value
-
-    return BeforeValidator(require)
-
-
 def read_model(model: type[Model], text: str | bytes, constants: bool = False) -> Model:
-    """Parse a JSON text and validate it with a model.
-
-    Args:
-        model: the model of the data.
-        text: the JSON text.
-        constants: whether NaN and infinities are allowed; see `treespec.reading.parse_json`.
+    """Parse a JSON text and validate it with a model; for `constants` see `parse_json`.
 
     Raises:
-        Unreadable: if the text is not JSON or does not fit the model; the error names the first problem,
-            the value there and what is allowed.
+        Unreadable: if it is not JSON or does not fit, with the first problem and what is allowed.
     """
     try:
         data = parse_json(text, constants=constants)
@@ -109,6 +60,38 @@ def read_model(model: type[Model], text: str | bytes, constants: bool = False) -
         raise Unreadable(problems(data, error, "it")[0]) from None
 
 
+def read_form(path: Path, error: type[TreespecError], way_out: str = "", form: Any = Any) -> Any:
+    """Read a JSON file of our own.
+
+    Args:
+        path: the file.
+        error: the class of the error to raise, if the file cannot be read or does not fit.
+        way_out: what the user can do, for the message.
+        form: a type that pydantic can check. An object may hold more keys than a model names.
+    """
+    advice = f"; {way_out}" if way_out else ""
+    data = None
+    try:
+        data = parse_json(read_bytes(path, DATA_BYTES), constants=True)
+        TypeAdapter(form).validate_python(data, strict=True)
+    except ValidationError as wrong:
+        raise error(f"{path} is damaged: {problems(data, wrong, 'it')[0]}{advice}") from None
+    except Unreadable as problem:
+        begin = "" if str(problem).startswith(str(path)) else f"{path} is damaged: not JSON: "
+        raise error(f"{begin}{problem}{advice}") from None
+    return data
+
+
+def with_new_names(data: dict[str, Any]) -> dict[str, Any]:
+    """A config or an older file's `about`, with the current names of the keys of its mapping `models`."""
+    models = data.get("models")
+    if not isinstance(models, dict):
+        return data
+    return data | {
+        "models": {RENAMED_MODELS_KEYS.get(key, key): value for key, value in models.items()}
+    }
+
+
 def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
     """One line per problem, as `path = value: what is wrong, what is allowed`.
 
@@ -117,61 +100,33 @@ def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
         error: pydantic's error.
         whole: name for the data as a whole.
     """
-    places = {
-        _walk(data, problem["loc"])[0]: problem
-        for problem in reversed(_causes(error.errors(include_url=False)))
-    }
+    places = {_walk(data, p["loc"])[0]: p for p in reversed(error.errors(include_url=False))}
     ordered = list(reversed(places.values()))
     lines = [_explain(data, problem, whole) for problem in ordered[:PROBLEMS_SHOWN]]
-    if len(ordered) > PROBLEMS_SHOWN:
-        lines.append(f"... and {len(ordered) - PROBLEMS_SHOWN} more")
-    return lines
-
-
-def _causes(problems: Sequence[Any]) -> list[Any]:
-    """The problems without lists that are "too short" only because their items are wrong."""
-    locations = [problem["loc"] for problem in problems]
-
-    def is_consequence(problem: Any) -> bool:
-        loc = problem["loc"]
-        return problem["type"] == "too_short" and any(
-            len(inner) > len(loc) and inner[: len(loc)] == loc for inner in locations
-        )
-
-    return [problem for problem in problems if not is_consequence(problem)]
+    more = len(ordered) - PROBLEMS_SHOWN
+    return [*lines, f"... and {more} more"] if more > 0 else lines
 
 
 def _explain(data: Any, problem: Any, whole: str) -> str:
     path, value = _walk(data, problem["loc"])
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "unknown_key":
-        key, keys, now = context["key"], context["keys"], context["now"]
+        key, keys, now = (context[name] for name in ("key", "keys", "now"))
+        hint = f"{nearest(key, keys)} (keys here: {', '.join(keys)})"
         if now is not None:
-            return (
-                f"{joined(path, key)}: unknown key; {joined(path, key)} is now {joined(path, now)}"
-            )
-        return (
-            f"{joined(path, key)}: unknown key{nearest(key, keys)} (keys here: {', '.join(keys)})"
-        )
+            hint = f"; {joined(path, key)} is now {joined(path, now)}"
+        return f"{joined(path, key)}: unknown key{hint}"
+    tag = str(context.get("discriminator", "kind")).strip("'")
     if kind == "union_tag_invalid":
-        tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        hint, key = nearest(context["tag"][:80], tags), _discriminator(context)
-        unknown = f"unknown {key} {brief(context['tag'], 60)}{hint}"
-        return f"{joined(path, key)}: {unknown} ({key}s: {', '.join(tags)})"
+        tags = [name.strip(" '") for name in context["expected_tags"].split(",")]
+        unknown = f"unknown {tag} {brief(context['tag'], 60)}{nearest(context['tag'][:80], tags)}"
+        return f"{joined(path, tag)}: {unknown} ({tag}s: {', '.join(tags)})"
     if kind == "union_tag_not_found":
-        return f"{path}: a mapping with a '{_discriminator(context)}' is needed, not {brief(value)}"
+        return f"{path}: a mapping with a '{tag}' is needed, not {brief(value)}"
     if kind == "missing":
         return f"{joined(path, problem['loc'][-1])} is missing"
-    if kind == "misplaced":
-        path = joined(path, context["place"]) if context["place"] else path
-        value = context["at"].value
     written = "null" if value is None else brief(value)
     return f"{path or whole} = {written}: {plain_words(problem['msg'])}"
-
-
-def _discriminator(context: Any) -> str:
-    """The key that selects the model of a union."""
-    return str(context.get("discriminator", "kind")).strip("'")
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
@@ -186,6 +141,41 @@ def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
             data, path = data[part], joined(path, part)
         tagged = tag
     return path, data
+
+
+_WORDS = (
+    (r"Input should be a valid integer.*", "must be an integer"),
+    (r"Input should be a valid number.*", "must be a number"),
+    (r"Input should be a valid string.*", "must be text"),
+    (r"Input should be a valid boolean.*", "must be true or false"),
+    (r"Input should be (?:an object|a valid (?:dictionary|mapping)).*", "must be a mapping"),
+    (r"Input should be a valid (?:list|tuple|array).*", "must be a list"),
+    (r"String should have at least 1 character", "must not be empty"),
+    (r"Extra inputs are not permitted", "is unknown"),
+    (r"Field required", "is missing"),
+    (r"Invalid JSON.*", "it is not JSON"),
+    (r"(?:Value|Assertion) error, (.*)", r"\1"),
+    (r"(?:Input|Tuple|List|String|Dictionary) should (.*)", r"must \1"),
+)
+
+
+def plain_words(message: str) -> str:
+    """A pydantic message rephrased as `must be ...`.
+
+    Example:
+        >>> plain_words("Input should be a valid integer, unable to parse string as an integer")
+        'must be an integer'
+    """
+    for pattern, words in _WORDS:
+        if match := re.fullmatch(pattern, message, re.DOTALL):
+            return match.expand(words).replace(" after validation", "")
+    return message
+
+
+def nearest(word: str, allowed: Sequence[str]) -> str:
+    """`; did you mean 'x'?` with the allowed word of most similar spelling; empty if none is similar."""
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def joined(path: str, part: int | str) -> str:

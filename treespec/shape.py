@@ -12,7 +12,7 @@ from attention_masks._plain import plain_integer, plain_integers
 from treespec.door import instance, integer, sequence, shown
 from treespec.drawing import draw_svg, draw_text
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import brief, parse_json
+from treespec.files import brief, parse_json
 
 LARGEST_TREE = 2**20
 """Largest number of nodes of a shape, the root included. A shape of this size takes seconds and some 300 MB

@@ -11,7 +11,7 @@ from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.table import Table
 from treespec.experiments.report.terminal import print_table, say
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = [
     "RESULTS",

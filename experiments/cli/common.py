@@ -18,25 +18,6 @@ if TYPE_CHECKING:
 
     from treespec.experiments.config.schema import Config
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "USER_ERROR",
-    "AsJson",
-    "ConfigArgument",
-    "Debug",
-    "Overrides",
-    "Plugins",
-    "Quiet",
-    "complain",
-    "complete_config",
-    "friendly",
-    "load",
-    "option_of",
-    "output",
-    "progress",
-    "working",
-]
 
 PIPED_WIDTH = 120
 """Width in columns of tables written to a file or a pipe."""
@@ -105,14 +86,7 @@ def load(
     plugins: list[Path] | None = None,
     manifest: Path | None = None,
 ) -> "Config":
-    """Load the config and plug-ins of a command that runs models, and silence transformers.
-
-    Args:
-        config: path or name of the config.
-        overrides: `key=value` texts that change it.
-        plugins: Python files whose parts the config may name.
-        manifest: of a run that may be resumed; its plug-ins are loaded if no file is given.
-    """
+    """Load the config and plug-ins of a command that runs models, and silence transformers."""
     from treespec.experiments.config.file import load_config
     from treespec.experiments.config.plugged import plug_in
     from treespec.experiments.run.models import calm_transformers
@@ -145,12 +119,7 @@ def output() -> "Console":
 
 @contextmanager
 def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
-    """Turn exceptions into one clear message and an exit code.
-
-    Args:
-        debug: whether to print the traceback too.
-        interrupted: the message after Ctrl-C.
-    """
+    """Turn exceptions into one clear message and an exit code."""
     try:
         yield
     except (typer.Exit, BrokenPipeError):  # BrokenPipeError: the reader closed our output

@@ -1,23 +1,17 @@
-"""Shell completion of overrides: the keys of a config and their values.
+"""Shell completion of overrides: the keys of a config.
 
 It reads the JSON schema from a file, so that completion imports nothing heavy and is fast.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-__all__ = ["complete_override", "keys_of", "values_of"]
-
 EXPERIMENTS = Path(__file__).parents[1]
 SCHEMA = EXPERIMENTS / "config" / "config.schema.json"
-LARGEST_CONFIG = 2**18
-
-SHAPES = ("chain:4", "kary:2x3", "chains:2x4", "expansion:3x2x1", "optimal:16")
-"""Spellings offered as the value of a shape, besides its kinds."""
 
 TAGS = ("kind", "source")
 """Keys whose value tells which of several kinds a mapping is."""
@@ -27,51 +21,15 @@ MOST_ITEMS = 50
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete `models.dt` to `models.dtype=`, and `models.dtype=f` to the dtypes that begin with `f`.
-
-    Shells that split words at the equals sign (bash) pass the key as the previous word.
-    """
-    words = [str(word) for word in ctx.params.get("overrides") or ()]
-    words = words[:-1] if words[-1:] == ["="] else words
+    """Complete `models.dt` to `models.dtype=`."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    if words and "=" not in words[-1] and "=" not in incomplete:
-        values = values_of(schema, words[-1])
-        return [value for value in values if value.startswith(incomplete)]
-    start, equals, value_start = incomplete.partition("=")
-    if equals:
-        values = values_of(schema, start)
-        return [f"{start}={value}" for value in values if value.startswith(value_start)]
     data = _config(str(ctx.params.get("config") or ""))
-    return [f"{key}=" for key in keys_of(schema, data) if key.startswith(start)]
+    return [f"{key}=" for key in keys_of(schema, data) if key.startswith(incomplete)]
 
 
 def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
-    """All dotted keys of a config; in lists, those of the items that the config has.
-
-    Args:
-        schema: the JSON schema of configs.
-        data: the parsed config; None if it could not be read.
-    """
+    """All dotted keys of a config; in lists, those of the items that the config has."""
     return [key for key in _keys(schema, schema, data, "") if not key.startswith("sweep")]
-
-
-def values_of(schema: Mapping[str, Any], key: str) -> list[str]:
-    """The values that a key accepts, as far as they can be listed: names, kinds, true and false, null."""
-    schemas: list[Mapping[str, Any]] = [schema]
-    for part in key.replace("[", ".").replace("]", "").split("."):
-        schemas = [
-            inner
-            for outer in schemas
-            for alternative in _alternatives(schema, outer)
-            for inner in _inside(alternative, part)
-        ]
-    values: list[str] = []
-    for of_value in schemas:
-        for alternative in _alternatives(schema, of_value):
-            values += _listed(alternative)
-            if alternative.get("properties", {}).get("depth") and key.endswith("shape"):
-                values += SHAPES
-    return list(dict.fromkeys(values))
 
 
 def _keys(
@@ -119,21 +77,6 @@ def _alternatives(schema: Mapping[str, Any], value: Mapping[str, Any]) -> list[M
     return [value]
 
 
-def _inside(value: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
-    """The schema at a key or an index inside a value; empty if there is none."""
-    if part.isdigit():
-        return [value["items"]] if "items" in value else []
-    return [value["properties"][part]] if part in value.get("properties", {}) else []
-
-
-def _listed(value: Mapping[str, Any]) -> Sequence[str]:
-    if "const" in value:
-        return [str(value["const"])]
-    if "enum" in value:
-        return [str(name) for name in value["enum"]]
-    return {"boolean": ["true", "false"], "null": ["null"]}.get(str(value.get("type")), [])
-
-
 def _config(name: str) -> Any:
     """The parsed config; None if it cannot be read (the command itself reports why)."""
     import yaml
@@ -141,8 +84,6 @@ def _config(name: str) -> Any:
     shipped = EXPERIMENTS / "configs" / f"{name}.yaml"
     path = Path(name) if Path(name).is_file() or not name.isidentifier() else shipped
     try:
-        if path.stat().st_size <= LARGEST_CONFIG:
-            return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        pass
-    return None
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

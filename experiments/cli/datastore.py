@@ -110,10 +110,9 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
         ConfigError: if a folder contains no text files.
         Unreadable: if a named file is missing or too large.
     """
-    from treespec.experiments.config.files import LARGEST_TEXT
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.held_out import installed_code
-    from treespec.reading import open_file
+    from treespec.files import open_file
 
     if not given:
         return installed_code()
@@ -125,7 +124,7 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
                 raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
             paths |= dict.fromkeys(inside)
         else:
-            with open_file(path, LARGEST_TEXT):  # report problems before minutes of encoding
+            with open_file(path):  # report problems before minutes of encoding
                 paths[path] = None
     return list(paths)
 

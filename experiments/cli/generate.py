@@ -147,35 +147,32 @@ def _part(option: str, text: str | None) -> Any:
         return text and text.strip()
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError
-    from treespec.reading_yaml import NotYaml, parse_yaml
+    from treespec.files import parse_yaml
 
     try:
         return parse_yaml(text)
-    except NotYaml as error:
-        raise ConfigError(f"{option} is not YAML: {error}") from None
     except Unreadable as error:
-        raise ConfigError(f"{option}: {error}") from None
+        raise ConfigError(f"{option} is not YAML: {error}") from None
 
 
 def _prompt(given: str | None, file: Path | None) -> str:
     """The text to continue: the argument, stdin, or a file."""
     from treespec.errors import Unreadable
-    from treespec.experiments.config.files import LARGEST_TEXT
     from treespec.experiments.errors import ConfigError, PromptError
-    from treespec.reading import read_text
+    from treespec.files import TEXT_BYTES, read_text
 
     if (given is None) == (file is None):
         raise ConfigError("give one prompt: as an argument, - for stdin, or with --file")
     if file is not None:
         try:
-            return read_text(file, LARGEST_TEXT)
+            return read_text(file)
         except Unreadable as error:
             raise PromptError(str(error)) from None
     if given != "-":
         return given or ""
-    content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
-    if len(content) > LARGEST_TEXT:
-        raise PromptError(f"stdin: more than {LARGEST_TEXT:,} bytes for one prompt")
+    content = sys.stdin.buffer.read(TEXT_BYTES + 1)
+    if len(content) > TEXT_BYTES:
+        raise PromptError(f"stdin: more than {TEXT_BYTES:,} bytes for one prompt")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -5,10 +5,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from treespec.reading_words import plain_words
-
-__all__ = ["ORDER", "PANELS", "CommandGroup", "app", "examples"]
-
 PANELS = ("Experiments", "Trees", "Checks")
 """Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
 
@@ -38,9 +34,6 @@ UNWRAPPED = "\b"
 def examples(*commands: str) -> str:
     """The epilog of a command: examples that work as written.
 
-    Args:
-        commands: full command lines, `treespec` included.
-
     Example:
         >>> examples("treespec configs").splitlines()[1:]
         ['Examples:', '  treespec configs']
@@ -56,6 +49,8 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            from treespec.reading_models import plain_words
+
             error.message = plain_words(error.message).rstrip(".")
             raise
 

@@ -32,7 +32,6 @@ from treespec.experiments.records.plain_data import plain_data
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
 
-__all__ = ["VERSION", "json_text", "run_data"]
 
 VERSION = 1
 

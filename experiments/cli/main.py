@@ -3,10 +3,7 @@
 Nothing heavy is imported at the top: each command imports what it needs when it is called.
 """
 
-import signal
 import sys
-import threading
-from _thread import interrupt_main
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,10 +46,6 @@ if TYPE_CHECKING:
     from treespec.experiments.report.run import Run
     from treespec.experiments.run.runner import RunResult
 
-__all__ = ["app", "main"]
-
-AGAIN_AFTER_S = 0.01
-"""Delay before an interrupt that Python swallowed is raised again."""
 
 FAILURES_SHOWN = 5
 
@@ -316,36 +309,12 @@ def check_lossless_command(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up.
-
-    Python only prints an interrupt that arrives in a finalizer or a callback, and continues; here it is
-    raised again. After the command, interrupts are ignored.
-
-    Args:
-        arguments: of the command; by default those of the process, which exits afterwards.
-    """
-    original_hook = sys.unraisablehook
-
-    def raise_interrupts_again(unraisable: "sys.UnraisableHookArgs") -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            # Raised at once, it would end this hook, not the command.
-            timer = threading.Timer(AGAIN_AFTER_S, interrupt_main)
-            timer.daemon = True
-            timer.start()
-        else:
-            original_hook(unraisable)
-
-    sys.unraisablehook = raise_interrupts_again
+    """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up."""
     try:
         app(arguments, prog_name="treespec")
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(INTERRUPTED)
-    finally:
-        if arguments is None and threading.current_thread() is threading.main_thread():
-            # Otherwise an interrupt during interpreter shutdown prints a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.unraisablehook = original_hook
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:

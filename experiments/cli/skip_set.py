@@ -77,10 +77,10 @@ def search_command(
     with friendly(debug):
         from treespec.distributions import Sampling
         from treespec.draft.skip_set import SkipSets
-        from treespec.experiments.config.files import LARGEST_TEXT, require_new, require_within
+        from treespec.experiments.config.files import require_new, require_within
         from treespec.experiments.run.models import calm_transformers
+        from treespec.files import read_text
         from treespec.models.load import load_pair
-        from treespec.reading import read_text
 
         require_new(out, option="")
         require_within("--size", size, 1, 20_000)
@@ -88,7 +88,7 @@ def search_command(
         require_within("--most-texts", most_texts, 1, 100_000)
         require_within("--most-sets", most_sets, 1, 10**9)
         sampling = Sampling(temperature)
-        given = [read_text(path, LARGEST_TEXT) for path in texts] if texts else None
+        given = [read_text(path) for path in texts] if texts else None
         calm_transformers()
         pair = load_pair(model, "none", dtype=dtype, device=device)
         sets = SkipSets(pair.target, _encoded(given, pair.tokenizer, tokens)[:most_texts], sampling)

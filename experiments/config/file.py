@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable
@@ -19,29 +20,8 @@ from treespec.experiments.config.files import is_file, is_there, require_new, wr
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
-from treespec.reading import brief, read_text
+from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
 from treespec.reading_models import joined, nearest, problems
-from treespec.reading_yaml import NotYaml, parse_yaml
-
-__all__ = [
-    "config_text",
-    "first_config",
-    "key_parts",
-    "load_config",
-    "override",
-    "parse_override",
-    "put",
-    "read_data",
-    "shipped",
-    "validated",
-    "write_first",
-]
-
-LARGEST_FILE = 2**20
-"""Bytes of a config."""
-
-LONGEST_KEY = 16
-"""Parts of a dotted key."""
 
 FIRST = Path(__file__).with_name("first.yaml")
 """What `treespec init` writes: a config that is small, commented, and ready to run."""
@@ -67,11 +47,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def config_text(source: str | Path) -> tuple[Path, str]:
-    """The path of a config's file, and its text.
-
-    Raises:
-        ConfigError: if there is no such file, or it cannot be read as text.
-    """
+    """The path of a config's file, and its text."""
     path = Path(source)
     if not is_file(str(source)):
         known = shipped()
@@ -85,24 +61,18 @@ def config_text(source: str | Path) -> tuple[Path, str]:
         elif path.is_dir():
             raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
     try:
-        return path, read_text(path, LARGEST_FILE)
+        return path, read_text(path, CONFIG_BYTES)
     except Unreadable as error:  # a device or a pipe, among others
         raise ConfigError(str(error)) from None
 
 
 def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
-    """The path of a config's file, and the mapping in it with overrides applied, not validated.
-
-    Raises:
-        ConfigError: if there is no such file, it does not hold a mapping, or an override is wrong.
-    """
+    """The path of a config's file, and the mapping in it with overrides applied, not validated."""
     path, text = config_text(source)
     try:
         data = parse_yaml(text)
-    except NotYaml as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
     except Unreadable as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
     for change in overrides:
@@ -112,11 +82,6 @@ def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
 
 def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Validate a parsed config.
-
-    Args:
-        path: of its file, for messages.
-        data: a parsed config; not changed.
-        overrides: already applied to it; messages name the override that set a wrong value.
 
     Raises:
         ConfigError: with a line for each problem.
@@ -163,57 +128,32 @@ def shipped() -> dict[str, Path]:
 
 def first_config(file: Path) -> str:
     """The text of the config for this file; the experiment is named after the file."""
-    plain = file.stem.isidentifier() and file.stem.lower() not in (
-        "null", "true", "false", "yes", "no", "on", "off", "y", "n",
-    )  # fmt: skip
-    return FIRST.read_text(encoding="utf-8").format(
-        name=file.stem if plain else json.dumps(file.stem, ensure_ascii=False),
-        file=shlex.quote(str(file)),
-    )
+    name = yaml.safe_dump(file.stem, allow_unicode=True).removesuffix("...\n").strip()
+    return FIRST.read_text(encoding="utf-8").format(name=name, file=shlex.quote(str(file)))
 
 
 def write_first(file: Path) -> None:
-    """Write the first config to a file.
-
-    Raises:
-        ConfigError: if the file exists, its folder does not, or its name cannot be that of an experiment.
-    """
+    """Write the first config to a file."""
     require_new(file, option="")
-    if not str(file).isprintable():
-        raise ConfigError(f"{str(file)!r}: give a name without control characters")
     text = first_config(file)
     validated(file, parse_yaml(text))
     write_new(file, text)
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """A copy of `data` with one value changed.
-
-    Args:
-        data: a parsed config; not changed.
-        text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape=chain:8`.
-
-    Raises:
-        ConfigError: if the text is not an override, or its key does not exist in `data`.
-    """
+    """A copy of `data` with one value changed."""
     return put(data, *parse_override(text), f"override {brief(text)}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`, the value parsed as YAML.
-
-    Raises:
-        ConfigError: if the text is not an override.
-    """
+    """Key and value of `key=value`, the value parsed as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key_parts(key):
         raise ConfigError(f"override {brief(text)}: write key=value, such as models.dtype=float32")
     try:
         return key.strip(), parse_yaml(value)
-    except NotYaml as error:
-        raise ConfigError(f"override {brief(text)}: the value is not YAML ({error.said})") from None
     except Unreadable as error:
-        raise ConfigError(f"override {brief(text)}: {error.said}") from None
+        raise ConfigError(f"override {brief(text)}: the value is not YAML ({error.said})") from None
 
 
 def key_parts(key: str) -> list[str]:
@@ -222,22 +162,8 @@ def key_parts(key: str) -> list[str]:
 
 
 def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
-    """A copy of `data` with the value at a dotted key set.
-
-    Args:
-        data: a parsed config; not changed.
-        key: dotted, list indices included.
-        value: plain data.
-        what: where the change comes from, for messages.
-
-    Raises:
-        ConfigError: if the key cannot be reached in `data`.
-    """
+    """A copy of `data` with the value at a dotted key set."""
     parts = key_parts(key)
-    if len(parts) > LONGEST_KEY:
-        raise ConfigError(
-            f"{what}: the key has {len(parts)} parts, but no key has more than {LONGEST_KEY}"
-        )
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""
     for i, part in enumerate(parts):

@@ -8,27 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from treespec.experiments.errors import ConfigError
-from treespec.reading import brief
-from treespec.whole_file import write_whole
-
-__all__ = [
-    "LARGEST_TEXT",
-    "is_file",
-    "is_there",
-    "making",
-    "require_new",
-    "require_own",
-    "require_there",
-    "require_within",
-    "stamp",
-    "write_new",
-]
-
-LARGEST_TEXT = 2**24
-"""Maximum bytes of a text that a command reads."""
-
-LARGEST_REPLACED = 1 << 26
-"""Bytes of a result file that may be replaced."""
+from treespec.files import TEXT_BYTES, brief, write_whole
 
 
 def is_file(text: str) -> bool:
@@ -59,17 +39,7 @@ def stamp(file: str) -> tuple[int, int] | None:
 
 
 def require_within(name: str, value: int | None, least: int, most: int) -> None:
-    """Reject a number that is meaningless, or that would use up all memory or time.
-
-    Args:
-        name: of the option, as it is typed.
-        value: what was given; None if the option was not.
-        least: smallest allowed value.
-        most: largest allowed value.
-
-    Raises:
-        ConfigError: naming the option and the bound.
-    """
+    """Reject the value of an option outside its range; None means that it was not given."""
     if value is not None and value < least:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at least {least:,}")
     if value is not None and value > most:
@@ -77,16 +47,7 @@ def require_within(name: str, value: int | None, least: int, most: int) -> None:
 
 
 def require_there(path: str | Path, option: str, command: str) -> None:
-    """Reject a missing file before anything is read.
-
-    Args:
-        path: of the file.
-        option: the option that names it, for messages; empty for an argument.
-        command: the command that writes such files.
-
-    Raises:
-        ConfigError: naming the file, the option and the command.
-    """
+    """Reject a missing file, named by an option (empty: an argument), before anything is read."""
     if not is_there(str(path)):
         raise ConfigError(
             f"{option}{' ' * bool(option)}{brief(str(path))}: there is no such file; `{command}` writes one"
@@ -94,15 +55,7 @@ def require_there(path: str | Path, option: str, command: str) -> None:
 
 
 def require_new(out: Path, option: str = "--out ") -> None:
-    """Reject, before anything is measured, an output file that exists already or cannot be created.
-
-    Args:
-        out: the file.
-        option: the option that names it, for messages; empty for an argument.
-
-    Raises:
-        ConfigError: naming the file.
-    """
+    """Reject, before anything is measured, an output file that exists already or cannot be created."""
     if os.path.lexists(out):
         raise ConfigError(f"{option}{out} already exists: name another file")
     if not os.path.isdir(out.parent):
@@ -114,12 +67,7 @@ def require_new(out: Path, option: str = "--out ") -> None:
 
 
 def write_new(out: Path, content: str | bytes) -> Path:
-    """Write, atomically, a file that did not exist when `require_new` checked.
-
-    Raises:
-        ConfigError: if it exists by now; it is left unchanged.
-        OSError: if it cannot be written.
-    """
+    """Write, atomically, a file that did not exist when `require_new` checked."""
     try:
         return write_whole(out, content, new=True)
     except FileExistsError:
@@ -129,20 +77,17 @@ def write_new(out: Path, content: str | bytes) -> Path:
 
 
 def require_own(path: Path, keys: Collection[str], what: str) -> None:
-    """Reject, before anything is measured, an existing file that is not a result of the same kind.
+    """Reject, before anything is measured, an existing file that does not hold an object with these keys.
 
     Args:
         path: the file; it may be missing.
-        keys: of the JSON object in such a file; a file that lacks one is not replaced.
+        keys: of the JSON object in a result of the same kind.
         what: such a file is called in messages.
-
-    Raises:
-        ConfigError: naming the file.
     """
     if not os.path.lexists(path):
         return
     replaceable = False
-    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_REPLACED:
+    if path.is_file() and not path.is_symlink() and path.stat().st_size <= TEXT_BYTES:
         with suppress(OSError, ValueError, RecursionError):
             data = json.loads(path.read_bytes())
             replaceable = isinstance(data, dict) and set(keys) <= set(data)
@@ -154,11 +99,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Create a folder for results before they are computed; remove it again if computing them fails.
-
-    Raises:
-        ConfigError: if it cannot be created.
-    """
+    """Create a folder for results before they are computed; remove it again if computing them fails."""
     places = (folder, *folder.parents)
     created = list(takewhile(lambda place: not os.path.lexists(place), places))
     try:

@@ -5,12 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.base import LONGEST_FILE_NAME
 from treespec.experiments.config.schema import Config
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
-
-__all__ = ["inputs_of", "place_of", "require_apart", "texts_in"]
 
 INPUTS = (
     *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
@@ -30,29 +27,13 @@ def place_of(output: object, name: str, base: str) -> Path:
     Raises:
         ConfigError: if the folder is outside `base`: through `..`, an absolute path or a link.
     """
-    way_out = f"give a folder in {base}/, or any folder with --out"
-    if output is None:
-        if name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
-            raise ConfigError(
-                f"name = {name!r} cannot be the name of a folder in {base}/: remove its slashes and dots, "
-                "or name a folder with --out"
-            )
-        if len(os.fsencode(name)) > LONGEST_FILE_NAME:
-            raise ConfigError(
-                f"name = {name[:40]!r}...: {len(os.fsencode(name))} bytes, but a folder's name may have at "
-                f"most {LONGEST_FILE_NAME}; shorten it, or name a folder with --out"
-            )
-        path, what = Path(base) / name, f"name = {name!r}"
-    else:
-        what = f"output = {output!r}"
-        if not isinstance(output, str) or "\0" in output:
-            raise ConfigError(f"{what} is not a path; {way_out}")
-        path, parts = Path(output), Path(os.path.normpath(output)).parts
-        if parts[:1] != (base,) or len(parts) == 1:
-            raise ConfigError(f"{what} is not in {base}/: {way_out}")
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base)):
+    what = f"name = {name!r}" if output is None else f"output = {output!r}"
+    path = Path(base, name) if output is None else Path(str(output))
+    nested = output is None and len(Path(name).parts) != 1
+    inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base))
+    if nested or not inside or os.path.realpath(path) == os.path.realpath(base):
         raise ConfigError(
-            f"{what}: a link leads out of {base}/, to {os.path.realpath(path)}; {way_out}"
+            f"{what} is not in {base}/: give a folder in it, or any folder with --out"
         )
     return path
 
@@ -77,29 +58,13 @@ def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, st
 
 
 def require_apart(folder: Path, inputs: Iterable[tuple[str, Path]]) -> None:
-    """Reject an output folder that is, or contains, an input.
-
-    Args:
-        folder: the folder to write, and perhaps to clear.
-        inputs: files and folders to read, each after words for it.
-
-    Raises:
-        ConfigError: naming the folder and the input.
-    """
+    """Reject an output folder that is, or contains, an input, which `--fresh` might delete."""
+    place = os.path.realpath(folder)
     for what, path in inputs:
         for absolute in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):
-            if any(_same(ancestor, folder) for ancestor in (absolute, *absolute.parents)):
-                verb = "is" if _same(absolute, folder) else "contains"
+            if any(os.path.realpath(above) == place for above in (absolute, *absolute.parents)):
+                verb = "is" if os.path.realpath(absolute) == place else "contains"
                 raise ConfigError(
                     f"{folder} {verb} {path}, which is an input ({what}): choose another folder with "
                     "--out, or move the input"
                 )
-
-
-def _same(path: Path, folder: Path) -> bool:
-    if path == folder or os.path.realpath(path) == os.path.realpath(folder):
-        return True
-    try:
-        return os.path.samefile(path, folder)
-    except OSError:
-        return False

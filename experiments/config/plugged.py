@@ -11,10 +11,8 @@ from treespec.experiments.config import trees as _ours  # noqa: F401  (registers
 from treespec.experiments.config.file import read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError
+from treespec.files import DATA_BYTES, parse_json, read_bytes
 from treespec.plugin_files import PluginFile, in_use, installed
-from treespec.reading import parse_json, read_bytes
-
-__all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
 
 FOLDER = "plugins"
 """Subfolder of a run or a sweep with the copies of its plug-ins."""
@@ -26,9 +24,6 @@ def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
     Args:
         given: Python files.
         manifest: of a run or sweep that may be resumed; its own copies are loaded if no file is given.
-
-    Raises:
-        InvalidPlugin: naming the file and the problem.
     """
     files = plugin_files.read(given)
     if not files and manifest is not None:
@@ -39,17 +34,7 @@ def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
 def folder_asked_for(
     source: str, overrides: Sequence[str], out: Path | None, base: str
 ) -> Path | None:
-    """The folder that a command will write, as far as known before plug-ins are loaded.
-
-    Args:
-        source: path or name of the config.
-        overrides: `key=value` texts that change it.
-        out: the folder given with --out, which takes precedence.
-        base: `runs` or `sweeps`.
-
-    Returns:
-        The folder; None if the config does not give a valid one (loading the config reports why).
-    """
+    """The folder that a command will write, as far as known before plug-ins are loaded."""
     if out is not None:
         return out
     try:
@@ -60,27 +45,26 @@ def folder_asked_for(
 
 
 def copies(manifest: Path) -> list[PluginFile]:
-    """The plug-ins that a run or sweep was started with, from the copies in its folder.
-
-    Args:
-        manifest: path of the run's or sweep's manifest.
-
-    Raises:
-        InvalidPlugin: if a copy is missing, or has been changed.
-    """
-    try:
-        data = parse_json(read_bytes(manifest, 2**28), constants=True)
-        hashes = {str(entry["file"]): str(entry["sha256"]) for entry in data.get("plugins") or ()}
-    except (Unreadable, AttributeError, TypeError, KeyError):
-        return []  # no manifest, or its reader reports what is wrong
-    files = plugin_files.read(manifest.parent / FOLDER / Path(name).name for name in hashes)
+    """The plug-ins that a run or sweep was started with, from the copies in its folder."""
+    hashes = plugin_copies(manifest)
+    files = plugin_files.read(hashes)
     for file in files:
-        if file.sha256 != hashes[file.path.name]:
+        if file.sha256 != hashes[file.path]:
             raise InvalidPlugin(
                 f"plug-in {file.path} has been changed (SHA-256 {file.sha256[:16]}..., but the run was "
-                f"started with {hashes[file.path.name][:16]}...): give the original file with --plugin"
+                f"started with {hashes[file.path][:16]}...): give the original file with --plugin"
             )
     return files
+
+
+def plugin_copies(manifest: Path) -> dict[Path, str]:
+    """The paths of the copies that a manifest names, with the SHA-256 that it states."""
+    try:
+        data = parse_json(read_bytes(manifest, DATA_BYTES), constants=True)
+        entries = [(str(entry["file"]), str(entry["sha256"])) for entry in data["plugins"]]
+    except (Unreadable, TypeError, KeyError):
+        return {}  # no manifest, or its reader reports what is wrong
+    return {manifest.parent / FOLDER / Path(name).name: digest for name, digest in entries}
 
 
 def told() -> dict[str, list[dict[str, Any]]]:
@@ -92,49 +76,26 @@ def told() -> dict[str, list[dict[str, Any]]]:
 
 
 def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:
-    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with.
-
-    Args:
-        folder: of the run or sweep.
-        manifest: its manifest; an older one does not say which plug-ins were installed.
-        error: the exception to raise.
-    """
-    if manifest.get("installed_plugins") is not None:
-        _require_same_installed(folder, manifest["installed_plugins"], error)
-    before = {entry["file"]: entry["sha256"] for entry in manifest.get("plugins") or ()}
-    now = {file.path.name: file.sha256 for file in in_use()}
-    for name in dict.fromkeys([*before, *now]):
-        if before.get(name) != now.get(name):
-            raise error(
-                f"{folder} was started with another plug-in {name} ({_hash_text(before.get(name))}, now "
-                f"{_hash_text(now.get(name))}): give the original one or none (its copy is in "
-                f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
-            )
+    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with."""
+    here = told()
+    for kind, key in (("plugins", "file"), ("installed_plugins", "module")):
+        if kind == "installed_plugins" and manifest.get(kind) is None:
+            continue  # an older manifest does not say which were installed
+        before = {entry[key]: entry for entry in manifest.get(kind) or ()}
+        now = {entry[key]: entry for entry in here[kind]}
+        for name in dict.fromkeys([*before, *now]):
+            if before.get(name) != now.get(name):
+                raise error(
+                    f"{folder} was started with another plug-in {name} ({_described(before.get(name))}, "
+                    f"now {_described(now.get(name))}): give the original one or none (copies are in "
+                    f"{folder / FOLDER}), choose another folder with --out, or start over with --fresh"
+                )
 
 
-def _require_same_installed(
-    folder: Path, recorded: Sequence[Mapping[str, Any]], error: type[Exception]
-) -> None:
-    before = {entry["module"]: entry for entry in recorded}
-    now = {entry["module"]: entry for entry in told()["installed_plugins"]}
-    for module in dict.fromkeys([*before, *now]):
-        if before.get(module) != now.get(module):
-            raise error(
-                f"{folder} was started with {_installed(before.get(module))} as the installed plug-in "
-                f"{module}, but now there is {_installed(now.get(module))}: install the original one, give "
-                "another folder with --out, or start over with --fresh"
-            )
-
-
-def _hash_text(sha256: str | None) -> str:
-    """The beginning of a file's hash, for messages."""
-    return f"SHA-256 {sha256[:16]}..." if sha256 else "none of that name"
-
-
-def _installed(entry: Mapping[str, Any] | None) -> str:
-    """A package in words, such as `mine 1.2 (SHA-256 0123456789abcdef...)`."""
+def _described(entry: Mapping[str, Any] | None) -> str:
+    """A plug-in in words, such as `mine 1.2, SHA-256 0123456789abcdef...`."""
     if entry is None:
-        return "none"
-    package = " ".join(str(entry[key]) for key in ("distribution", "version") if entry[key])
-    sha256 = entry["sha256"]
-    return f"{package or 'a package'} ({f'SHA-256 {sha256[:16]}...' if sha256 else 'no file'})"
+        return "none of that name"
+    package = [str(entry[key]) for key in ("distribution", "version") if entry.get(key)]
+    sha256 = f"SHA-256 {entry['sha256'][:16]}..." if entry["sha256"] else "no file"
+    return ", ".join([*([" ".join(package)] if package else []), sha256])

@@ -14,7 +14,7 @@ from typing import Any
 from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["PAGE", "SCHEMA", "config_schema", "reference_page", "schema_text"]
 

@@ -26,8 +26,7 @@ from treespec.experiments.config.base import (
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
 from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.shapes import Shape
-from treespec.reading_models import Strict
-from treespec.renamed_keys import RENAMED_MODELS_KEYS
+from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.rates.sampling_names import name_of
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from treespec.errors import TreespecError, Unreadable
 from treespec.experiments.errors import ConfigError
-from treespec.reading import read_text
+from treespec.files import read_text
 from treespec.search import (
     AcceptanceEstimate,
     Calibration,
@@ -20,17 +20,11 @@ from treespec.search import (
 )
 from treespec.search.rates.replay import require_given_trees
 
-__all__ = ["read_acceptance", "read_calibration"]
-
 _T = TypeVar("_T")
 
 
 def read_acceptance(path: Path) -> AcceptanceEstimate:
-    """Acceptance rates by depth from a file: an estimate as JSON, or a trace.
-
-    Raises:
-        ConfigError, InvalidTrace: if it is neither, or of a source that does not draft given trees.
-    """
+    """Acceptance rates by depth from a file: an estimate as JSON, or a trace."""
     if path.suffix == ".npz":
         trace = Trace.load(path)
         try:
@@ -44,11 +38,7 @@ def read_acceptance(path: Path) -> AcceptanceEstimate:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """A calibration map from a file, or the one fitted to a trace.
-
-    Raises:
-        ConfigError, InvalidTrace: if the file holds neither.
-    """
+    """A calibration map from a file, or the one fitted to a trace."""
     if path.suffix == ".npz":
         data = calibration_data(Trace.load(path))
         return fit_calibration(data.predicted, data.exact)

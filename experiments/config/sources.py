@@ -27,9 +27,9 @@ from treespec.errors import InvalidArgument, LoadError
 from treespec.experiments.config.base import Count, Name
 from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
+from treespec.files import read_text
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
-from treespec.reading import read_text
 
 __all__ = ["LookupDraft", "RetrievalDraft", "budget_of"]
 

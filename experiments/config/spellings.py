@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from treespec.experiments.config.base import MOST_NODES
-from treespec.reading import brief
+from treespec.files import brief
 
 __all__ = ["EXAMPLES", "SPELLINGS", "examples_near", "is_spelled", "spelled"]
 

@@ -30,6 +30,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import environment
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.report.terminal import print_table, say
+from treespec.files import write_whole
 from treespec.testing import (
     Case,
     Proof,
@@ -45,7 +46,6 @@ from treespec.testing import (
 from treespec.testing.lossless import TOLERANCE
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule
-from treespec.whole_file import write_whole
 
 __all__ = ["Job", "Result", "jobs", "main", "prove"]
 

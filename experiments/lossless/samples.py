@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import attention_masks
 import treespec
 from treespec.experiments.errors import ConfigError
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["NAME", "KeptSamples", "Texts", "code_hash"]
 

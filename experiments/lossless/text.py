@@ -19,7 +19,7 @@ from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table, say
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
 

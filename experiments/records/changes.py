@@ -9,8 +9,6 @@ from treespec.experiments.config.build import Experiment
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.manifest import NO_PART, method_data
 
-__all__ = ["changes_of_machine", "differences", "drafted", "require_same_methods"]
-
 
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
     """List where two configs differ, as `path: before -> after`, ignoring keys that say where rows go."""

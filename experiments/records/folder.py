@@ -1,6 +1,5 @@
 """The folder of a run: write its manifest and rows, find the finished units, recover a killed run."""
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -9,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from treespec.experiments.config.plugged import plugin_copies
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
-from treespec.experiments.records.held_folder import HeldFolder
+from treespec.experiments.records.held_folder import HeldFolder, temporaries
 from treespec.experiments.records.manifest import config_data, config_hash, now
-from treespec.experiments.records.manifest_form import checked_manifest
-from treespec.experiments.records.own_files import Kind
+from treespec.experiments.records.manifest_form import Resumed, checked_manifest
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -29,75 +28,60 @@ from treespec.experiments.records.rows import (
 )
 from treespec.experiments.records.tables import as_parquet
 
-__all__ = ["RUN", "RunFolder"]
-
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: prompts come last, because they mark a unit as finished."""
 
 FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
 """Names of a report's figures."""
 
-_FILES = (
-    "manifest.json",
-    *(f"{name}.jsonl" for name in _TABLES),
-    *(f"{name}.parquet" for name in _TABLES),
+_FIXED = (
+    *(f"{name}.{end}" for name in _TABLES for end in ("jsonl", "parquet")),
+    "report.html",
+    *(f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "png")),
 )
-"""The files of manifest and rows, claimed together before rows are written."""
-
-_PLACES = (
-    rf"({'|'.join(_TABLES)})\.(jsonl|parquet)",
-    r"manifest\.json|report\.html",
-    rf"figures/({'|'.join(FIGURES)})\.(svg|png)",
-    r"plugins/[\w.+-]+\.py",
-    r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
+_SEARCH = re.compile(
+    r"(config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json"
 )
-"""Files that a run writes, and `search/between-*.json`, which runs of schema 2 wrote."""
-
-RUN = Kind(
-    name="run",
-    what="run folder",
-    manifest="manifest.json",
-    places=re.compile("|".join(_PLACES)),
-    folders=("figures", "search", "plugins"),
-    error=RunFolderError,
-    foreign=ForeignFolder,
-    not_written=RunNotWritten,
-    goes_on="Every finished prompt is kept: {remedy}, then resume with the same command",
-    measurements=re.compile(r"search/(trace|latency)"),
-)
+"""Files in `search/`; `between-*.json` are of schema 2."""
 
 
 class RunFolder(HeldFolder):
     """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`).
-
-    Args:
-        path: the folder; made if it does not exist.
 
     Raises:
         ForeignFolder: on entering, before anything is written, if the path is not a run folder.
         RunFolderError: on entering, if another process holds it; later, if it cannot be written.
     """
 
-    kind = RUN
-    writer = "another process"
+    what, manifest_name, marks = "run folder", "manifest.json", "config_hash"
+    version, folders = SCHEMA_VERSION, ("figures", "search", "plugins")
+    error, foreign, not_written = RunFolderError, ForeignFolder, RunNotWritten
+    goes_on = "Every finished prompt is kept: {remedy}, then resume with the same command"
+
+    def own_files(self) -> list[Path]:
+        """The tables, the report, the measurements, and the plug-ins that the manifest names."""
+        return [
+            *(self.path / name for name in _FIXED),
+            *self._measurements(),
+            *plugin_copies(self.manifest_path),
+            *temporaries(self.path, *self.folders),
+        ]
+
+    def measured(self) -> bool:
+        """Whether traces or times were recorded."""
+        return any(path.name.startswith(("trace", "latency")) for path in self._measurements())
+
+    def _measurements(self) -> list[Path]:
+        return [path for path in self.search.glob("*") if _SEARCH.fullmatch(path.name)]
 
     # -- manifest -------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """Read the manifest; None if no run was started here.
-
-        Raises:
-            RunFolderError: if it is damaged, or has another schema version.
-        """
-        if not self.manifest_path.exists():
+        """Read the manifest; None if no run was started here."""
+        if self.own_manifest()["config_hash"] is None:
             return None
         way_out = "resume it with the treespec that wrote it, or choose another folder with --out"
-        data = checked_manifest(
-            self.manifest_path,
-            "start over with --fresh",
-            way_out,
-            needed=("config", "config_hash", "finished"),
-        )
+        data = checked_manifest(self.manifest_path, "start over with --fresh", way_out, Resumed)
         if data.get("schema_version") not in (None, SCHEMA_VERSION):
             raise RunFolderError(
                 f"{self.path} was written in schema version {data['schema_version']}, but only runs of "
@@ -113,21 +97,16 @@ class RunFolder(HeldFolder):
     def forget_search(self) -> None:
         """Remove measurements that were made for another config."""
         with self._writing():
-            self.files.remove(n for n in self.files.mark.names if re.fullmatch("search/.+", n))
+            self._remove(self._measurements())
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest atomically. From now on, nothing that this start made is removed."""
-        data = manifest | {"folder_id": self.files.id}
-        self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False))
-        self.files.settle()
+        self.keep_manifest(manifest)
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
 
         Keys that did not exist when the run was started count as having their defaults.
-
-        Raises:
-            RunFolderError: if the config differs; names the keys that differ, and the ways out.
         """
         manifest = self.manifest()
         if manifest is None or config_hash(config) in (
@@ -150,13 +129,8 @@ class RunFolder(HeldFolder):
         steps: Sequence[StepRow],
         trees: Sequence[TreeRow] = (),
     ) -> None:
-        """Append the rows of a finished unit: trees, steps, then prompts, which mark it as finished.
-
-        Raises:
-            RunFolderError: if they cannot be written. Units finished before stay finished.
-        """
+        """Append the rows of a finished unit: trees, steps, then prompts, which mark it as finished."""
         with self._writing():
-            self.files.claim(*_FILES)
             if trees:
                 append_lines(self._log("trees"), trees)
             append_lines(self._log("steps"), steps)
@@ -171,12 +145,6 @@ class RunFolder(HeldFolder):
             methods: the names of all methods; a unit is finished when it has a row for each.
             drop_errors: count units that hold an error as not finished.
             write: whether to remove rows; if False, the folder is not changed.
-
-        Returns:
-            The finished units: (prompt, sampling, repeat).
-
-        Raises:
-            RunFolderError: if a line is not a valid row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
         decoded = defaultdict[tuple[int, str, int], set[str]](set)
@@ -197,7 +165,6 @@ class RunFolder(HeldFolder):
         finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
         if write:
             with self._writing():
-                self.files.claim(*_FILES)
                 for name, table in rows.items():
                     write_lines(
                         self._log(name), [row for row in table if row.unit in finished], self.keep

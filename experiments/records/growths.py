@@ -12,19 +12,11 @@ from treespec.experiments.records.loading import Method
 from treespec.experiments.records.manifest import GROWTH_FILES, sha256_of
 from treespec.protocols import Growth
 
-__all__ = ["growth_of"]
-
 
 def growth_of(method: Method, searched: Path) -> Growth | None:
-    """Rebuild the growth that a method used.
+    """Rebuild the growth that a method used; None if it is not one of ours, or a file has changed.
 
-    Args:
-        method: a method of the run.
-        searched: the run's folder `search`. Files are looked for there first, because the run may have been
-            moved since the manifest was written.
-
-    Returns:
-        The growth; None if the method has none of ours, or if a file that it read is gone or has changed.
+    Files are looked for in `searched`, the run's folder `search`, first: the run may have been moved.
     """
     try:
         shape: Any = TypeAdapter(AnyShape).validate_python(method.growth)

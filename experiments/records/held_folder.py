@@ -1,122 +1,199 @@
-"""A folder that one process at a time writes to; the base of run folders and sweep folders."""
+"""A folder that one process at a time writes to; the base of run folders and sweep folders.
 
+Its manifest marks it as ours: a folder that is missing or empty gets one before anything else is written,
+and in any other folder without one nothing is written. Only files on a fixed list of names, or named by the
+manifest, are ever deleted.
+"""
+
+import json
 import os
-from collections.abc import Iterator
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from filelock import FileLock, Timeout
 
-from treespec.errors import TreespecError
-from treespec.experiments.errors import DISK_FULL, NotWritten
-from treespec.experiments.records.mark import LOCK, MARK
-from treespec.experiments.records.own_files import Kind, OwnFiles
+from treespec.errors import Unreadable
+from treespec.experiments.errors import DISK_FULL
+from treespec.files import DATA_BYTES, parse_json, read_bytes, write_whole
 
-__all__ = ["HeldFolder"]
+LOCK = ".lock"
 
 
-class HeldFolder:
+class HeldFolder(ABC):
     """A folder with a manifest, locked while it is entered (`with ... as folder:`).
 
-    Its mark says that it is ours (`own_files`). A start that is refused before `files.settle`, and before
-    it has measured anything, removes what it made: a new folder entirely, in an existing one what it added.
+    A start that fails before it has written its manifest or measured anything removes the folder if it
+    made it.
 
     Args:
         path: the folder; made if it does not exist.
 
     Raises:
-        OSError: `kind.error`, on entering, if the folder cannot be made or read, is not ours, or is locked.
+        OSError: on entering; `error` if the folder cannot be made or is locked, `foreign` if not ours.
     """
 
-    kind: ClassVar[Kind]
-    """The kind of folder."""
-    writer: ClassVar[str]
-    """What messages call the other process that may hold the lock."""
+    what: ClassVar[str]
+    """What messages call such a folder."""
+    manifest_name: ClassVar[str]
+    marks: ClassVar[str]
+    """A key of the manifest, null until the manifest is complete; with `folder_id` it marks the folder."""
+    version: ClassVar[int]
+    folders: ClassVar[tuple[str, ...]]
+    """Folders in it that files are written to, inner ones first."""
+    error: ClassVar[type[OSError]]
+    foreign: ClassVar[type[OSError]]
+    not_written: ClassVar[type[OSError]]
+    goes_on: ClassVar[str]
+    """What stays after a failed write, and how to go on; `{remedy}` stands for how to make room."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = OwnFiles(path, self.kind)
         self._lock = FileLock(path / LOCK, timeout=0)
+        self._made: list[Path] | None = None
+        """If the folder was empty on entering: itself and those above it that were made."""
+
+    @abstractmethod
+    def own_files(self) -> Iterable[Path]:
+        """Files that are ours if they exist, without manifest and lock."""
+
+    @abstractmethod
+    def measured(self) -> bool:
+        """Whether it holds measurements that are worth keeping although the start has failed."""
 
     @property
     def manifest_path(self) -> Path:
         """Path of the manifest."""
-        return self.path / self.kind.manifest
+        return self.path / self.manifest_name
+
+    def own_manifest(self) -> dict[str, Any]:
+        """The manifest, not checked beyond its mark.
+
+        Raises:
+            OSError: `foreign`, if there is none, it is not ours, or a link is where files are written.
+        """
+        data = self._data()
+        if self.manifest_path.is_symlink() or not {"folder_id", self.marks} <= data.keys():
+            first = min(os.listdir(self.path), default="nothing") if self.path.is_dir() else "no"
+            raise self.foreign(
+                f"{self.path} holds files ({first}, ...) but is not a {self.what}: it has no "
+                f"{self.manifest_name} of this treespec (folders of older versions can be read, not "
+                "written); choose another folder with --out"
+            )
+        files = {path for file in self.own_files() for path in (file, *file.parents)}
+        for path in sorted(files - {self.path, *self.path.parents}):
+            if path.is_symlink():
+                raise self.foreign(
+                    f"{path} is a link, which treespec does not make: move it away, or choose another "
+                    "folder with --out"
+                )
+        return data
+
+    def _data(self) -> dict[str, Any]:
+        """What the manifest holds; nothing if it cannot be read."""
+        try:
+            data = parse_json(read_bytes(self.manifest_path, DATA_BYTES), constants=True)
+        except Unreadable:
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def keep(self, path: Path, content: str | bytes) -> None:
+        """Write a file of this folder atomically.
+
+        Raises:
+            OSError: `not_written`, if it cannot be written. Finished results stay.
+        """
+        with self._writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+
+    def keep_manifest(self, data: dict[str, Any]) -> None:
+        """Replace the manifest atomically."""
+        own_id = {"folder_id": self.own_manifest()["folder_id"]}
+        self.keep(self.manifest_path, json.dumps(data | own_id, indent=2, ensure_ascii=False))
+
+    def clear(self) -> None:
+        """Delete our files and nothing else; the manifest, last, becomes that of a new folder."""
+        with self._writing():
+            self._remove(self.own_files())
+        self._begin()
+
+    def dissolve(self) -> None:
+        """Delete our files, the manifest and the lock last, and the folder if it is then empty."""
+        with suppress(OSError):
+            self._remove(self.own_files())
+            self._remove([self.manifest_path, self.path / LOCK])
+            self.path.rmdir()
+
+    def undo(self) -> None:
+        """Remove a folder that this start made."""
+        if self._made is not None:
+            self.dissolve()
+            remove_empty(self._made)
+            self._made = None
+
+    def _begin(self) -> None:
+        mark = {"schema_version": self.version, self.marks: None, "finished": None}
+        self.keep(self.manifest_path, json.dumps(mark | {"folder_id": secrets.token_hex(16)}))
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if not path.is_symlink() and not path.parent.is_symlink() and path.is_file():
+                path.unlink()
+        remove_empty(self.path / name for name in self.folders)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Turn errors of a write into one that names the folder and the way out."""
         try:
             yield
-        except self.kind.error:
+        except self.error:
             raise
         except OSError as error:
             full = error.errno in DISK_FULL or "No space left" in str(error)
             remedy = "free some space on its disk" if full else "make it writable"
-            raise self.kind.not_written(
+            raise self.not_written(
                 f"{self.path} cannot be written: {error.strerror or error}. "
-                f"{self.kind.goes_on.format(remedy=remedy)}"
+                f"{self.goes_on.format(remedy=remedy)}"
             ) from None
 
-    def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder atomically.
-
-        Raises:
-            OSError: `kind.error`, if it cannot be written. Finished results stay.
-        """
-        with self._writing():
-            self.files.write(path.relative_to(self.path).as_posix(), content)
-
-    def clear(self) -> None:
-        """Delete what the folder's mark lists, and those of inner folders, and nothing else.
-
-        The manifest goes last.
-
-        Raises:
-            OSError: `kind.error`, before anything is deleted, if another process writes to an inner folder.
-        """
-        with self._writing():
-            self.files.clear()
-
     def __enter__(self) -> Self:
-        """Mark the folder if it is new, and take the lock."""
-        self.files = OwnFiles.begin(self.path, self.kind)
-        in_use = (
-            f"{self.path} is being written by {self.writer}: wait for it, or choose another folder with "
-            "--out"
-        )
+        """Take the lock, and mark the folder if it is new."""
+        missing = list(takewhile(lambda p: not p.exists(), (self.path, *self.path.parents)))
         try:
+            if self.path.is_file():
+                raise self.error(f"{self.path} is a file: choose another folder with --out")
+            if self.path.exists() and not _is_empty(self.path):
+                self.own_manifest()
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout:
-            raise self.kind.error(in_use) from None
+            raise self.error(
+                f"{self.path} is being written by another process: wait for it, or choose another folder "
+                "with --out"
+            ) from None
+        except self.error:
+            raise
         except OSError as error:
-            self.files.undo()
-            raise self.kind.error(f"{self.path}: {error.strerror or error}") from None
+            remove_empty(missing)
+            raise self.error(f"{self.path}: {error.strerror or error}") from None
         try:
-            before = self.files.id
-            try:
-                self.files.load()
-            except self.kind.error:  # the process that held the lock has just removed the folder
-                self._leave_nothing()
-                raise self.kind.error(in_use) from None
-            if self.files.id != before:
-                raise self.kind.error(in_use)
-            self.files.clean()
-        except OSError as error:
+            if _is_empty(self.path):
+                self._made = missing
+                self._begin()
+            self.own_manifest()
+            self._remove(temporaries(self.path, *self.folders))
+        except BaseException:
+            self.undo()
             self._lock.release()
-            if isinstance(error, self.kind.error):
-                raise
-            raise self.kind.error(f"{self.path}: {error.strerror or error}") from None
+            raise
         return self
-
-    def _leave_nothing(self) -> None:
-        """Remove the lock that was made in a folder while another process was removing the folder."""
-        if not os.path.lexists(self.path / MARK):
-            with suppress(OSError):
-                (self.path / LOCK).unlink()
-                self.path.rmdir()
 
     def __exit__(
         self,
@@ -124,10 +201,29 @@ class HeldFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what a refused start made, and release the lock."""
-        refused = isinstance(error, TreespecError) and not isinstance(error, NotWritten)
+        """Remove what a failed start made, unless it is worth keeping, and release the lock."""
         try:
-            if error is not None and (self.files.bare or (refused and not self.files.measured)):
-                self.files.undo()
+            new = error is not None and self._made is not None
+            if new and self.own_manifest()[self.marks] is None and not self.measured():
+                self.undo()
         finally:
             self._lock.release()
+
+
+def temporaries(path: Path, *folders: str) -> list[Path]:
+    """Incomplete files that killed processes left in a folder and in these folders inside it."""
+    places = (path, *(path / folder for folder in folders))
+    found = (file for place in places for file in place.glob(".treespec-*.tmp"))
+    return [file for file in found if re.fullmatch(r"\.treespec-[0-9a-f]{16}\.tmp", file.name)]
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a folder holds nothing, or only what a start that was killed at once leaves."""
+    names = set(os.listdir(path)) - {file.name for file in temporaries(path)}
+    return not names or (names == {LOCK} and not (path / LOCK).stat().st_size)
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()

@@ -18,10 +18,8 @@ from treespec.experiments.records.rows import (
     read_lines,
     to_frame,
 )
-from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
+from treespec.experiments.records.tables import DamagedTable, read_table
 from treespec.tree import TreeShape
-
-__all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "node_at", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
 """Kinds of plain decoding; greedy texts are compared with those of the first kind that a run has."""
@@ -32,12 +30,10 @@ class Method:
     """A method, as the manifest describes it.
 
     Args:
-        name: the method's name.
         kind: `generate`, `plain`, `assisted` or `tree`.
         parents: parent array of its tree, if the tree is fixed.
         law: how children are drawn, by sampling setting.
         rule: the acceptance rule, by sampling setting.
-        lossless: whether the output keeps the target's law.
         searched: whether a search chose it. Plain decoding that a search chose is not a baseline: with a
             third copy of the same loop, the fastest baseline would be faster by chance.
         straight: whether its trees are chains that a source drafts within a budget.
@@ -81,8 +77,6 @@ class RunRecords:
     """The records of a run.
 
     Args:
-        folder: the run's folder.
-        manifest: the parsed `manifest.json`.
         all_prompts: one row per prompt, sampling setting, repeat and method, including twins.
         all_steps: one row per step, including those of twins.
     """
@@ -204,11 +198,7 @@ class RunRecords:
 
     @cached_property
     def trees(self) -> pl.DataFrame:
-        """The drafted trees that the run kept, with their tokens, one per step; may be empty.
-
-        Raises:
-            RunFolderError: if the file is damaged.
-        """
+        """The drafted trees that the run kept, with their tokens, one per step; may be empty."""
         return self._without_twins(_rows(self.folder, self.manifest, "trees", TreeRow))
 
     @property
@@ -218,11 +208,7 @@ class RunRecords:
 
 
 def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:
-    """For each step of a method with a fixed tree, in order: its prompt, and the last accepted node.
-
-    Raises:
-        RunFolderError: if a step accepted ranks that the tree does not have.
-    """
+    """For each step of a method with a fixed tree, in order: its prompt, and the last accepted node."""
     assert method.parents is not None
     shape, steps = TreeShape(method.parents), []
     rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
@@ -238,11 +224,7 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
 
 
 def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
-    """The node that a path of child ranks leads to.
-
-    Raises:
-        IndexError: if the tree does not have it.
-    """
+    """The node that a path of child ranks leads to."""
     node = 0
     for rank in ranks:
         if rank < 0:
@@ -252,11 +234,7 @@ def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a run.
-
-    Raises:
-        RunFolderError: if the folder is not a run folder, is damaged, or has another schema version.
-    """
+    """Read the manifest of a run."""
     path = folder / "manifest.json"
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run folder: it has no manifest.json")
@@ -268,15 +246,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> pl.DataFrame:
-    """Read and check the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
+    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:
-            rows = read_table(parquet, kind)
+            return read_table(parquet, kind)
         except DamagedTable as error:
             instead = f"; remove it to read the same rows from {log.name} instead"
             raise RunFolderError(f"{error}{instead if log.is_file() else ''}") from None
-    else:
-        rows = to_frame(read_lines(log, kind), kind)
-    require_rows(folder, manifest, name, rows, kind)
-    return rows
+    return to_frame(read_lines(log, kind), kind)

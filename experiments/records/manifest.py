@@ -17,23 +17,8 @@ from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.files import open_file
 from treespec.plugins import parts
-from treespec.reading import open_file
-
-__all__ = [
-    "GROWTH_FILES",
-    "NO_PART",
-    "config_data",
-    "config_hash",
-    "environment",
-    "git_hash",
-    "method_data",
-    "new_manifest",
-    "now",
-    "session_data",
-    "sha256_of",
-    "with_load",
-]
 
 _PACKAGES = (
     "torch",
@@ -51,9 +36,6 @@ GROWTH_FILES = ("calibration", "latency")
 
 _DRAFT_FILES = ("warm", "datastore", "file", "files")
 """Keys of draft sources that name a file, or several."""
-
-LARGEST_FILE = 2**35
-"""Most bytes of a file that is hashed: a datastore of four billion tokens."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -188,7 +170,7 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
 def sha256_of(path: str) -> str | None:
     """The SHA-256 of a file; None if it cannot be read."""
     try:
-        with open_file(path, LARGEST_FILE) as file:
+        with open_file(path, None) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore[bad-argument-type]
     except (Unreadable, OSError):
         return None
@@ -209,12 +191,6 @@ def git_hash(root: Path = _ROOT) -> str | None:
 
     Untracked files and results of benchmarks do not count: they change no code, and a benchmark that writes
     results while it runs should not make its own commit dirty.
-
-    Args:
-        root: root of the working tree; by default that of the project's own code.
-
-    Returns:
-        The commit; None if `root` is not a working tree, or git fails.
     """
     if not (root / ".git").exists():
         return None

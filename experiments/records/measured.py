@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, parsed, with_keys
+from treespec.reading_models import read_form
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -18,16 +20,6 @@ from treespec.search import (
 )
 from treespec.search.rates.rule_notes import accepts_alike
 from treespec.tree import Law, TreeShape
-
-__all__ = [
-    "SAME_FIRST",
-    "STAMP",
-    "Measured",
-    "advice_kept",
-    "load_measured",
-    "stamped",
-    "trace_path",
-]
 
 STAMP = "config.json"
 """File that records which config and which prefix the other files of the folder belong to."""
@@ -39,14 +31,20 @@ SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""
 
 
+class _Stamp(BaseModel):
+    config_hash: str
+    prefix: int
+
+
+class _Advice(BaseModel):
+    verdict: str
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Traces and pass times.
 
     Args:
-        search: the config's `search`.
-        traces: the recorded traces, by sampling setting and law.
-        latency: the latency model.
         prefix: number of committed tokens at which times are read: the middle of a text of the run.
     """
 
@@ -63,12 +61,6 @@ class Measured:
     def of_other_rule(self, rule: str, sampling: str, law: str, shape: TreeShape) -> str | None:
         """The rule that a tree's trace was recorded with, if its rates do not hold for another rule.
 
-        Args:
-            rule: the other rule.
-            sampling: name of the sampling setting.
-            law: how children are drawn.
-            shape: the tree.
-
         Returns:
             The recorded rule; None if both rules accept alike, or nothing was recorded.
         """
@@ -78,11 +70,7 @@ class Measured:
         return trace.rule
 
     def recorded(self, sampling: str, law: str) -> Trace:
-        """The trace of a law.
-
-        Raises:
-            ConfigError: if none was recorded.
-        """
+        """The trace of a law."""
         trace = self.trace(sampling, law)
         if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
@@ -95,9 +83,6 @@ class Measured:
         """Acceptance rates by depth and rank, with deep levels shrunk towards the rates over all levels.
 
         Limits of a small sample are in the estimate's `warnings`, and in the intervals derived from it.
-
-        Raises:
-            ConfigError: if the law was not recorded.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
@@ -116,11 +101,7 @@ class Measured:
 
 
 def load_measured(config: Config, folder: Path) -> Measured:
-    """Read the measurements of a run from its folder `search/`.
-
-    Raises:
-        RunFolderError: if a file is missing or damaged.
-    """
+    """Read the measurements of a run from its folder `search/`."""
     assert config.search is not None
     stamp, times = folder / STAMP, folder / "latency.json"
     traces = {}
@@ -139,30 +120,17 @@ def load_measured(config: Config, folder: Path) -> Measured:
 
 
 def advice_kept(folder: Path, place: int) -> dict[str, str]:
-    """The verdicts of the searches before a run, by the method that got the tree.
-
-    Args:
-        folder: the folder `search/` of the run.
-        place: index of the sampling setting.
-
-    Raises:
-        RunFolderError: if the file is damaged.
-    """
+    """The verdicts of the searches before a run, by the method that got the tree."""
     path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
-    advice = with_keys({"verdict": str})
-    data = parsed(path, RunFolderError, WAY_OUT, dict[str, advice])
+    data = read_form(path, RunFolderError, WAY_OUT, dict[str, _Advice])
     return {method: given["verdict"] for method, given in data.items()}
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
-    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times.
-
-    Raises:
-        RunFolderError: if the file is damaged.
-    """
-    return parsed(stamp, RunFolderError, WAY_OUT, with_keys({"config_hash": str, "prefix": COUNT}))
+    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times."""
+    return read_form(stamp, RunFolderError, WAY_OUT, _Stamp)
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:

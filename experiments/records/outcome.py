@@ -7,8 +7,6 @@ from typing import Self
 from treespec.step import Verdict
 from treespec.tree import TreeShape
 
-__all__ = ["STAGES", "Outcome", "StepOutcome"]
-
 STAGES = ("draft", "verify", "accept", "commit")
 """The stages of a step of our loop, in order."""
 
@@ -19,8 +17,6 @@ class StepOutcome:
 
     Args:
         shape: shape of the drafted tree; a chain in assisted generation, the root alone in `generate`.
-        tokens: tokens of the nodes, the root first.
-        verdict: what was accepted.
         kept: number of tokens that went into the text.
         seconds: time of each stage; empty for the methods of transformers.
         at: start of the step in seconds since 1970, by a clock that does not jump within a process.
@@ -52,13 +48,8 @@ class Outcome:
     """A decoded text with its counts and times; see `records.rows.PromptRow`.
 
     Args:
-        tokens: the new token ids.
         target_passes: number of forward calls of the target after the prefill.
-        accepted: number of draft tokens accepted.
-        drafted: number of draft tokens verified.
-        prefill_s: seconds of the prefill.
         total_s: total seconds, without the turns of other methods.
-        steps: the steps, one for each pass of the target.
     """
 
     tokens: tuple[int, ...]

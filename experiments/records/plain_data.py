@@ -5,8 +5,6 @@ from dataclasses import fields, is_dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = ["plain_data"]
-
 
 def plain_data(value: Any) -> Any:
     """Convert a value to mappings, lists, numbers and text; NaN and infinities become None.

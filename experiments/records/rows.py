@@ -11,26 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
-from treespec.reading import brief, parse_json, read_bytes
-from treespec.reading_words import plain_words
-from treespec.whole_file import write_whole
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "SOURCES_JOINED",
-    "PromptRow",
-    "StepRow",
-    "TreeRow",
-    "append_lines",
-    "read_lines",
-    "require_version",
-    "schema_of",
-    "to_frame",
-    "write_lines",
-]
-
-LARGEST_LOG = 2**31
-"""Most bytes of a log of rows: millions of steps."""
+from treespec.files import DATA_BYTES, brief, parse_json, read_bytes, write_whole
+from treespec.reading_models import plain_words
 
 SCHEMA_VERSION = 3
 """Version of rows and manifests; SCHEMA.md says what each version changed."""
@@ -137,16 +119,7 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 def require_version(path: Path, version: object, way_out: str) -> None:
-    """Refuse a file whose schema version cannot be read.
-
-    Args:
-        path: the file.
-        version: the version that the file states.
-        way_out: what the user can do, for the message.
-
-    Raises:
-        RunFolderError: if the version is not readable; names it and the readable versions.
-    """
+    """Refuse a file whose schema version cannot be read; `way_out` is what the user can do."""
     if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
             f"{path} has schema version {brief(version, 60)}, but this treespec reads versions "
@@ -159,9 +132,6 @@ def append_lines(path: Path, rows: Sequence[Row]) -> None:
 
     A kill leaves whole lines and at most one truncated line. A write that fails (a full disk) is undone as
     far as possible.
-
-    Raises:
-        OSError: if the rows could not be written.
     """
     remaining = memoryview(_lines(rows))
     with path.open("ab", buffering=0) as file:  # no buffer that close() would have to write
@@ -201,7 +171,7 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     if not path.exists():
         return []
     try:
-        *lines, _truncated = read_bytes(path, LARGEST_LOG).split(b"\n")
+        *lines, _truncated = read_bytes(path, DATA_BYTES).split(b"\n")
     except Unreadable as error:
         raise RunFolderError(str(error)) from None
     if lines:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

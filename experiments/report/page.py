@@ -4,8 +4,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from treespec.experiments.records.folder import RUN
-from treespec.experiments.records.own_files import OwnFiles
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report import details
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
@@ -28,13 +27,15 @@ def write_report(run: Run) -> Path:
         Path of the report.
 
     Raises:
-        ForeignFolder: if the folder is not marked as a run, or files that are not ours are in the way.
+        ForeignFolder: if the folder is not marked as a run, or cannot be written.
         RunFolderError: if kept trees or ranks of steps are inconsistent.
     """
-    files = OwnFiles.opened(run.folder, RUN)
+    folder, report = RunFolder(run.folder), run.folder / "report.html"
+    folder.own_manifest()
 
     def keep(path: Path, content: bytes) -> Path:
-        return files.write(path.relative_to(run.folder).as_posix(), content)
+        folder.keep(path, content)
+        return path
 
     trees, steps = drawn_trees(run, run.acceptance), stepper_section(run)
     figures = {
@@ -62,4 +63,5 @@ def write_report(run: Run) -> Path:
         facts=details.facts(run),
         config=details.config(run),
     )
-    return files.write("report.html", page)
+    folder.keep(report, page)
+    return report

@@ -15,8 +15,8 @@ from treespec.experiments.report import details
 from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.table import NONE, Cell, Table
+from treespec.files import write_whole
 from treespec.search.intervals import Interval
-from treespec.whole_file import write_whole
 
 __all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]
 

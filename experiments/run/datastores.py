@@ -11,13 +11,13 @@ from treespec.draft.state import tokenizer_digest
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import all_of
-from treespec.experiments.config.files import LARGEST_TEXT, is_there
+from treespec.experiments.config.files import is_there
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import RetrievalDraft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.held_out import HeldOut, installed_code
 from treespec.experiments.run.progress import Reporter
-from treespec.reading import read_text
+from treespec.files import TEXT_BYTES, read_text
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
@@ -153,7 +153,7 @@ def _read(
     texts = []
     for file in files:
         try:
-            text = read_text(file, LARGEST_TEXT)
+            text = read_text(file)
         except Unreadable:
             if file in named:
                 raise
@@ -175,6 +175,6 @@ def about_left_out(copies_of_held_out: int = 0, unreadable: int = 0) -> str:
     if unreadable:
         reasons.append(
             f"{unreadable:,} {'file' if unreadable == 1 else 'files'} not in UTF-8 or larger than "
-            f"{LARGEST_TEXT // 2**20} MiB"
+            f"{TEXT_BYTES // 2**20} MiB"
         )
     return f"left out {' and '.join(reasons)}" if reasons else ""

@@ -79,7 +79,7 @@ def dry_run(
     path, checked = place_for(config, folder, source, reporter.note)
     with RunFolder(folder_of_rank(config, path)) as records:
         session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
-        records.files.undo()  # a start that only looks leaves nothing behind
+        records.undo()  # a start that only looks leaves nothing behind
     text_s, seconds, compiling_s = ({}, None, 0.0) if session.complete else _timed(session, load)
     return Plan(path, session, text_s, seconds, compiling_s)
 

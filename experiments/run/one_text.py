@@ -21,7 +21,7 @@ from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.unit import Bench
-from treespec.reading import brief
+from treespec.files import brief
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

@@ -22,7 +22,7 @@ from treespec.experiments.config.schema import (
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
-from treespec.reading import brief, in_json, open_file, parse_json, read_text
+from treespec.files import brief, in_json, open_file, parse_json, read_text
 
 __all__ = [
     "Prompt",

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from treespec.experiments.config.schema import AssistedMethod, Config
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.records.mark import MARK
 
 __all__ = ["folder_of_rank", "rank"]
 
-COPIED = (MARK, "manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
+COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
 
 
 def rank() -> int:

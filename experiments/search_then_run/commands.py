@@ -20,7 +20,7 @@ from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.budgets import USUAL_SIZE, FoundBudget, best_budget
 from treespec.experiments.search_then_run.replays import RECORDING
-from treespec.reading import brief
+from treespec.files import brief
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,

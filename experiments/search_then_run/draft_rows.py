@@ -11,10 +11,10 @@ from treespec.coins import TorchCoins
 from treespec.distributions import Sampling
 from treespec.door import integer
 from treespec.draft import ModelDrafter
+from treespec.files import ARRAY_BYTES
 from treespec.protocols import Growth, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.eagle2 import Eagle2
-from treespec.search.rates.archive import LARGEST_FILE
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TreeShape
@@ -69,10 +69,10 @@ def require_room_for_rows(positions: int, beam: int, depth: int) -> None:
     integer("beam", beam, 1, InvalidTrace)
     integer("beam_depth", depth, 1, InvalidTrace)
     size = positions * (12 + rows_of_position(beam, depth) * (4 * beam + 8))
-    if size > LARGEST_FILE // 2:
+    if size > ARRAY_BYTES // 2:
         raise InvalidTrace(
             f"draft rows of {positions:,} positions, {depth} levels and {beam} children each take up to "
-            f"{size / 2**20:,.0f} MiB, more than the {LARGEST_FILE / 2**21:.0f} MiB that a trace has room "
+            f"{size / 2**20:,.0f} MiB, more than the {ARRAY_BYTES / 2**21:.0f} MiB that a trace has room "
             "for: record fewer or shorter texts, or use a smaller --beam or --beam-depth"
         )
 

@@ -19,11 +19,10 @@ from treespec.experiments.config.spellings import EXAMPLES, is_spelled, spelled
 from treespec.experiments.config.trees import LABELS, TREES, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table, keyed
+from treespec.files import brief, parse_yaml
 from treespec.plugins import Budget
 from treespec.protocols import Growth
-from treespec.reading import brief
 from treespec.reading_models import problems
-from treespec.reading_yaml import parse_yaml
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.intervals import Interval
 from treespec.search.rates.budget_replay import replay_budget

@@ -18,6 +18,7 @@ from treespec.experiments.config.shapes import (
 from treespec.experiments.config.trees import label_of, search_best, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.measured import Measured
+from treespec.files import write_whole
 from treespec.search import (
     LatencyModel,
     Ranking,
@@ -29,7 +30,6 @@ from treespec.search import (
 from treespec.search.choice.law_speed import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.tree import Law, TreeShape
-from treespec.whole_file import write_whole
 
 __all__ = ["resolve"]
 
@@ -54,7 +54,7 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
         config: the config as the user wrote it.
         measured: traces and times.
         folder: folder with the traces and times.
-        keep: writes a file there; `treespec.whole_file.write_whole` by default.
+        keep: writes a file there; `treespec.files.write_whole` by default.
 
     Raises:
         ConfigError: if no tree fits a method's limits, or the measurements do not cover the method; the

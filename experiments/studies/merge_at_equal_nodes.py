@@ -35,7 +35,7 @@ from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies import sources_by_size
 from treespec.experiments.studies.sources_by_size import MERGE, SAMPLING, merged
 from treespec.experiments.studies.studies import study_of_run
-from treespec.reading import parse_json, read_bytes
+from treespec.files import parse_json, read_bytes
 from treespec.search.intervals import Interval
 
 NAME = "merge_at_equal_nodes"

@@ -25,7 +25,7 @@ from treespec.experiments.studies import search_sections as searches
 from treespec.experiments.studies import source_sections as sources
 from treespec.experiments.studies import trust_sections as trust
 from treespec.experiments.studies.result_tables import Parts, Row
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["PAGE", "README", "SECTIONS", "Section", "by_prompts", "filled", "results_page"]
 

@@ -11,38 +11,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from treespec.errors import Unreadable
+from pydantic import BaseModel
+
 from treespec.experiments.errors import SweepError, SweepNotWritten
-from treespec.experiments.records.forms import COUNT, misfit, parsed, with_keys
-from treespec.experiments.records.mark import Mark
-from treespec.whole_file import write_whole
-
-__all__ = [
-    "Attempt",
-    "Ended",
-    "JobOutcome",
-    "Task",
-    "outcome_of",
-    "read_attempts",
-    "write_attempt",
-    "write_json",
-]
+from treespec.files import write_whole
+from treespec.reading_models import read_form
 
 
-_ATTEMPT = with_keys({"error": str | None, "workers?": COUNT | None, "threads?": COUNT | None})
-_MANIFEST = with_keys({"finished?": str | None, "errors?": COUNT | None})
+class _Attempt(BaseModel):
+    error: str | None
+    workers: int | None = None
+    threads: int | None = None
+
+
+class _Manifest(BaseModel):
+    finished: str | None = None
+    errors: int | None = None
 
 
 @dataclass(frozen=True)
 class Task:
-    """An attempt at a job, to be run.
-
-    Args:
-        name: of the job.
-        folder: of the job.
-        attempt: number of the attempt.
-        log: file for the worker's output.
-    """
+    """An attempt at a job, to be run."""
 
     name: str
     folder: Path
@@ -55,7 +44,6 @@ class Ended:
     """A task that has ended.
 
     Args:
-        task: the task.
         error: why it failed; None if it did not, or if its attempt's file says why.
     """
 
@@ -83,11 +71,8 @@ class JobOutcome:
     """The state of a job.
 
     Args:
-        name: of the job.
         ran: whether its run reached its end, with or without errors.
-        errors: number of rows that record an error.
         error: why the job is not finished, by its last attempt; None if it is finished or was never tried.
-        attempts: the attempts that have ended.
     """
 
     name: str
@@ -120,14 +105,10 @@ class JobOutcome:
 
 
 def read_attempts(job: Path) -> list[Attempt]:
-    """The attempts that have ended, oldest first.
-
-    Raises:
-        SweepError: if a file is damaged.
-    """
+    """The attempts that have ended, oldest first."""
     attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
-        data = parsed(path, SweepError, "remove it", _ATTEMPT)
+        data = read_form(path, SweepError, "remove it", _Attempt)
         if not path.stem.isdecimal():
             raise SweepError(f"{path} is damaged: its name is not a number; remove it")
         attempts.append(Attempt(int(path.stem), data.pop("error"), data))
@@ -135,16 +116,10 @@ def read_attempts(job: Path) -> list[Attempt]:
 
 
 def outcome_of(job: Path) -> JobOutcome:
-    """The outcome of a job, read from its folder.
-
-    Raises:
-        SweepError: if a file in it is damaged.
-    """
+    """The outcome of a job, read from its folder."""
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
-    manifest = parsed(path, SweepError) if path.exists() else {}
-    if problem := misfit(manifest, _MANIFEST):
-        raise SweepError(f"{path} is not the manifest of a run: {problem}")
+    manifest = read_form(path, SweepError, form=_Manifest) if path.exists() else {}
     ran = manifest.get("finished") is not None
     errors = int(manifest.get("errors") or 0) if ran else 0
     error = attempts[-1].error if attempts and (errors or not ran) else None
@@ -157,17 +132,17 @@ def write_attempt(job: Path, attempt: Attempt) -> None:
     """Record how an attempt ended, unless its worker has recorded that itself."""
     name = f"attempts/{attempt.number:03d}.json"
     if not (job / name).exists():
-        (job / "attempts").mkdir(parents=True, exist_ok=True)
         write_json(job, name, {"error": attempt.error, **attempt.about})
 
 
 def write_json(job: Path, name: str, data: Any) -> None:
-    """Replace a file of a job atomically; the sweep's list of files must name it."""
+    """Replace a file of a job atomically."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     try:
-        write_whole(job / name, text, temporary=Mark.read(job.parents[1]).temporary())
-    except (OSError, Unreadable) as error:
+        (job / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(job / name, text)
+    except OSError as error:
         raise SweepNotWritten(
-            f"{job / name} cannot be written: {getattr(error, 'strerror', error)}. Finished results are "
+            f"{job / name} cannot be written: {error.strerror}. Finished results are "
             "kept, and the same command resumes the sweep"
         ) from None

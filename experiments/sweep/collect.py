@@ -1,7 +1,7 @@
 """Collect the result of a sweep: the rows of all jobs, and a summary by job, setting and method."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,7 @@ from treespec.experiments.records.tables import as_parquet
 from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of
-from treespec.whole_file import write_whole
-
-__all__ = ["METRIC_PREFIX", "Collected", "collect"]
-
-Keep = Callable[[Path, str | bytes], object]
+from treespec.files import write_whole
 
 PREFIX = "sweep."
 """Prefix of columns named after keys of the grid: a run has a column `seed` of its own."""
@@ -35,10 +31,8 @@ class Collected:
     """The collected result of a sweep.
 
     Args:
-        outcomes: of every job, in the order of the grid.
         prompts: the rows of all finished jobs, with `job` and a column for each key of the grid.
         summary: one row for each finished job, sampling setting and method.
-        notes: caveats for reading the tables.
     """
 
     outcomes: tuple[JobOutcome, ...]
@@ -61,17 +55,8 @@ class Collected:
         return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
 
 
-def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None) -> Collected:
-    """Read all jobs that have run, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
-
-    Args:
-        folder: of the sweep.
-        manifest: its parsed `sweep.json`.
-        keep: writes a file of the folder; `treespec.whole_file.write_whole` by default.
-
-    Raises:
-        SweepError: if a file is damaged, or cannot be written.
-    """
+def collect(folder: Path, manifest: Mapping[str, Any]) -> Collected:
+    """Read all jobs that have run, and write `prompts.parquet`, `summary.parquet` and `summary.json`."""
     outcomes, prompts, rows = [], [], []
     for entry in manifest["jobs"]:
         job = folder / "jobs" / entry["name"]
@@ -95,7 +80,7 @@ def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None)
         pl.DataFrame(rows, infer_schema_length=None),
         tuple(_notes(outcomes)),
     )
-    _write(folder, manifest, collected, keep or write_whole)
+    _write(folder, manifest, collected)
     return collected
 
 
@@ -161,14 +146,14 @@ def _notes(outcomes: Sequence[JobOutcome]) -> list[str]:
     return notes
 
 
-def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected, keep: Keep) -> None:
+def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected) -> None:
     about = {SCHEMA_KEY: str(manifest["schema_version"])}
     for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
-        keep(folder / f"{name}.parquet", as_parquet(frame, **about))
+        write_whole(folder / f"{name}.parquet", as_parquet(frame, **about))
     data = {
         "schema_version": manifest["schema_version"],
         "name": manifest["name"],
         "grid": manifest["grid"],
         **plain_data(collected.data(folder)),
     }
-    keep(folder / "summary.json", json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder / "summary.json", json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -18,8 +18,6 @@ from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.sweep.attempts import Ended, Task
 from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 
-__all__ = ["CODE", "Executor", "InProcess", "LocalWorkers", "tail_of", "threads_for"]
-
 CODE = os.fspath(Path(treespec.__path__[0]).parent)
 """Folder of the package that this process imports; workers must import the same one."""
 
@@ -54,17 +52,9 @@ class Executor(ABC):
     def stop(self) -> str:
         """Stop what can be stopped, after Ctrl-C or an error; returns what became of the jobs, in words."""
 
-    def made(self) -> Sequence[Path]:
-        """Files in the log folder that the tasks of the last `start` leave besides their own logs."""
-        return ()
-
 
 class InProcess(Executor):
-    """Runs one job after the other, in this process.
-
-    Args:
-        allow_versions: see `run_job`.
-    """
+    """Runs one job after the other, in this process."""
 
     name = "process"
 
@@ -105,9 +95,7 @@ class LocalWorkers(Executor):
     """Runs each job in a process of its own, a limited number at a time.
 
     Args:
-        workers: number of jobs in parallel.
         threads: of torch in each process; `threads_for(workers)` by default.
-        allow_versions: see `run_job`.
     """
 
     name = "local"

@@ -1,45 +1,33 @@
 """The folder of a sweep: its manifest, the folders of its jobs, and the lock on writing it.
 
-sweep.json               grid, base config, jobs, versions; replaced atomically
+sweep.json               grid, base config, jobs, versions; marks the folder as ours; replaced atomically
 jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
 plugins/                 copies of the plug-ins, which workers load
 logs/                    output of the workers
-.treespec                marks the folder as treespec's, and lists the files made in it (`records.mark`)
 prompts.parquet, summary.parquet, summary.json   the collected result
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
-from treespec.experiments.config.plugged import FOLDER, require_same_plugins, told
-from treespec.experiments.errors import SweepError, SweepNotWritten, VersionsDiffer
+from treespec.experiments.config.plugged import FOLDER, plugin_copies, require_same_plugins, told
+from treespec.experiments.errors import RunFolderError, SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.records.changes import differences
-from treespec.experiments.records.folder import RUN
-from treespec.experiments.records.forms import DATA, NAME, misfit, parsed, with_keys
-from treespec.experiments.records.held_folder import HeldFolder
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.held_folder import HeldFolder, remove_empty, temporaries
 from treespec.experiments.records.manifest import config_data, config_hash, environment, now
-from treespec.experiments.records.manifest_form import PLUGINS
-from treespec.experiments.records.own_files import Kind
 from treespec.experiments.sweep.attempts import Task
+from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.grid import Grid
 from treespec.plugin_files import in_use
-from treespec.reading_models import only
-
-__all__ = [
-    "SWEEP",
-    "SWEEP_VERSION",
-    "SweepFolder",
-    "different_versions",
-    "read_manifest",
-    "versions_here",
-]
+from treespec.reading_models import read_form
 
 PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
 
@@ -69,40 +57,86 @@ def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> l
 SWEEP_VERSION = 1
 """Version of the folder's layout and of `sweep.json`."""
 
-SWEEP = Kind(
-    name="sweep",
-    what="sweep",
-    manifest="sweep.json",
-    places=re.compile(r"sweep\.json|summary\.json|(summary|prompts)\.parquet|plugins/[\w.+-]+\.py"),
-    folders=("jobs", "logs", "plugins"),
-    error=SweepError,
-    foreign=SweepError,
-    not_written=SweepNotWritten,
-    goes_on="Finished results are kept, and the same command resumes the sweep",
-    inner=RUN,
+_FIXED = ("prompts.parquet", "summary.parquet", "summary.json")
+_OF_SLURM = re.compile(
+    r"[\d_]+_(submitted\.pkl|submission\.sh|result\.pkl|log\.(out|err))|\.?submission_file_\w+\.sh"
 )
-_JOB = with_keys({"name": NAME, "values": DATA, "config_hash": str})
-_FORM = with_keys({
-    "schema_version": Annotated[int, only(SWEEP_VERSION, f"must be {SWEEP_VERSION}")], "name?": str,
-    "grid": dict[str, list[Any]], "base": DATA, "grid_hash": str,
-    "jobs": list[_JOB], "versions": DATA,
-    **PLUGINS,
-    "finished": str | None, "sessions?": list[DATA],
-})  # fmt: skip
+"""Files that submitit leaves in `logs/slurm/`."""
+
+
+class _Job(BaseModel):
+    name: str
+    values: dict[str, Any]
+    config_hash: str
+
+
+class _Sweep(BaseModel):
+    grid: dict[str, list[Any]]
+    base: dict[str, Any]
+    grid_hash: str
+    jobs: list[_Job]
+    versions: dict[str, Any]
+    finished: str | None
+    sessions: list[dict[str, Any]]
 
 
 class SweepFolder(HeldFolder):
     """A sweep's folder, held by one process at a time (`with SweepFolder(path) as folder:`).
 
-    Args:
-        path: of the folder; created if missing.
-
     Raises:
         SweepError: on entering, if the path is not a sweep's folder, or another process holds it.
     """
 
-    kind = SWEEP
-    writer = "another `treespec sweep`"
+    what, manifest_name, marks = "sweep", "sweep.json", "grid_hash"
+    version, folders = SWEEP_VERSION, ("jobs", "logs/slurm", "logs", "plugins")
+    error, foreign, not_written = SweepError, SweepError, SweepNotWritten
+    goes_on = "Finished results are kept, and the same command resumes the sweep"
+
+    def own_files(self) -> list[Path]:
+        """The collected result, plug-ins, and the files of the jobs that the manifest names."""
+        jobs = [self.job(name) for name in self._jobs()]
+        slurm = (self.logs / "slurm").glob("*")
+        return [
+            *(self.path / name for name in _FIXED),
+            *(job / name for job in jobs for name in ("config.yaml", "slurm.json")),
+            *(path for job in jobs for path in (job / "attempts").glob("[0-9][0-9][0-9].json")),
+            *(self.logs / f"{job.name}.log" for job in jobs),
+            *(path for path in slurm if _OF_SLURM.fullmatch(path.name)),
+            *plugin_copies(self.manifest_path),
+            *temporaries(self.path, *self.folders, *(f"jobs/{job.name}" for job in jobs)),
+        ]
+
+    def measured(self) -> bool:
+        """False: a sweep measures nothing before its manifest is written."""
+        return False
+
+    def _jobs(self) -> list[str]:
+        """Names of the jobs in the manifest, each a folder in `jobs/`."""
+        jobs = self._data().get("jobs") or ()
+        return [Path(str(job["name"])).name for job in jobs if isinstance(job, dict)]
+
+    def clear(self) -> None:
+        """Delete our files and the runs of the jobs, and nothing else.
+
+        Raises:
+            SweepError: before anything is deleted, if another process writes to a run.
+        """
+        jobs = [self.job(name) for name in self._jobs()]
+        runs = [RunFolder(job / "run") for job in jobs if not (job / "run").is_symlink()]
+        runs = [run for run in runs if run.manifest_path.exists()]
+        try:
+            for run in runs:
+                with run:
+                    pass
+            for run in runs:
+                with run:
+                    run.dissolve()
+        except RunFolderError as error:
+            raise SweepError(str(error)) from None
+        with self._writing():
+            self._remove(self.own_files())
+        remove_empty(folder for job in jobs for folder in (job / "attempts", job))
+        super().clear()
 
     def job(self, name: str) -> Path:
         """The folder of a job."""
@@ -118,17 +152,13 @@ class SweepFolder(HeldFolder):
     ) -> dict[str, Any]:
         """Write or continue the manifest, and write the config of every job.
 
-        Args:
-            grid: the sweep's grid.
-            session: how the jobs will be run; recorded with the time.
-            allow_versions: continue a sweep that was planned with other versions.
-
         Raises:
             SweepError: if the folder belongs to another grid, naming the differences; if its manifest is
                 damaged, or of a newer treespec.
             VersionsDiffer: if the sweep was planned with other code or packages.
         """
-        earlier = read_manifest(self.path) if self.manifest_path.exists() else None
+        new = self.own_manifest()["grid_hash"] is None
+        earlier = None if new else read_manifest(self.path)
         here = versions_here()
         if earlier is None:
             manifest: dict[str, Any] = {
@@ -164,47 +194,24 @@ class SweepFolder(HeldFolder):
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
-        with self._writing():
-            self.files.claim(*_names(grid))
-            self.files.claim_inner(*_runs(grid))
+        self.keep_manifest(manifest)
         for file in in_use():
             self.keep(self.path / FOLDER / file.path.name, file.content)
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
-            # Without a manifest, existing files are from a killed start, perhaps with another config.
-            if earlier is None or not path.exists():
+            if not path.exists():
                 config = config_data(job.config)
                 self.keep(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-        self._keep_manifest(manifest)
         return manifest
 
-    def require_free(self, grid: Grid) -> None:
-        """Reject a folder in which files that are not ours occupy the places of the grid's jobs.
-
-        Raises:
-            SweepError: naming the first such file.
-        """
-        self.files.require_free([*_names(grid), *_runs(grid)])
-
     def task(self, name: str, attempt: int) -> Task:
-        """A new attempt at a job.
-
-        The files that its worker will write are added to the folder's list now, because only the process
-        that holds the folder writes that list.
-        """
-        with self._writing():
-            self.files.claim(f"logs/{name}.log", f"jobs/{name}/attempts/{attempt:03d}.json")
+        """A new attempt at a job."""
         return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
 
-    def claim_logs(self, paths: Iterable[Path]) -> None:
-        """Add files that an executor creates itself to the folder's list, before or after they exist."""
-        inside = [path for path in paths if path.is_relative_to(self.path.resolve())]
+    def collected(self, manifest: Mapping[str, Any]) -> Collected:
+        """Collect the results of all jobs."""
         with self._writing():
-            self.files.adopt(path.relative_to(self.path.resolve()).as_posix() for path in inside)
-
-    def _keep_manifest(self, manifest: Mapping[str, Any]) -> None:
-        data = dict(manifest) | {"folder_id": self.files.id}
-        self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            return collect(self.path, manifest)
 
     def _require_same(self, manifest: Mapping[str, Any], grid: Grid) -> None:
         if manifest["grid_hash"] == grid.hash:
@@ -221,28 +228,21 @@ class SweepFolder(HeldFolder):
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Record in the manifest that every job has ended."""
-        self._keep_manifest(dict(manifest) | {"finished": now()})
+        self.keep_manifest(dict(manifest) | {"finished": now()})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The parsed `sweep.json` of a folder.
-
-    Raises:
-        SweepError: if it is damaged, or of a newer treespec.
-    """
+    """The parsed `sweep.json` of a folder."""
     path = folder / "sweep.json"
     way_out = "choose another folder with --out, or start over with --fresh"
-    data = parsed(path, SweepError, way_out)
+    data = read_form(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if type(version) is int and version > SWEEP_VERSION:
+    if version != SWEEP_VERSION:
         raise SweepError(
-            f"{path} has schema version {version!r}, but this treespec reads versions up to "
-            f"{SWEEP_VERSION}; use the newer treespec that wrote it"
+            f"{path} has schema version {version!r}, but this treespec reads version {SWEEP_VERSION}: use "
+            f"the treespec that wrote it; {way_out}"
         )
-    problem = misfit(data, _FORM) if isinstance(data, dict) else "expected a JSON object"
-    if problem:
-        raise SweepError(f"{path} is not the manifest of a sweep ({problem}); {way_out}")
-    return data
+    return read_form(path, SweepError, f"it is not the manifest of a sweep; {way_out}", _Sweep)
 
 
 def _base(grid: Grid) -> dict[str, Any]:
@@ -251,16 +251,3 @@ def _base(grid: Grid) -> dict[str, Any]:
 
 def _lines(changed: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in changed)
-
-
-def _names(grid: Grid) -> list[str]:
-    """The files that every sweep creates, except for the logs of its workers."""
-    of_job = ("config.yaml", "slurm.json", "attempts/")
-    return [
-        *("sweep.json", "prompts.parquet", "summary.parquet", "summary.json"),
-        *(f"jobs/{job.name}/{name}" for job in grid.jobs for name in of_job),
-    ]
-
-
-def _runs(grid: Grid) -> list[str]:
-    return [f"jobs/{job.name}/run/" for job in grid.jobs]

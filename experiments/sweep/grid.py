@@ -30,16 +30,12 @@ from treespec.experiments.config.file import (
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
-from treespec.reading import brief
+from treespec.files import brief
 from treespec.reading_models import nearest
-
-__all__ = ["Grid", "Job", "load_grid"]
 
 MOST_JOBS = 10_000
 LONGEST_NAME = 150
 """Characters of a job's name, which is the name of its folder."""
-
-PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,6 @@ class Job:
 
     Args:
         name: readable, and safe as the name of a folder: `models.dtype=float32,seed=1`.
-        values: the value of every key of the grid.
-        config: of the experiment.
     """
 
     name: str
@@ -62,11 +56,7 @@ class Grid:
     """A config with a grid.
 
     Args:
-        path: of the config's file.
-        name: of the experiment.
         base: the config without the grid, as written, with overrides applied.
-        axes: the values of each key, in order.
-        jobs: in the order of the product.
     """
 
     path: Path
@@ -88,9 +78,6 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     Args:
         source: path of a YAML file, or the name of a shipped config.
         overrides: of the base, or of the grid: `sweep.seed=[0,1]`.
-
-    Raises:
-        ConfigError: if the file or the grid is wrong, or a job is not a valid experiment.
     """
     path, data = read_data(source)
     sweep = data.pop("sweep", None) or {}
@@ -123,7 +110,6 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = _configs(path, data, points, overrides, origins)
     jobs = tuple(map(Job, _names(points), points, configs))
-    _require_different(path, jobs)
     return Grid(
         path, configs[0].name, data, {key: tuple(values) for key, values in axes.items()}, jobs
     )
@@ -143,6 +129,11 @@ def _require_axes(path: Path, axes: Mapping[str, Any], origins: Mapping[str, str
         origin = origins[key]
         if not key:
             raise ConfigError(f"{path}: sweep: a key is empty; write one such as models.dtype")
+        top, known = key.split(".")[0], list(Config.model_fields)
+        if top not in known:
+            raise ConfigError(
+                f"{origin}: unknown key {brief(top, 80)}{nearest(top, known)} (keys: {', '.join(known)})"
+            )
         if key in ("name", "output", "sweep"):
             raise ConfigError(
                 f"{origin}: cannot be swept; every job has a name and a folder of its own"
@@ -177,49 +168,19 @@ def _configs(
     overrides: Sequence[str],
     origins: Mapping[str, str],
 ) -> list[Config]:
-    """The config of every point; one error lists all distinct problems, each with its first job."""
-    known = list(Config.model_fields)
-    configs, problems = [], {}
+    """The config of every point; an error names the first job that it happens in."""
+    configs = []
     for point in points:
-        changed = {key: value for key, value in data.items() if key != "output"}
+        config = {key: value for key, value in data.items() if key != "output"}
         try:
             for key, value in point.items():
-                top_key = key.split(".")[0]
-                if top_key not in known:
-                    hint = nearest(top_key[:80], known)
-                    raise ConfigError(
-                        f"{origins[key]}: unknown key {brief(top_key, 80)}{hint} "
-                        f"(keys: {', '.join(known)})"
-                    )
-                changed = put(changed, key, value, origins[key])
-            config = validated(path, changed, overrides)
-            build(config)
-            configs.append(config)
+                config = put(config, key, value, origins[key])
+            configs.append(validated(path, config, overrides))
+            build(configs[-1])
         except ConfigError as error:
-            for line in str(error).splitlines():
-                has_origin = line.startswith((str(path), "override "))
-                problems.setdefault(line if has_origin else f"{path}: {line}", point)
-    if problems:
-        lines = [
-            text
-            if text.startswith(tuple(origins.values()))
-            else f"{text} (in the job {_point_text(point)})"
-            for text, point in list(problems.items())[:PROBLEMS_SHOWN]
-        ]
-        more = len(problems) - len(lines)
-        raise ConfigError("\n".join([*lines, f"... and {more} more"] if more else lines))
+            begin = "" if str(error).startswith((str(path), "override ")) else f"{path}: "
+            raise ConfigError(f"{begin}{error} (in the job {_point_text(point)})") from None
     return configs
-
-
-def _require_different(path: Path, jobs: Sequence[Job]) -> None:
-    seen: dict[str, Job] = {}
-    for job in jobs:
-        earlier = seen.setdefault(config_hash(job.config), job)
-        if earlier is not job:
-            raise ConfigError(
-                f"{path}: sweep: {_point_text(earlier.values)} and {_point_text(job.values)} are the same "
-                "experiment"
-            )
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
 
-__all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job"]
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -40,21 +38,10 @@ def run_job(
     allow_versions: bool = False,
     load: "Callable[[ModelsConfig], Pair] | None" = None,
 ) -> str:
-    """Run what is missing of a job, and record how the attempt ended.
+    """Run what is missing of the job in this folder, and record how the attempt ended.
 
-    Args:
-        job: path of its folder, `jobs/<name>` in a sweep's folder; a text, which any machine can receive.
-        attempt: number of the attempt.
-        about: what to record with it: the executor, and how many jobs run in parallel.
-        threads: of torch; None for SLURM's allotment or, outside SLURM, torch's default.
-        allow_versions: run with code or packages that differ from those of the planned sweep.
-        load: loads the models; by default those that the config names.
-
-    Returns:
-        The folder of the run.
-
-    Raises:
-        JobFailed: with the reason recorded in the attempt's file.
+    `about` is recorded with it. Without `threads`, torch has what SLURM allots, or its default.
+    Returns the run's folder.
     """
     from treespec.experiments.records.manifest import now
 

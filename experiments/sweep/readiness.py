@@ -16,15 +16,9 @@ from treespec.experiments.sweep.grid import Grid, Job
 if TYPE_CHECKING:
     from treespec.models.load import PairOutline
 
-__all__ = ["ready_jobs", "require_models"]
-
 
 def ready_jobs(grid: Grid) -> dict[str, Ready]:
-    """Prepare every job, by name, as far as possible without models.
-
-    Raises:
-        ConfigError, PromptError, SweepError: naming the first job that cannot be run.
-    """
+    """Prepare every job, by name, as far as possible without models."""
     starts = {}
     for job in grid.jobs:
         if job.config.models.tensor_parallel:
@@ -45,16 +39,6 @@ def require_models(
     Datastores that jobs may build are built here, once for all jobs.
 
     The device is not checked here, because jobs may run on another machine.
-
-    Args:
-        grid: the sweep's grid.
-        jobs: the jobs that will run.
-        starts: all jobs as prepared by `ready_jobs`, by name.
-        reporter: shows progress.
-
-    Raises:
-        ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel: naming the first job that
-            cannot run.
     """
     from treespec.models.load import outline_pair
 

@@ -20,13 +20,11 @@ from typing import Any
 
 from treespec.errors import in_words
 from treespec.experiments.errors import SweepError
-from treespec.experiments.records.forms import parsed
 from treespec.experiments.sweep.attempts import Ended, Task, write_json
 from treespec.experiments.sweep.executors import CODE, Executor, tail_of
 from treespec.experiments.sweep.job import run_job
-from treespec.reading import brief
-
-__all__ = ["Slurm", "parse_settings"]
+from treespec.files import brief
+from treespec.reading_models import read_form
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel")
 DEFAULT_MINUTES = 240
@@ -50,8 +48,6 @@ ALIVE = {
     "SUSPENDED",
 }
 RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
-FILES_OF_JOB = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
-"""Endings, after the job's number, of the files that submitit and a job of one task leave."""
 
 
 class Slurm(Executor):
@@ -61,11 +57,6 @@ class Slurm(Executor):
         logs: folder for the files of submitit; every node must see it.
         parameters: of sbatch: `partition`, `time` (minutes), `cpus_per_task`, `mem`, `account`, ...
         workers: maximum number of jobs in parallel; None to leave it to SLURM.
-        allow_versions: see `run_job`.
-        cancel: whether `stop` cancels waiting and running jobs.
-
-    Raises:
-        SweepError: if SLURM is not available, or a parameter is invalid.
     """
 
     name, queues = "slurm", True
@@ -91,7 +82,6 @@ class Slurm(Executor):
         self._allow_versions, self._cancel = allow_versions, cancel
         self._running: dict[str, tuple[Task, str]] = {}
         self._missing: dict[str, float] = {}
-        self._made: list[Path] = []
         self._states: dict[str, str] = {}
         self._asked, self._answered = float("-inf"), time.monotonic()
         self._logs = logs.resolve()
@@ -116,11 +106,7 @@ class Slurm(Executor):
         return 1_000_000
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Submit these jobs, except those that an earlier command submitted and that SLURM still knows.
-
-        Raises:
-            SweepError: if sbatch refuses, quoting its message.
-        """
+        """Submit these jobs, except those that an earlier command submitted and that SLURM still knows."""
         new = []
         self._ask(at_once=True)
         for task in tasks:
@@ -132,7 +118,6 @@ class Slurm(Executor):
         if not new:
             return
         about = {"executor": self.name, "workers": self.workers or None}
-        before = self._files()
         try:
             # submitit both prints and raises the message of sbatch: once is enough.
             with redirect_stderr(io.StringIO()), self._submitter.batch():
@@ -147,32 +132,15 @@ class Slurm(Executor):
                     for task in new
                 ]
         except Exception as error:  # submitit wraps what sbatch prints
-            self._made = [self._logs / name for name in self._files() - before]
             message = " ".join(str(error).split()) or in_words(error, "sbatch")
             raise SweepError(f"SLURM refused the jobs: {message}") from None
         for task, job in zip(new, jobs, strict=True):
             write_json(task.folder, "slurm.json", {"job": job.job_id, "attempt": task.attempt})
             self._running[task.name] = task, job.job_id
-        scripts = [name for name in self._files() - before if ".submission_file_" in name]
-        names = [f"{job.job_id}{ending}" for job in jobs for ending in FILES_OF_JOB]
-        names += [f"{job.job_id.split('_')[0]}_submission.sh" for job in jobs]
-        self._made = [self._logs / name for name in dict.fromkeys([*scripts, *names])]
         self._asked = float("-inf")
 
-    def made(self) -> Sequence[Path]:
-        """The files that submitit wrote for the jobs submitted last, and those that the jobs will write."""
-        made, self._made = self._made, []
-        return made
-
-    def _files(self) -> set[str]:
-        return set(os.listdir(self._logs)) if self._logs.is_dir() else set()
-
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """Jobs that have ended, and those that run; jobs waiting in SLURM's queue are neither.
-
-        Raises:
-            SweepError: if SLURM has not answered for `SILENCE_S`.
-        """
+        """Jobs that have ended, and those that run; jobs waiting in SLURM's queue are neither."""
         fresh = self._ask()
         ended, running = [], set()
         for name, (task, job) in list(self._running.items()):
@@ -239,7 +207,7 @@ class Slurm(Executor):
 def _submitted(task: Task) -> str | None:
     """The SLURM job of this attempt, if an earlier command submitted it."""
     try:
-        data = parsed(task.folder / "slurm.json", SweepError)
+        data = read_form(task.folder / "slurm.json", SweepError)
         return str(data["job"]) if data["attempt"] == task.attempt else None
     except (SweepError, KeyError, TypeError):  # no such file, or a damaged one
         return None
@@ -265,9 +233,6 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
     """Parse the settings of `--slurm KEY=VALUE` as text for sbatch, not as YAML, where 1:00:00 is 3600.
 
     Hyphens in keys become underscores. Whole numbers become integers, `true` a switch; all else is text.
-
-    Raises:
-        SweepError: if a setting is not key=value, or `time` is not a number of minutes.
     """
     settings: dict[str, Any] = {}
     for text in given:

@@ -12,16 +12,12 @@ from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
-from treespec.experiments.sweep.collect import Collected, collect
+from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.progress import Board, JobView, prompts_done
+from treespec.experiments.sweep.progress import Board
 from treespec.experiments.sweep.readiness import ready_jobs, require_models
-
-__all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
-
-MOST_WORKERS = 1024
 
 POLL_S = 0.5
 """Seconds between two polls of the workers: rare enough not to disturb their measurements."""
@@ -33,13 +29,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep.
-
-    Args:
-        folder: of the sweep.
-        already_finished: whether no job was left to run.
-        collected: the collected result of all jobs.
-    """
+    """A finished sweep."""
 
     folder: Path
     already_finished: bool
@@ -58,15 +48,8 @@ def run_sweep(
 ) -> SweepResult:
     """Run the unfinished jobs of a grid, and collect the results of all jobs.
 
-    Args:
-        grid: the sweep's grid.
-        folder: of the sweep.
-        executor: creates the executor, given the folder of the sweep's logs.
-        retries: how often to retry a failing job before it counts as failed. Each command starts counting
-            anew.
-        fresh: first delete an earlier sweep in the folder.
-        allow_versions: continue a sweep that was planned with other code or packages.
-        console: where to show progress; None to show nothing.
+    `executor` makes the executor, given the folder of the sweep's logs. `retries` is how often this command
+    tries a failing job again.
 
     Raises:
         ConfigError, PromptError, LoadError, SweepError: errors that a user can fix; raised before any job
@@ -77,7 +60,6 @@ def run_sweep(
     require_apart(folder, [("the config", grid.path), *((key, path) for path, key in keys.items())])
     starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
-        records.require_free(grid)
         runner = executor(records.logs)
         remaining = (
             grid.jobs
@@ -94,15 +76,7 @@ def run_sweep(
             "retries": retries,
         }
         manifest = records.start(grid, session, allow_versions=allow_versions)
-        views = {
-            job.name: JobView(
-                records.job(job.name),
-                len(starts[job.name].measured) * job.config.repeats,
-                len(job.config.samplings),
-            )
-            for job in grid.jobs
-        }
-        board = Board(views, console)
+        board = Board([job.name for job in grid.jobs], console)
         todo = deque(_unfinished(records, board))
         already_finished = not todo
         if todo and len(todo) < len(grid.jobs):
@@ -110,16 +84,15 @@ def run_sweep(
                 f"{len(grid.jobs) - len(todo)} of {len(grid.jobs)} jobs are already finished"
             )
         try:
-            with board.shown():
-                _work(records, runner, board, todo, retries)
+            _work(records, runner, board, todo, retries)
         except KeyboardInterrupt:
             raise Interrupted(runner.stop()) from None
         except BaseException:
             runner.stop()
             raise
-        if console is not None and not already_finished:
-            board.note("collecting the results", live=False)
-        collected = collect(folder, manifest, records.keep)
+        if not already_finished:
+            board.note("collecting the results")
+        collected = records.collected(manifest)
         records.finish(manifest)
         return SweepResult(folder, already_finished, collected)
 
@@ -127,10 +100,10 @@ def run_sweep(
 def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
     """The next attempt at every unfinished job."""
     tasks = []
-    for name, view in board.jobs.items():
+    for name in board.states:
         outcome = outcome_of(records.job(name))
         if outcome.finished:
-            view.state, view.done = "finished", view.total
+            board.states[name] = "finished"
         else:
             latest = max((attempt.number for attempt in outcome.attempts), default=0)
             tasks.append(records.task(name, latest + 1))
@@ -150,11 +123,7 @@ def _work(
             if not runner.queues:
                 for task in batch:
                     board.set(task.name, "running")
-            try:
-                runner.start(batch)
-            finally:
-                records.claim_logs(runner.made())
-            records.files.settle()
+            runner.start(batch)
         ended, running = runner.poll()
         for name in running:
             board.set(name, "running")
@@ -179,8 +148,6 @@ def _settle(
         error = None if outcome.finished else end.error or "it ended without giving a reason"
         write_attempt(job, Attempt(number, error))
         outcome = outcome_of(job)
-    view = board.jobs[name]
-    view.done = view.total if outcome.finished else prompts_done(view)
     if outcome.finished:
         board.set(name, "finished")
         return None
@@ -194,15 +161,9 @@ def _settle(
 
 
 def require_workers(executor: str, workers: int | None) -> None:
-    """Reject a number of workers that the executor cannot use.
-
-    Raises:
-        SweepError: naming the bound, or the executors that can.
-    """
+    """Reject a number of workers that the executor cannot use."""
     if workers is not None and workers < 1:
         raise SweepError(f"--workers {workers}: must be at least 1")
-    if workers is not None and workers > MOST_WORKERS:
-        raise SweepError(f"--workers {workers}: must be at most {MOST_WORKERS:,}")
     if workers is not None and workers > 1 and executor == "process":
         raise SweepError(
             f"--workers {workers} needs --executor local or slurm: 'process' runs one job after the other"

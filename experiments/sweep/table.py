@@ -11,8 +11,6 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
 from treespec.search.intervals import Interval
 
-__all__ = ["print_collected"]
-
 MOST_ROWS = 120
 """Maximum rows of a table that shows every method; beyond that, it shows the fastest of each kind."""
 

@@ -23,7 +23,7 @@ from treespec.experiments.training.corpus import (
 from treespec.experiments.training.evaluate import PairStatistics
 from treespec.experiments.training.sizes import PairSize
 from treespec.experiments.training.train import Progress
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 LICENCE = "PSF-2.0"
 

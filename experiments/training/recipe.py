@@ -21,7 +21,7 @@ from treespec.experiments.training.evaluate import measure_pair
 from treespec.experiments.training.sizes import PairSize, build_model, save_model
 from treespec.experiments.training.tokenizer import tokenize, train_tokenizer
 from treespec.experiments.training.train import distillation_loss, next_token_loss, train
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 # Training loss is measured on every 16th training file, about as much text as is held out.
 TRAINING_SAMPLE = 16

@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 
 from treespec.experiments.training.sizes import Schedule
 from treespec.experiments.training.tokenizer import Batches
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 
 class Optimizers:

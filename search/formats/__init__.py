@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import read_bytes
+from treespec.files import read_bytes
 from treespec.search.formats import (
     networkx_graph,
     openvino,

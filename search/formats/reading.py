@@ -5,21 +5,9 @@ from typing import Any
 
 from treespec.door import LARGEST_INTEGER, integer, shown
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import parse_json
+from treespec.files import parse_json
 from treespec.search.formats.errors import MalformedTree
 from treespec.shape import TreeShape
-
-__all__ = [
-    "MAX_NODES",
-    "MAX_TEXT",
-    "fields",
-    "integers",
-    "node_count",
-    "read_json",
-    "shape_of",
-    "shown",
-    "text_of",
-]
 
 MAX_NODES = 4096
 """Limit on the nodes of a tree that is read, the root included; engines verify a few hundred."""

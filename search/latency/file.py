@@ -18,24 +18,22 @@ process used the machine during the measurement; it is a sentence that says so.
 """
 
 import json
-from collections.abc import Mapping
-from functools import partial
+import re
+from collections.abc import Callable, Mapping
+from math import inf
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.reading import read_text
-from treespec.reading_models import Strict, misplaced, only, problems, read_model
-from treespec.renamed_keys import with_new_names
+from treespec.files import brief, read_text
+from treespec.reading_models import Strict, problems, read_model, with_new_names
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
-
-__all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
 
 Batches = dict[int, BatchTimes]
 """Times by batch size."""
@@ -60,15 +58,6 @@ ADVICE = {
 }
 """The way out for requests outside of a table's range."""
 
-LARGEST_COUNT = 10**9
-"""Limit on sizes, prefixes and batches."""
-
-LARGEST_TIME = 1e12
-"""Limit on times, in the unit of the text."""
-
-MOST_ENTRIES = 64
-"""Limit on the batch sizes of a file, and on the laws of a batch size."""
-
 Given: TypeAlias = tuple[float | Samples, ...]
 """Measurements, or the measurements of each round."""
 
@@ -76,44 +65,49 @@ Curves: TypeAlias = dict[int | None, dict[int | None, Given]]
 """Measurements by prefix and size; None stands for all."""
 
 
-def _count(key: Any, least: int, place: str = "") -> int:
-    text = str(key)
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_COUNT))):
-        text = ""
-    if not text or str(int(text)) != text or not least <= int(text) <= LARGEST_COUNT:
-        raise misplaced(place, key, f"a key must be an integer in {least}..{LARGEST_COUNT:,}")
-    return int(text)
+def _key(key: Any, least: int = 1) -> int:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", str(key)) or int(key) < least:
+        raise ValueError(f"the key {brief(key, 60)} must be an integer of at least {least}")
+    return int(key)
 
 
-def _samples(value: Any, place: str) -> Given:
+def _time(time: Any) -> float:
+    number = isinstance(time, Real) and not isinstance(time, bool)
+    if not number or not 0 <= time < inf:  # pyrefly: ignore[unsupported-operation]
+        raise ValueError(f"{brief(time, 60)}: a time must be a number of at least 0")
+    return float(time)
+
+
+def _samples(value: Any) -> Given:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
     is_round = [isinstance(time, list | tuple) for time in times]
     if any(is_round) and not all(is_round):
-        raise misplaced(place, value, "mixes times with lists of the times of rounds")
+        raise ValueError(f"{brief(value, 60)} mixes times with lists of the times of rounds")
     if not any(times if any(is_round) else [times]):
-        raise misplaced(place, value, "is an empty list, but needs at least one time")
+        raise ValueError("a list of times is empty, but needs at least one time")
     if any(is_round):
-        return tuple(tuple(_time(time, place) for time in round_times) for round_times in times)
-    return tuple(_time(time, place) for time in times)
+        return tuple(tuple(map(_time, round_times)) for round_times in times)
+    return tuple(map(_time, times))
 
 
-def _time(time: Any, place: str) -> float:
-    number = isinstance(time, Real) and not isinstance(time, bool)
-    if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
-        raise misplaced(place, time, "a time must be a number of at least 0")
-    return float(time)
+def _each(
+    table: Mapping[Any, Any], read: Callable[[Any], Any], least: int
+) -> dict[int | None, Any]:
+    """The entries of a table, read; an error begins with the key."""
+    entries = {}
+    for key, value in table.items():
+        try:
+            entries[_key(key, least)] = read(value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return entries
 
 
-def _by_size(value: Any, place: str) -> dict[int | None, Given]:
+def _by_size(value: Any) -> dict[int | None, Given]:
     if not isinstance(value, Mapping):
-        return {None: _samples(value, place)}
-    if not value:
-        raise misplaced(place, value, "has no entries, but needs at least one time")
-    start = f"{place}." if place else ""
-    return {
-        _count(size, 1, place): _samples(times, f"{start}{size}") for size, times in value.items()
-    }
+        return {None: _samples(value)}
+    return _each(_not_empty(value), _samples, 1)
 
 
 def _sized(value: Any) -> Curves:
@@ -122,38 +116,32 @@ def _sized(value: Any) -> Curves:
     nested = [isinstance(entry, Mapping) for entry in inner]
     if any(nested) and not all(nested):
         raise ValueError("mixes times by size with tables by prefix")
-    if not any(nested):
-        return {None: _by_size(value, "")}
-    return {_count(prefix, 0): _by_size(inner, str(prefix)) for prefix, inner in value.items()}
+    return _each(value, _by_size, 0) if any(nested) else {None: _by_size(value)}
 
 
 def _unsized(value: Any) -> Curves:
     """A table that depends on the prefix alone."""
-    curves: Curves = {}
-    for prefix, inner in (value if isinstance(value, Mapping) else {None: value}).items():
-        if isinstance(inner, Mapping):
-            raise misplaced(
-                str(prefix), inner, "is a table by size, but this time does not depend on one"
-            )
-        place = "" if prefix is None else str(prefix)
-        curves[None if prefix is None else _count(prefix, 0)] = {None: _samples(inner, place)}
-    if not curves:
-        raise ValueError("has no entries, but needs at least one time")
-    return curves
+    if not isinstance(value, Mapping):
+        return {None: _by_prefix(value)}
+    return _each(_not_empty(value), _by_prefix, 0)
 
 
-def _bounded(value: Any) -> Any:
+def _by_prefix(value: Any) -> dict[int | None, Given]:
+    if isinstance(value, Mapping):
+        raise ValueError("is a table by size, but this time does not depend on one")
+    return {None: _samples(value)}
+
+
+def _not_empty(value: Any) -> Any:
     if not isinstance(value, Mapping) or not value:
         raise ValueError("must be an object with at least one entry")
-    if len(value) > MOST_ENTRIES:
-        raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
     return value
 
 
 Sized = Annotated[Any, PlainValidator(_sized)]
 Unsized = Annotated[Any, PlainValidator(_unsized)]
-Count = Annotated[int, BeforeValidator(partial(_count, least=1))]
-Entries = BeforeValidator(_bounded)
+Count = Annotated[int, BeforeValidator(_key)]
+Entries = BeforeValidator(_not_empty)
 NO_TIME: Curves = {None: {None: (0.0,)}}
 
 
@@ -179,7 +167,7 @@ class _Batch(Strict):
 
 
 class _File(Strict):
-    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    version: Literal[1]
     batches: Annotated[dict[Count, _Batch], Entries]
     about: dict[str, Any] = Field(default_factory=dict)
     disturbed: Annotated[str, Field(min_length=1)] | None = None
@@ -214,11 +202,7 @@ def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
 
 
 def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
-    """Read a latency file; see `read_json`.
-
-    Raises:
-        InvalidLatency: if the file is missing or not a valid latency file.
-    """
+    """Read a latency file; see `read_json`."""
     try:
         text = read_text(path)
     except Unreadable as error:
@@ -262,12 +246,7 @@ def write_json(
 
 
 def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
-    """The tables of an entry by name, in seconds; None for omitted ones without a default.
-
-    Args:
-        entry: parsed entry of the text.
-        scale: seconds per unit of the text.
-    """
+    """The tables of an entry by name, in seconds; None for omitted ones without a default."""
     curves = {key.removesuffix(UNIT): value for key, value in entry}
     return {
         name: curves[name] and _table(name, curves[name], scale) for name in AXES if name in curves

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from treespec.files import write_whole
 from treespec.search.arguments import (
     COUNT,
     MAPPING,
@@ -24,7 +25,6 @@ from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.latency.tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
 from treespec.shape import TreeShape
 from treespec.tree import Law
-from treespec.whole_file import write_whole
 
 __all__ = ["LatencyModel"]
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from treespec.search.latency.interpolation import Table
 from treespec.shape import TreeShape
 
-__all__ = ["ANY_LAW", "BatchTimes", "LawTimes", "further_draws", "levels_of", "middle_prefix"]
-
 ANY_LAW = "any"
 """Name of times that hold for every law."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec.door import integer
-from treespec.reading import brief
+from treespec.files import brief
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.shape import LARGEST_TREE

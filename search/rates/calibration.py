@@ -6,15 +6,15 @@ probabilities of acceptance. `reliability` measures the difference; `fit_calibra
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
 from treespec.errors import Unreadable
-from treespec.reading import brief
-from treespec.reading_models import Strict, only, read_model
+from treespec.files import brief
+from treespec.reading_models import Strict, read_model
 from treespec.search.arguments import TEXT, shown, takes
 from treespec.search.errors import InvalidCalibration
 from treespec.search.rates.calibration_data import CalibrationData, calibration_data
@@ -145,10 +145,8 @@ class Calibration:
 
 
 class _File(Strict):
-    kind: Annotated[
-        str, only("calibration", 'a calibration is an object with "kind": "calibration"')
-    ]
-    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    kind: Literal["calibration"]
+    version: Literal[1]
     method: Any = None
     xs: list[Any] = Field(default_factory=list)
     ys: list[Any] = Field(default_factory=list)

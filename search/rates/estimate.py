@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from treespec.door import integer
 from treespec.errors import Unreadable
-from treespec.reading_models import only, read_model
+from treespec.reading_models import read_model
 from treespec.search.arguments import (
     FLAG,
     LEVELS,
@@ -59,10 +59,8 @@ class _File(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    kind: Annotated[
-        str, only("acceptance", 'an estimate of acceptance is an object with "kind": "acceptance"')
-    ]
-    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    kind: Literal["acceptance"]
+    version: Literal[1]
     by: By
     law: str
     rule: str

@@ -26,8 +26,8 @@ from pydantic import AfterValidator, ConfigDict
 
 from treespec.door import integer
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading_models import Strict, read_model
-from treespec.renamed_keys import with_new_names
+from treespec.files import write_whole
+from treespec.reading_models import Strict, read_model, with_new_names
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.archive import read_arrays
@@ -35,7 +35,6 @@ from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.sampling_names import is_greedy
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.tree import Law
-from treespec.whole_file import write_whole
 
 __all__ = ["Trace"]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from treespec import Law, TokenTree, TreeShape
 from treespec.errors import InvalidTree
+from treespec.shape import LARGEST_TREE, expansion_size
 from treespec.testing import plane_trees
 
 
@@ -219,3 +220,27 @@ def test_tokens_on_another_device_are_checked_when_they_are_read():
 
 def test_the_root_need_be_no_column_of_the_draft():
     assert make_tree(tokens=torch.tensor([99, 1, 2, 3, 4])).token_ids[0] == 99
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TreeShape.chain(10**9),
+        lambda: TreeShape.kary(1000, 1000),
+        lambda: TreeShape.kary(1, 10**9),
+        lambda: TreeShape.expansion([100_000, 100_000]),
+        lambda: TreeShape.independent_chains(1, 10**9),
+        lambda: TreeShape(tuple(range(-1, LARGEST_TREE))),
+    ],
+)
+def test_large_trees_are_refused_before_they_are_made(make):
+    with pytest.raises(InvalidTree, match="more than 1,048,576 nodes"):
+        make()
+
+
+def test_sizes_of_expansions_follow_from_their_numbers():
+    for branching in ([], [1], [3, 2, 1], [2] * 8, [1] * 30):
+        assert expansion_size(branching) == TreeShape.expansion(branching).size
+    assert TreeShape.chain(0).size == TreeShape.kary(5, 0).size == 1
+    assert TreeShape.chain(3) == TreeShape.kary(1, 3) == TreeShape.independent_chains(1, 3)
+    assert expansion_size([2**20]) == LARGEST_TREE + 1

@@ -14,8 +14,7 @@ from treespec.door import integer, plain_tokens
 from treespec.draft.ngrams import END
 from treespec.draft.state import require_same_tokens
 from treespec.errors import InvalidArgument, Unreadable
-from treespec.reading import open_file, parse_json
-from treespec.whole_file import write_whole
+from treespec.files import open_file, parse_json, write_whole
 
 FORMAT, VERSION = "treespec datastore", 1
 

@@ -15,14 +15,11 @@ from treespec.distributions import Sampling
 from treespec.door import integer, plain_tokens, sequence
 from treespec.draft.layers import LayeredModel
 from treespec.errors import InvalidArgument, Unreadable
+from treespec.files import read_bytes, write_whole
 from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
-from treespec.reading import read_bytes
-from treespec.reading_models import Strict, only, read_model
-from treespec.whole_file import write_whole
+from treespec.reading_models import Strict, read_model
 
-LARGEST_FILE = 2**20
-"""Largest size of a file in bytes."""
 
 MOST_EVALUATIONS = 1000
 """Maximum number of sets that a search tries, as in Draft & Verify."""
@@ -31,11 +28,9 @@ MOST_EVALUATIONS = 1000
 class SkipSet(Strict):
     """A set of sublayers to leave out, and the result of its search."""
 
-    format: Annotated[
-        Literal["treespec skip set"], only("treespec skip set", "must be 'treespec skip set'")
-    ] = "treespec skip set"
+    format: Literal["treespec skip set"] = "treespec skip set"
     """Type of the file."""
-    version: Annotated[Literal[1], only(1, "must be 1, the version that this treespec reads")] = 1
+    version: Literal[1] = 1
     """Version of the format."""
     layers: Annotated[int, Field(strict=True, ge=1, le=10**6)]
     """Number of layers of the model that the set was searched for."""
@@ -91,7 +86,7 @@ class SkipSet(Strict):
             Unreadable: if there is no such file, it is damaged or of another version, or it names a
                 sublayer that its model does not have. The message begins with the path.
         """
-        content = read_bytes(path, LARGEST_FILE)
+        content = read_bytes(path)
         try:
             skip_set = read_model(cls, content)
             require_sublayers("skip", skip_set.skip, skip_set.layers)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.errors import Unreadable
-from treespec.reading import open_file, parse_json
-from treespec.whole_file import write_whole
+from treespec.files import open_file, parse_json, write_whole
 
 VERSION = 1
 

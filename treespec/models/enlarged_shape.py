@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from transformers import PreTrainedConfig
 
 from treespec.errors import CannotEnlarge
-from treespec.reading import brief
+from treespec.files import brief
 
 MOST_PARAMETERS = 10**12
 TOLERANCE = 1.05

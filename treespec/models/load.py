@@ -18,7 +18,6 @@ from treespec.models.enlarge import EnlargeTo
 from treespec.models.enlarge import enlarge as enlarge_model
 from treespec.models.passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
-from treespec.models.reading import permitted
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.source import (
     Place,
@@ -307,8 +306,7 @@ def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutli
 
 def _locate_draft(name: str, tokenizer: Tokenizer) -> Place:
     """Locate a further draft model and check that it shares the pair's tokenizer."""
-    with permitted():
-        place = find(_draft_source(name))
+    place = find(_draft_source(name))
     require_same_tokenizer(tokenizer, read_tokenizer(place))
     return place
 
@@ -325,11 +323,10 @@ def _locate_pair(
     name_or_target: Source, draft: Source | None
 ) -> tuple[Place, Place | None, Tokenizer]:
     """Locate both models and read the tokenizer that they share; the draft "none" has no place."""
-    with permitted():
-        if draft is not None and os.fspath(draft) == NO_DRAFT:
-            target_place, draft_place = find(_target_source(name_or_target)), None
-        else:
-            target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
+    if draft is not None and os.fspath(draft) == NO_DRAFT:
+        target_place, draft_place = find(_target_source(name_or_target)), None
+    else:
+        target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
     tokenizer = read_tokenizer(target_place)
     if draft_place is not None:
         require_same_tokenizer(tokenizer, read_tokenizer(draft_place))

@@ -135,7 +135,6 @@ def read_model(
 def read_config(place: Place) -> PreTrainedConfig:
     """Read the configuration of a causal language model."""
     with _quiet(place), reading(place.name, "configuration"):
-        Files(place.name).require_settings()
         try:
             config = AutoConfig.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False
@@ -163,7 +162,6 @@ def require_weights(place: Place) -> None:
 def read_tokenizer(place: Place) -> Tokenizer:
     """Read a tokenizer."""
     with _quiet(place), reading(place.name, "tokenizer"):
-        Files(place.name).require_settings()  # transformers chooses the tokenizer by these, too
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False

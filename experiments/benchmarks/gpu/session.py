@@ -14,7 +14,7 @@ from rich.console import Console
 from treespec.errors import in_words
 from treespec.experiments.benchmarks.gpu.roofline import Peak, measured_peak, peak_of
 from treespec.experiments.benchmarks.results_file import described, path_of
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["BrokenDevice", "Deadline", "Session", "Store", "source_hash"]
 

@@ -24,7 +24,7 @@ from treespec.experiments.report.figure_style import INK, MUTED, PAGE, by_powers
 from treespec.experiments.report.markdown import finding_markdown
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 from treespec.experiments.report.terminal import print_finding, say
-from treespec.whole_file import write_whole
+from treespec.files import write_whole
 
 __all__ = ["draw", "render"]
 

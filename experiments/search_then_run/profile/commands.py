@@ -23,7 +23,7 @@ from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.profile.plan import plan_profile
 from treespec.experiments.search_then_run.profile.profile import about_times, profile_pair
 from treespec.experiments.search_then_run.profile.samples import json_of_samples
-from treespec.reading import brief
+from treespec.files import brief
 from treespec.search.latency.interpolation import Curve
 from treespec.search.latency.latency import LatencyModel
 

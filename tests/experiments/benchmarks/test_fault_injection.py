@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 from fault_injection import __main__ as command
-from fault_injection import process, rows_without_times, signals
-from fault_injection.damage import half_finished
-from fault_injection.process import Done, complaints
+from fault_injection import rows_without_times, signals
 from fault_injection.rows import differences, finished_lines
-from fault_injection.setting import prepare, stage_of
+from fault_injection.setting import prepare
 from run_folders.folders import demo_methods, write_run
 
 METHODS = len(demo_methods())
@@ -73,25 +71,6 @@ def test_the_finished_prompts_of_a_killed_run(tmp_path, reference):
     assert finished_lines(tmp_path / "nothing", METHODS) == set()
 
 
-def test_half_a_run(tmp_path, reference):
-    half = tmp_path / "half"
-    later = half_finished(reference, half, units=2)
-    assert stage_of(half) == "while decoding"
-    assert stage_of(reference) == "after decoding"
-    assert not list(half.glob("*.parquet"))
-    assert len(finished_lines(half, METHODS)) == 2 * METHODS
-    assert json.loads(later["prompts.jsonl"])["prompt"] == 1
-    units = {
-        (row["prompt"], row["sampling"]) for row in map(json.loads, (half / "steps.jsonl").open())
-    }
-    assert units == {(0, "T=0"), (0, "T=1")}
-
-
-def test_a_refusal_is_one_line_with_its_exit_code():
-    assert complaints(Done(2, "error: x, line 3: no row"), [2], "line 3:") == ()
-    assert len(complaints(Done(1, "Traceback (most recent call last)"), [2], "line")) == 4
-
-
 def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
     """A process that fails before it begins ends as Python does: exit code 1 and no message of ours."""
     process = SimpleNamespace(begun=False, alive=True)
@@ -107,25 +86,11 @@ def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
     assert len(slept) == 7
 
 
-def test_only_one_thread_asks_whether_a_process_has_ended(tmp_path):
-    """Python refuses the second of two simultaneous requests with exit code 255."""
-    asked = []
-
-    def is_alive():
-        asked.append(process._ASKING.locked())
-        return len(asked) < 3
-
-    (tmp_path / "said").touch()
-    ended = SimpleNamespace(is_alive=is_alive, exitcode=0)
-    assert process.Process(ended, tmp_path / "said", tmp_path / "begun").wait().code == 0
-    assert asked == [True] * 3
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)  # a machine under load is slow, and not wrong
 def test_a_small_part_for_real(capsys):
-    few = ["--kills", "3", "--interrupts", "2", "--rivals", "1", "--prompts", "3", "--no-save"]
-    assert command.main([*few, "--only", "kills,interrupts,rivals"]) == 0
+    few = ["--kills", "3", "--interrupts", "2", "--prompts", "3", "--no-save"]
+    assert command.main(few) == 0
     assert "0 not survived" in capsys.readouterr().out
 
 

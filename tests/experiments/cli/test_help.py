@@ -10,13 +10,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from treespec import plugins
 from treespec.experiments.cli.common import complete_config
-from treespec.experiments.cli.completion import SHAPES
 from treespec.experiments.cli.help import ORDER, PANELS
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.file import load_config, shipped
-from treespec.experiments.config.spellings import SPELLINGS
 from treespec.experiments.sweep.grid import load_grid
 
 COMMANDS = get_command(app).commands
@@ -181,49 +178,3 @@ def test_keys_of_overrides_are_completed():
         "samplings.1.top_p=",
     ]
     assert completed("treespec", "run", "no_such", "see") == ["seed="]
-
-
-def test_values_of_overrides_are_completed():
-    assert completed("treespec", "run", "smoke", "models.dtype=fl") == [
-        "models.dtype=float32",
-        "models.dtype=float16",
-        "models.dtype=float64",
-    ]
-    assert completed("treespec", "run", "smoke", "prompts.kind=j") == ["prompts.kind=jsonl"]
-    assert completed("treespec", "run", "smoke", "models.tensor_parallel=") == [
-        "models.tensor_parallel=true",
-        "models.tensor_parallel=false",
-    ]
-    assert completed("treespec", "run", "smoke", "methods.3.shape=k") == [
-        "methods.3.shape=kary:2x3"
-    ]
-    assert completed("treespec", "run", "smoke", "seed=") == []
-    assert completed("treespec", "run", "smoke", "methods.3.rule=rrs") == [
-        "methods.3.rule=rrs",
-        "methods.3.rule=rrsw",
-    ]
-    assert completed("treespec", "run", "smoke", "methods.3.law=w") == [
-        "methods.3.law=without_replacement"
-    ]
-    assert completed("treespec", "run", "smoke", "methods.3.shape.kind=e") == [
-        "methods.3.shape.kind=expansion",
-        "methods.3.shape.kind=eagle2",
-        "methods.3.shape.kind=equal_growth",
-    ]
-    assert completed("treespec", "run", "smoke", "methods.3.draft.") == ["methods.3.draft.source="]
-    assert completed("treespec", "run", "smoke", "methods.3.draft.source=") == [
-        f"methods.3.draft.source={name}" for name in plugins.parts("source")
-    ]
-    assert completed("treespec", "run", "draft_sources", "methods.8.draft.n") == [
-        "methods.8.draft.ngram="
-    ]
-
-
-def test_values_where_the_shell_splits_at_the_equals_sign():
-    """Bash passes `models.dtype=bf` as three words, and replaces the last one."""
-    assert completed("treespec", "run", "smoke", "models.dtype", "=", "bf") == ["bfloat16"]
-    assert "bfloat16" in completed("treespec", "run", "smoke", "models.dtype", "=")
-
-
-def test_shapes_that_are_offered_are_those_that_are_read():
-    assert tuple(example for example, _ in SPELLINGS.values()) == SHAPES

@@ -64,19 +64,11 @@ def started_by_its_script(handler, pressed_at):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("module", ["cli.main", "cli.common", "cli.help"])
+@pytest.mark.parametrize("module", ["cli.main"])
 def test_interrupted_while_the_commands_are_imported(module):
     """In the first tenth of a second: no traceback, and the exit code of an interrupt."""
     done = started_by_its_script("default_int_handler", f"treespec.experiments.{module}")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_an_interrupt_that_the_shell_ignores_stays_ignored():
-    """As in a background job."""
-    done = started_by_its_script("SIG_IGN", "treespec.experiments.cli.main")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("treespec ")
 
 
 def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
@@ -90,52 +82,6 @@ def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
         cli.main(["run", "smoke"])
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsys):
-    """Python would print it as an ignored exception, and the command would continue."""
-
-    class Closed:
-        def __del__(self):
-            raise KeyboardInterrupt
-
-    def command(*arguments, **more):
-        Closed()
-        for _ in range(1000):
-            time.sleep(0.001)
-
-    monkeypatch.setattr(cli, "app", command)
-    before = sys.unraisablehook
-    # Tests that run in the background ignore interrupts.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["run", "smoke"])
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
-    assert sys.unraisablehook is before
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_an_interrupt_at_the_end_of_python_is_not_told():
-    """The finished command's exit code stands; a thread that ends late leaves time for the interrupt."""
-    late = (
-        "import os, signal, threading, time\n"
-        "from treespec.experiments.cli.main import main\n"
-        "def press():\n"
-        "    time.sleep(1)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    time.sleep(0.5)\n"
-        "def begin(*arguments, **more):\n"
-        "    threading.Thread(target=press).start()\n"
-        "import treespec.experiments.cli.main as cli\n"
-        "cli.app = begin\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -169,10 +169,7 @@ def test_files_that_are_no_config(write, tmp_path):
     assert "did you mean 'tree_vs_chain'?" in complaint("tree_vs_chains")
     assert "appears twice" in complaint(write(BASE + "name: y\n"))
     assert "not YAML" in complaint(write("name: [x"))
-    refused = complaint(write(BASE + "1: x\ntrue: y\n"))  # which is YAML
-    assert "the keys '1' and 'true' mean the same" in refused
-    assert "YAML" not in refused
-    with pytest.raises(ConfigError, match=r"override .*: key 'a' appears twice$"):
+    with pytest.raises(ConfigError, match=r"override .*key 'a' appears twice"):
         override({}, "x={a: 1, a: 2}")
     assert "a config is a mapping" in complaint(write("- 3\n"))
     assert "is a folder" in complaint(tmp_path)

@@ -188,7 +188,11 @@ def test_clearing_deletes_what_a_run_writes_only(tmp_path):
         folder.append([prompt_row(0)], [step_row(0)])
         folder.keep(path / "figures" / "speedup.svg", "<svg/>")
         folder.clear()
-    assert {entry.name for entry in path.iterdir()} <= {"notes.txt", ".lock", ".treespec"}
+    assert {entry.name for entry in path.iterdir()} == {
+        "notes.txt",
+        ".lock",
+        "manifest.json",
+    }
 
 
 def test_finishing_sorts_and_types_the_tables(tmp_path):
@@ -223,11 +227,12 @@ def test_the_schema_document_names_every_column():
 
 def test_a_damaged_manifest_is_told(tmp_path):
     path = started(tmp_path / "run", config())
-    (path / "manifest.json").write_text("{")
-    with RunFolder(path) as folder, pytest.raises(RunFolderError, match=r"manifest\.json"):
-        folder.require_same(config())
-    (path / "manifest.json").write_text(json.dumps([1]))
-    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="not the manifest"):
+    data = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(data | {"config": 3}))
+    with (
+        RunFolder(path) as folder,
+        pytest.raises(RunFolderError, match=r"manifest\.json is damaged: config = 3"),
+    ):
         folder.manifest()
 
 

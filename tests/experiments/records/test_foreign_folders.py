@@ -251,7 +251,10 @@ def test_an_older_run_is_read_and_not_written(call, tmp_path):
     from run_folders.folders import SyntheticMethod, write_run
 
     folder = write_run(tmp_path / "old", [SyntheticMethod("plain", "plain")], prompts=2)
-    (folder / ".treespec").unlink()
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text())
+    del data["folder_id"]
+    path.write_text(json.dumps(data))
     before = snapshot(tmp_path)
     done = call(["report", folder])
     assert done.exit_code == 2

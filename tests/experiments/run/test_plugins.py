@@ -347,14 +347,12 @@ def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
     install("1.1")
     refused = treespec("run", config)
     assert refused.exit_code == 2
-    message = (
-        f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
-    )
-    assert f"{message} is mine 1.1" in refused.stderr
+    message = f"plug-in its_module (mine 1.0, SHA-256 {sha256[:16]}..., now mine 1.1"
+    assert message in refused.stderr
     other = install("1.0", FOUR.read_text() + "\n# changed\n")
     refused = treespec("run", config)
     assert refused.exit_code == 2
-    assert f"now there is mine 1.0 (SHA-256 {other[:16]}...)" in refused.stderr
+    assert f"now mine 1.0, SHA-256 {other[:16]}..." in refused.stderr
     # Older manifests do not record what was installed.
     del manifest["installed_plugins"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -373,7 +371,7 @@ def test_workers_want_the_installed_plug_ins_of_the_sweep(write, install, tmp_pa
     monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].partition(os.pathsep)[2])
     elsewhere = treespec(*words, "--out", tmp_path / "elsewhere")
     assert elsewhere.exit_code == 1
-    assert "as the installed plug-in its_module, but now there is none" in " ".join(
+    assert "plug-in its_module (mine 1.0, SHA-256" in " ".join(
         (elsewhere.stdout + elsewhere.stderr).split()
     )
 

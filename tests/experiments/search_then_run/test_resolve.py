@@ -26,9 +26,9 @@ from treespec.experiments.search_then_run.fastest import search_fastest
 from treespec.experiments.search_then_run.resolve import STATIC, _Resolver, resolve
 from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.prediction import figures_of, goals
+from treespec.files import write_whole
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape
-from treespec.whole_file import write_whole
 
 
 @pytest.fixture(scope="module")

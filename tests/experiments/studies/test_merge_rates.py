@@ -9,7 +9,7 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.studies import merge_rates as module
-from treespec.reading_yaml import parse_yaml
+from treespec.files import parse_yaml
 from treespec.target import make_target
 
 BUDGET = {"kind": "budget", "depth": 3, "size": 8, "branching": 2}

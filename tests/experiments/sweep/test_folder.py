@@ -6,10 +6,13 @@ from filelock import FileLock
 
 from treespec.experiments.config.file import load_config
 from treespec.experiments.errors import SweepError, VersionsDiffer
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.sweep import folder as folder_module
+from treespec.experiments.sweep.attempts import Attempt, write_attempt
 from treespec.experiments.sweep.folder import SweepFolder, read_manifest
 from treespec.experiments.sweep.grid import load_grid
+from treespec.experiments.sweep.sweep import run_sweep
 
 SESSION = {"executor": "process"}
 
@@ -57,21 +60,22 @@ def test_another_sweep_is_refused_with_what_differs(planned, grid_file, override
 
 
 @pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        ('{"schema_version": 1, "gr', "is damaged"),
-        ("[]", "expected a JSON object"),
-        ('{"schema_version": 1, "folder_id": "ID"}', "grid is missing"),
-        ("\x00\xff", "is damaged"),
-    ],
+    ("change", "part"),
+    [({"grid": 3}, "grid = 3"), ({"jobs": "x"}, "jobs = 'x'"), ({"versions": None}, "versions")],
 )
-def test_a_damaged_manifest(planned, grid, content, part):
-    content = content.replace("ID", read_manifest(planned)["folder_id"])
-    (planned / "sweep.json").write_text(content, encoding="latin-1")
+def test_a_damaged_manifest(planned, grid, change, part):
+    data = json.loads((planned / "sweep.json").read_text())
+    (planned / "sweep.json").write_text(json.dumps(data | change))
     text = refused(planned, grid)
     assert "sweep.json" in text
     assert part in text
     assert "--fresh" in text
+
+
+@pytest.mark.parametrize("content", [b'{"schema_version": 1, "gr', b"[]", b"\0\xff"])
+def test_a_manifest_that_is_none(planned, grid, content):
+    (planned / "sweep.json").write_bytes(content)
+    assert "sweep.json" in refused(planned, grid)
 
 
 def test_a_newer_schema(planned, grid):
@@ -107,38 +111,50 @@ def test_folders_of_others(tmp_path, grid):
     assert "thesis.tex" in refused(tmp_path / "mine", grid)
 
 
-def test_clearing_leaves_what_is_not_ours(planned):
-    (planned / "notes.txt").write_text("mine")
+def test_clearing_deletes_what_is_ours(planned, grid, pretend):
+    first, second = (job.name for job in grid.jobs[:2])
+    pretend(first)
+    foreign = {
+        "notes.txt",
+        "jobs/mine.txt",
+        "logs/mine.log",
+        f"jobs/{first}/run/figures/mine.png",
+        f"jobs/{second}/run/mine",
+    }
+    ours = {f"logs/{second}.log", "logs/slurm/1_0_log.out", "logs/slurm/1_submission.sh"}
+    for name in foreign | ours:
+        (planned / name).parent.mkdir(parents=True, exist_ok=True)
+        (planned / name).write_bytes(b"mine")
+    write_attempt(planned / "jobs" / second, Attempt(1, "lost"))
     with SweepFolder(planned) as records:
         records.clear()
-    assert sorted(p.name for p in planned.iterdir() if p.name != ".lock") == [
-        ".treespec",
-        "notes.txt",
-    ]
+    left = {p.relative_to(planned).as_posix() for p in planned.rglob("*") if p.is_file()}
+    assert left == foreign | {"sweep.json", ".lock"}
+
+
+def test_a_job_that_is_being_written_stops_the_clearing(planned, grid, pretend):
+    pretend(grid.jobs[3].name)
+    before = {p for p in planned.rglob("*") if p.name != ".lock"}
+    run = RunFolder(planned / "jobs" / grid.jobs[3].name / "run")
+    busy = pytest.raises(SweepError, match="being written by another process")
+    with run, SweepFolder(planned) as records, busy:
+        records.clear()
+    assert {p for p in planned.rglob("*") if p.name != ".lock"} == before
+
+
+def test_an_executor_that_cannot_be_had_leaves_nothing(tmp_path, grid):
+    def none(logs):
+        raise SweepError("no SLURM here")
+
+    with pytest.raises(SweepError, match="no SLURM"):
+        run_sweep(grid, tmp_path / "deep" / "sweep", none)
+    assert not (tmp_path / "deep").exists()
 
 
 def test_configs_are_plain_yaml(planned, grid):
     text = (planned / "jobs" / grid.jobs[0].name / "config.yaml").read_text()
     assert yaml.safe_load(text)["seed"] == 0
     assert "!!" not in text
-
-
-def test_configs_that_a_killed_start_left_are_replaced(grid_file, tmp_path, monkeypatch):
-    """It was killed before sweep.json was there; then the user changed the config."""
-
-    def killed(folder, data):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, SweepFolder(tmp_path / "sweep") as records:
-        patch.setattr(SweepFolder, "_keep_manifest", killed)
-        with pytest.raises(KeyboardInterrupt):
-            records.start(load_grid(grid_file()), SESSION)
-    changed = load_grid(grid_file(), ["max_new_tokens=5"])
-    with SweepFolder(tmp_path / "sweep") as records:
-        records.start(changed, SESSION)
-        for job in changed.jobs:
-            config = load_config(records.job(job.name) / "config.yaml")
-            assert config_hash(config) == config_hash(job.config)
 
 
 def test_a_config_that_was_changed_stays_for_the_job_to_refuse(planned, grid):

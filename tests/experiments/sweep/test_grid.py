@@ -93,11 +93,6 @@ def test_bad_overrides_of_a_grid(grid_file):
     assert len(text.splitlines()) == 1
 
 
-def test_two_points_that_are_one_experiment(grid_file):
-    text = refused(grid_file({"samplings[1].temperature": [1, 1.0]}))
-    assert "same experiment" in text
-
-
 def test_a_wrong_base_is_told_once(grid_file):
     assert len(refused(grid_file(max_new_tokens=0)).splitlines()) == 1
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from treespec.experiments.errors import SweepError
-from treespec.experiments.records.mark import Mark, new_id
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm, parse_settings
@@ -61,7 +60,6 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def tasks(tmp_path):
-    Mark.make(tmp_path, "sweep", new_id())
     made = [Task(name, tmp_path / "jobs" / name, 1, tmp_path / f"{name}.log") for name in "abc"]
     for task in made:
         task.folder.mkdir(parents=True)

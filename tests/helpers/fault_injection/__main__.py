@@ -14,15 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fault_injection.damage import damaged_last_lines, damaged_lines
-from fault_injection.disks import full_disks, read_only
-from fault_injection.rivals import rivals
 from fault_injection.setting import CONFIG, Case, Setting, prepare
 from fault_injection.signals import interrupts, kills
 from treespec.experiments.benchmarks.results_file import path_of, save
 from treespec.experiments.records.manifest import now
-
-__all__ = ["main"]
 
 NAME = "fault_injection"
 
@@ -32,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fault_injection", description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="moments of SIGKILL")
     parser.add_argument("--interrupts", type=int, default=12, help="moments of Ctrl-C")
-    parser.add_argument("--rivals", type=int, default=3, help="pairs of processes, twice")
     parser.add_argument("--prompts", type=int, default=4, help="of the experiment")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--only", default="", help="faults by name, with commas between them")
@@ -50,11 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults: dict[str, Callable[[], list[Case]]] = {
             "kills": partial(kills, setting, given.kills, given.seed, say),
             "interrupts": partial(interrupts, setting, given.interrupts, given.seed, say),
-            "ends": partial(damaged_last_lines, setting, given.seed, say),
-            "lines": partial(damaged_lines, setting, given.seed, say),
-            "disks": partial(full_disks, setting, say),
-            "read-only": partial(read_only, setting, say),
-            "rivals": partial(rivals, setting, given.rivals, say),
         }
         wanted = given.only.split(",") if given.only else list(faults)
         unknown = sorted(set(wanted) - set(faults))

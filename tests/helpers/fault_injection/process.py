@@ -6,7 +6,6 @@ and writes, and not in its seconds of starting; everything else is what the comm
 
 import multiprocessing
 import os
-import resource
 import signal
 import threading
 import time
@@ -15,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-__all__ = ["Done", "Process", "complaints", "last_line", "start"]
 
 WARM = "fault_injection.warm"
 
@@ -81,42 +78,17 @@ class Process:
         return Done(self._process.exitcode, self._said.read_text(encoding="utf-8"))
 
 
-def start(
-    arguments: Sequence[str], work: Path, limit: int | None = None, gate: Path | None = None
-) -> Process:
-    """Start `treespec`.
-
-    Args:
-        arguments: of the command.
-        work: the current folder; what is printed goes to files in it.
-        limit: bytes that a file may have.
-        gate: a file that the process waits for, once it has begun.
-    """
+def start(arguments: Sequence[str], work: Path) -> Process:
+    """Start `treespec` with these arguments in a folder; what it prints goes to files in it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
     name = uuid4()
     said, begun = work / f"said-{name}.txt", work / f"begun-{name}"
     said.touch()  # it may be killed before it says a word
-    process = context.Process(
-        target=_treespec, args=(list(arguments), work, said, begun, limit, gate)
-    )
+    process = context.Process(target=_treespec, args=(list(arguments), work, said, begun))
     with _ASKING:
         process.start()
     return Process(process, said, begun)
-
-
-def complaints(done: Done, codes: Sequence[int], *parts: str) -> tuple[str, ...]:
-    """What is wrong with how a command refused: exit code, traceback, not one line, not these parts."""
-    wrong = []
-    if done.code not in codes:
-        wrong.append(f"exit code {done.code}, not {' or '.join(map(str, codes))}")
-    if "Traceback" in done.stderr:
-        wrong.append("a traceback")
-    if len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) != 1:
-        wrong.append(f"not one line that begins with 'error: ': {last_line(done)}")
-    missing = [part for part in parts if part not in done.stderr]
-    wrong += [f"the message has no {part!r}: {last_line(done)}" for part in missing]
-    return tuple(wrong)
 
 
 def last_line(done: Done) -> str:
@@ -129,8 +101,6 @@ def _treespec(
     work: Path,
     said: Path,
     begun: Path,
-    limit: int | None,
-    gate: Path | None,
 ) -> None:
     """What the process does."""
     from treespec.experiments.cli import main as cli
@@ -140,8 +110,6 @@ def _treespec(
     def command(*given: Any, **more: Any) -> Any:
         """Begun and ended where `main` answers a Ctrl-C: however slow the machine is, none falls beside."""
         begun.touch()
-        while gate is not None and not gate.exists():
-            time.sleep(POLL_S)
         try:
             return app(*given, **more)
         finally:  # what is left is the end of multiprocessing's process, which calls an interrupt 1
@@ -153,6 +121,4 @@ def _treespec(
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    if limit is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     cli.main(arguments)

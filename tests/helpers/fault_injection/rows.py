@@ -5,8 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["differences", "finished_lines", "rows_without_times", "unit_of"]
-
 MEASURED = ("_s", "_bytes", "_j")
 """How columns end that differ from run to run: seconds, memory, energy."""
 

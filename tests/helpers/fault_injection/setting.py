@@ -10,8 +10,6 @@ from pathlib import Path
 from fault_injection.process import last_line, start
 from fault_injection.rows import differences, unit_of
 
-__all__ = ["CONFIG", "Case", "Setting", "prepare", "stage_of"]
-
 CONFIG = """\
 name: faults
 models: {target: embedded, dtype: float32}
@@ -81,7 +79,7 @@ class Setting:
 
     def arguments(self, folder: Path) -> list[str]:
         """Of the command that starts or resumes a run."""
-        named = self.plugged and not (folder / "manifest.json").exists()
+        named = self.plugged and stage_of(folder) == "before decoding"
         plugin = ["--plugin", os.fspath(PLUGIN)] if named else []
         return ["run", os.fspath(self.config), "--out", os.fspath(folder), "-q", *plugin]
 
@@ -131,4 +129,6 @@ def stage_of(folder: Path) -> str:
     if not path.exists():
         return "before decoding"
     data = json.loads(path.read_text(encoding="utf-8"))
+    if data["config_hash"] is None:
+        return "before decoding"
     return "while decoding" if data["finished"] is None else "after decoding"

@@ -10,8 +10,6 @@ from fault_injection.process import POLL_S, Process, last_line, start
 from fault_injection.rows import differences, finished_lines
 from fault_injection.setting import Case, Setting, stage_of
 
-__all__ = ["interrupts", "kills"]
-
 SERIES = 4
 """Runs at a time; each is hit again and again until it is finished, then another begins."""
 

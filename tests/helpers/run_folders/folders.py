@@ -1,6 +1,5 @@
 """Run folders with known truth, for tests of what reads them. No model runs here."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from run_folders.manifest import synthetic_manifest
-from treespec.experiments.records.folder import RUN
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -109,8 +107,8 @@ def write_run(
     """
     methods = demo_methods() if methods is None else tuple(methods)
     rng = np.random.default_rng(seed)
-    files = OwnFiles.begin(folder, RUN)
-    files.claim(*(f"{n}.{end}" for n in ("prompts", "steps") for end in ("jsonl", "parquet")))
+    with RunFolder(folder) as run:
+        run.write_manifest({"config_hash": "", "finished": None})  # leaving it does not remove it
     rows: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     for prompt in range(prompts):
@@ -128,7 +126,7 @@ def write_run(
             kind = PromptRow if name == "prompts" else StepRow
             to_frame(table, kind).write_parquet(folder / f"{name}.parquet")
     manifest = synthetic_manifest(methods, temperatures, seed, finished, schema_version)
-    files.write("manifest.json", json.dumps(manifest | {"folder_id": files.id}, indent=2))
+    run.keep_manifest(manifest)
     return folder
 
 

@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from treespec.experiments.records.folder import RUN
-from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.records.rows import TreeRow, to_frame, write_lines
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
@@ -54,7 +52,6 @@ def write_trees(folder: Path, prompts: int = 2, pieces: Sequence[str] = PIECES) 
                 bonus_piece=pieces[bonus],
             )
         )
-    OwnFiles.opened(folder, RUN).claim("trees.jsonl", "trees.parquet")
     write_lines(folder / "trees.jsonl", rows)
     if json.loads((folder / "manifest.json").read_text())["finished"]:
         to_frame(rows, TreeRow).write_parquet(folder / "trees.parquet")

@@ -37,8 +37,8 @@ def test_json_round_trip(make_trace, by, interval):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "tree"}, "an estimate of acceptance is an object"),
-        ({"version": 2}, "version = 2: this treespec reads version 1"),
+        ({"kind": "tree"}, "kind = 'tree': must be 'acceptance'"),
+        ({"version": 2}, "version = 2: must be 1"),
         ({"level": "high"}, "level = 'high': must be a number"),
         ({"level": 2.0}, "level = 2.0"),
         ({"by": "node"}, "by = 'node': must be 'rank' or 'depth'"),

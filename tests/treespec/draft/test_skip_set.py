@@ -114,7 +114,7 @@ DAMAGED = {
     "must be an object": "[]",
     "skip is missing": {"skip": ...},
     "unknown key": {"more": 1},
-    "must be 1, the version that this treespec reads": {"version": 2},
+    "version = 2: must be 1": {"version": 2},
     "must be 'treespec skip set'": {"format": "x"},
     "skip names mlp.3, but the model has 3 layers": {"skip": ["mlp.3"]},
     "'x' is not a sublayer": {"skip": ["x"]},
