@@ -22,7 +22,6 @@ from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.search_then_run.recording import record
 from treespec.experiments.studies.replay import live_steps
-from treespec.experiments.studies.result_tables import named
 from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
@@ -131,7 +130,7 @@ def main(
     print_and_save(
         "growth_replay",
         {"prompts": prompts, "tokens": tokens, "beam": BEAM, "levels": LEVELS, "growths": rows},
-        Table("temperature 0", columns, named(rows, "growth")),
+        Table("temperature 0", columns, [{"growth": name, **row} for name, row in rows.items()]),
         width=120,
         saved=(prompts, tokens) == (PROMPTS, TOKENS),
     )

@@ -15,7 +15,6 @@ from treespec.experiments.studies.merge_at_equal_nodes import (
     contenders,
     main,
 )
-from treespec.experiments.studies.source_sections import equal_nodes
 from treespec.tree import TreeShape
 
 RATES = {
@@ -83,17 +82,3 @@ def test_a_table_needs_a_folder_that_has_begun_and_methods_in_common(tmp_path):
     (tmp_path / "sources_by_size.yaml").write_text(yaml.safe_dump({"methods": [{"kind": "plain"}]}))
     with pytest.raises(typer.BadParameter, match="have no method in common"):
         main(tmp_path, table=file)
-
-
-def test_the_section_counts_the_rows_of_each_merge():
-    rows = [
-        {"category": "code", "prompts": 12, "size": size, "merge": merge,
-         "tokens of all": {"best": "model, chain", "ratio": {"estimate": 1.1, "low": low, "high": 1.2}}}
-        for merge, size, low in (("a, b", 8, 0.98), ("a, b", 16, 0.96), ("c, d", 16, 1.05))
-    ]  # fmt: skip
-    intro, page, said = equal_nodes({"figures": {"merges": rows}, "config": {"max_new_tokens": 9}})[
-        ""
-    ]
-    assert intro.startswith("9 new tokens of each text.")
-    assert "| code (12) | 8 nodes | a, b | model, chain | 1.10 0.98–1.20 |" in page
-    assert said.endswith("1 of 2 of the merge of a, b, 1 of 1 of the merge of c, d.")
