@@ -37,7 +37,7 @@ from treespec.experiments.report.figure_style import (
     save,
     write_file,
 )
-from treespec.experiments.report.prediction_figure import prediction_figure
+from treespec.experiments.report.prediction import prediction_figure
 from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure

@@ -21,13 +21,13 @@ from treespec.experiments.report.explanation import (
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import Metered, meter_finding, metered
-from treespec.experiments.report.predicting import predictions
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
     Unpredicted,
     chosen,
     prediction_finding,
+    predictions,
 )
 from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import (
