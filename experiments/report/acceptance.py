@@ -14,17 +14,6 @@ from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
-__all__ = [
-    "Acceptances",
-    "LevelAcceptance",
-    "Levels",
-    "NodeAcceptance",
-    "acceptance_finding",
-    "count_all",
-    "count_nodes",
-    "depth_column",
-]
-
 LEAST_TRIES = 20
 """Fewest tries of a level that is shown with an interval."""
 

@@ -14,8 +14,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
 
-__all__ = ["Budget", "budget_finding", "budgets"]
-
 NOTE = (
     "time: the ratio of the verdict, among all trees and chains by speed; the other rows hold a cost "
     "equal and compare tokens only, so they may say the opposite. Nodes include the root; for a tree "

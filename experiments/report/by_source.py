@@ -13,8 +13,6 @@ from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Column, Finding, Table
 from treespec.tree import TreeShape
 
-__all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
-
 NOTE = (
     "Trees that a source filled with its own continuations, or that several sources drafted together. "
     "Each cell considers the steps whose accepted path reached, one level above, a node with children "

@@ -11,8 +11,6 @@ from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Category", "by_category", "categories", "category_finding"]
-
 NOTE = (
     "Tokens per second over those of the faster plain baseline on the same prompts, and kept tokens per "
     "pass of the target, with 95 % intervals, paired over the prompts of the category. A category with one "

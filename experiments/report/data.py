@@ -10,8 +10,6 @@ from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.times import resolution
 from treespec.search.intervals import Interval
 
-__all__ = ["interval_columns", "report_data"]
-
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
     """The results of a run, with its verdicts and the comparisons behind them.

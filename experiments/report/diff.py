@@ -22,8 +22,6 @@ from treespec.experiments.report.verdict import LEAST_PROMPTS
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
-__all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
-
 MOST_LISTED = 20
 """Maximum number of listed differences between configs or methods; further ones are only counted."""
 

@@ -26,16 +26,6 @@ from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = [
-    "FACTORS",
-    "NOTE",
-    "Explanation",
-    "explain",
-    "explanation_finding",
-    "explanation_table",
-    "explanations",
-]
-
 FACTORS = ("tokens per step", "verify", "draft", "overhead")
 """Names of the factors, in the order in which they are multiplied."""
 

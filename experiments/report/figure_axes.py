@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FILLS",
-    "ROW_INCHES",
-    "WIDTH",
-    "MethodAxis",
-    "lanes",
-    "legend",
-    "panels",
-    "reach",
-    "stacked",
-]
-
 FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "full",
     "none",

@@ -6,8 +6,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["environment", "render"]
-
 
 @cache
 def environment() -> Environment:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
-
 FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
 """Method groups of each family, whose fastest method is shown; assisted generation drafts chains."""
 

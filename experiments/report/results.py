@@ -9,18 +9,6 @@ from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
 
-__all__ = [
-    "COMPACT_COLUMNS",
-    "footnotes",
-    "hardware_line",
-    "label",
-    "metric_names",
-    "model_size",
-    "result_table",
-    "speedup_finding",
-    "tuning_prompts",
-]
-
 PREFILL_NOTE = (
     "With the prefill included, generate pays for one more pass of the target than it would outside this "
     "comparison: here the prefill of every method covers all prompt tokens but the last, and the first "

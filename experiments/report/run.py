@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report import details
 from treespec.experiments.report.acceptance import NodeAcceptance, acceptance_finding, count_all
 from treespec.experiments.report.budgets import Budget, budget_finding, budgets
 from treespec.experiments.report.by_source import SourceLevel, source_finding, sources_of
@@ -198,6 +199,9 @@ class Run(RunRecords):
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self.times, self.measurements),
             "meters": meter_finding(self, self.metered),
+            "equality": details.equality(self.summaries, self.target_dtype),
+            "tuning": details.tuning(self),
+            "errors": details.errors(self),
         }
 
     def _repr_html_(self) -> str:

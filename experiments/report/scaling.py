@@ -20,8 +20,6 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEAST_SIZES", "Point", "meant_for", "scaling", "scaling_figure"]
-
 LEAST_SIZES = 4
 """Fewest sizes of a family for a curve."""
 

@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from treespec.search.intervals import Interval
 
-__all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval", "keyed"]
-
 NONE = "–"
 """Text of a cell without a value."""
 

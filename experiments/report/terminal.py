@@ -10,8 +10,6 @@ from rich.table import Table as RichTable
 
 from treespec.experiments.report.table import Cell, Finding, Table
 
-__all__ = ["print_finding", "print_table", "say"]
-
 LEAST_NAME = 19
 """Characters that a column of words keeps before anything is moved or left out; longer words wrap."""
 

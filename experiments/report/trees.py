@@ -9,8 +9,6 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
 from treespec.tree import TreeShape
 
-__all__ = ["MOST_NODES", "DrawnTree", "acceptance_svg", "drawn_trees"]
-
 LAWS = {
     "deterministic": "the most probable children",
     "iid": "children drawn independently",

@@ -30,8 +30,6 @@ from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.stopping import stop_at_tokens
 
-__all__ = ["compared", "live_places"]
-
 GREEDY = Sampling(temperature=0.0)
 TIMES = LatencyModel.from_tables(
     verify={1: 0.020, 8: 0.022, 64: 0.060}, draft={1: 0.002, 64: 0.004}

@@ -20,15 +20,6 @@ from treespec.experiments.report.stepper.steps import (
     visible,
 )
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_STEPS",
-    "Replay",
-    "asset",
-    "script_json",
-    "stepper_section",
-]
-
 MOST_BYTES = 1_500_000
 """Maximum size of the data of a page in bytes; the rest is left out, and the page says so."""
 
