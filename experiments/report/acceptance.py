@@ -32,10 +32,8 @@ NOTE = (
 class LevelAcceptance:
     """Acceptance at one depth, among the steps whose path reached a parent of that depth.
 
-    Args:
-        tries: number of steps whose path reached a node one level above that has children.
-        share: share of the tries that accepted a child.
-        by_rank: shares of the tries that accepted the first, second, ... child; they sum to `share`.
+    `share` is that of the tries that accepted a child; `by_rank` holds that of the first, second, ...
+    child.
     """
 
     tries: int
@@ -47,12 +45,8 @@ class LevelAcceptance:
 class NodeAcceptance:
     """Counts of accepted nodes for one method under one sampling setting.
 
-    Args:
-        shape: shape of the tree.
-        steps: number of steps of each prompt, `[P]`.
-        accepted: number of these steps that accepted each node, `[P, N]`; the root is always accepted.
-        files: number of the file that each prompt is an excerpt of; None if the prompts are independent
-            samples.
+    `steps` holds the number of steps of each prompt, `[P]`, and `accepted` the number of these that
+    accepted each node, `[P, N]`; the root is always accepted. `files`: see `Measurements`.
     """
 
     shape: TreeShape

@@ -28,14 +28,7 @@ COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
 
 @dataclass(frozen=True)
 class Budget:
-    """The best tree against the best chain within a budget.
-
-    Args:
-        sampling: name of the setting.
-        name: the budget, such as `16 nodes`, `4 draft passes` or `time`.
-        measure: what is compared: `tokens per step` or `tokens per second`.
-        duel: the comparison, tree over chain.
-    """
+    """The best tree against the best chain within a budget, such as `16 nodes` or `time`."""
 
     sampling: str
     name: str

@@ -29,12 +29,7 @@ NOTE = (
 class SourceLevel(LevelAcceptance):
     """Acceptance of the children of one source at one depth; a try reached a node that has such children.
 
-    Args:
-        sampling: name of the setting.
-        method: name of the method.
-        source: the source that drafted the children, possibly together with others.
-        depth: depth of the children, from 1.
-        drafted: number of children of the source at this depth over all steps, reached or not.
+    `drafted` counts the children of the source at this depth over all steps, reached or not.
     """
 
     sampling: str

@@ -20,14 +20,9 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Category:
-    """One category under one sampling setting.
+    """One category of prompts under one sampling setting.
 
-    Args:
-        sampling: name of the setting.
-        name: name of the category.
-        prompts: number of compared prompts in it.
-        speedups: speedup over plain decoding of every method that drafts, by name.
-        tokens: kept tokens per step of the same methods, by name.
+    Speedups are over plain decoding; tokens are kept tokens per step; both by name of the method.
     """
 
     sampling: str

@@ -84,13 +84,9 @@ def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompt
 
 @dataclass(frozen=True)
 class Drift:
-    """A trend of the step time over the run.
+    """A trend of the step time over the run: 0.1 is 10 % slower at the end.
 
-    Args:
-        change: relative change of the step time from the first unit to the last: 0.1 is 10 % slower at the
-            end.
-        p: probability of a trend at least this large without drift.
-        units: number of units behind the estimate.
+    `p` is the probability of a trend at least this large without drift.
     """
 
     change: float

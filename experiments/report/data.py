@@ -12,12 +12,7 @@ from treespec.search.intervals import Interval
 
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
-    """The results of a run, with its verdicts and the comparisons behind them.
-
-    Args:
-        run: the run.
-        report: path of the HTML report; None if none was written.
-    """
+    """The results of a run, with its verdicts and the comparisons behind them."""
     return {
         "folder": run.folder,
         "name": run.manifest["name"],

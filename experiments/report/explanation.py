@@ -42,14 +42,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one method is faster or slower than another.
-
-    Args:
-        method: name of the method.
-        against: name of the method that it is compared with.
-        factors: factors by name, in the order of `FACTORS`.
-        measured: ratio of tokens per second, which is the product of the factors.
-    """
+    """Why one method is faster or slower than another: factors by name, and their product, as measured."""
 
     method: str
     against: str
@@ -81,12 +74,7 @@ def explanations(data: Measurements) -> list[Explanation]:
 
 
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
-    """The factors of every speedup under one sampling setting.
-
-    Args:
-        rows: result of `explanations`.
-        data: measurements from which it was computed.
-    """
+    """The factors of every speedup under one sampling setting."""
     groups = {m.name: m.group for m in data.methods}
 
     def suffix(row: Explanation) -> str:
@@ -120,15 +108,9 @@ def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
 
 
 def explain(data: Measurements, method: str, against: str) -> Explanation | None:
-    """Explain the speed ratio of two methods.
+    """Explain the speed of one method over another's.
 
-    Args:
-        data: measurements under one sampling setting.
-        method: method in the numerator.
-        against: method in the denominator.
-
-    Returns:
-        The factors; None without a common prompt, or if one of the methods drafts without stage times.
+    None without a common prompt, or if one of the methods drafts without stage times.
     """
     known = _explicable(data)
     if not data.prompts or method not in known or against not in known:

@@ -48,11 +48,7 @@ LINE = 0.62
 
 @dataclass(frozen=True)
 class MethodAxis:
-    """An axis with a row for every method, from the top, and a gap before each new group.
-
-    Args:
-        groups: group of each method, by name, in the order of the axis.
-    """
+    """An axis with a row for every method, from the top, and a gap before each new group."""
 
     groups: Mapping[str, str]
 
@@ -107,10 +103,7 @@ def panels(
 ) -> "tuple[Figure, dict[str, Axes]]":
     """A figure with one panel per sampling setting, two side by side, sharing the axis of methods.
 
-    Args:
-        names: names of the sampling settings.
-        axis: axis of the methods.
-        extra: additional height, in rows, for what stands above and below the panels.
+    `extra` is additional height, in rows, for what stands above and below the panels.
     """
     from matplotlib.figure import Figure
 

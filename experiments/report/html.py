@@ -20,10 +20,5 @@ def environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Fill in a template. Only drawings and scripts of our own may be passed as `Markup`.
-
-    Args:
-        template: name of a file in `templates`.
-        values: values that the template uses; a missing value is an error.
-    """
+    """Fill in a template. Only drawings and scripts of our own may be passed as `Markup`."""
     return Markup(environment().get_template(template).render(values))

@@ -49,14 +49,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Metered:
-    """Meter readings of one method under one sampling setting.
+    """Meter readings of one method under one sampling setting; only columns that were read.
 
-    Args:
-        method: name of the method.
-        group: group of the method.
-        bytes: maximum over its finished prompts, by column of `MEMORIES`; only columns that were read.
-        joules_per_token: energy of whole prompts, prefill included, over kept tokens, by column of
-            `ENERGIES`; only columns that were read on every compared prompt that the method decoded alone.
+    `bytes` holds maxima over its finished prompts; `joules_per_token` the energy of whole prompts, prefill
+    included, over kept tokens, of the prompts that the method decoded alone.
     """
 
     method: str

@@ -18,12 +18,9 @@ from treespec.experiments.report.verdict import METHOD_NOTE
 
 
 def write_report(run: Run) -> Path:
-    """Write `report.html` and `figures/*.svg|png` into the folder of a run.
+    """Write `report.html` and `figures/*.svg|png` into the folder of a run, and return the report's path.
 
     The report of an unfinished run covers the prompts so far, and says so.
-
-    Returns:
-        Path of the report.
 
     Raises:
         ForeignFolder: if the folder is not marked as a run, or files that are not ours are in the way.

@@ -34,14 +34,7 @@ NAME, SHORT = 4.5, 1.4
 
 @dataclass(frozen=True, eq=False)
 class PromptSpeedups:
-    """The best chain and the best tree over plain decoding on each compared prompt.
-
-    Args:
-        baseline: name of the faster plain baseline.
-        methods: the fastest lossless method over all prompts, for each family (`chain`, `tree`) in the run.
-        groups: group of these methods, by family.
-        ratios: tokens per second over those of the baseline, per prompt, by family.
-    """
+    """The fastest lossless chain and tree over plain decoding on each compared prompt, by family."""
 
     baseline: str
     methods: Mapping[str, str]

@@ -33,12 +33,7 @@ MARKERS = {"trees": "^", "independent chains": "D", "one chain": "o"}
 
 @dataclass(frozen=True)
 class Point:
-    """A tree on the curve of its family.
-
-    Args:
-        nodes: number of nodes, root included.
-        tokens: kept tokens per step.
-    """
+    """A tree on the curve of its family: nodes, root included, and kept tokens per step."""
 
     nodes: int
     tokens: Interval

@@ -150,14 +150,7 @@ def report_tables(run: Run) -> dict[str, Table]:
 
 
 def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write every table of the report as CSV and as LaTeX (booktabs).
-
-    Args:
-        run: the run.
-        folder: created if it is missing; files of the same names are replaced, others stay.
-
-    Returns:
-        Paths of the written files.
+    """Write every table of the report as CSV and as LaTeX (booktabs); files of the same names are replaced.
 
     Raises:
         RunFolderError: if `folder` exists and is not a folder.

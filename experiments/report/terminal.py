@@ -41,17 +41,11 @@ def print_finding(finding: Finding | None, console: Console) -> None:
 def print_table(
     table: Table, console: Console, width: int | None = None, moved: int | None = None
 ) -> None:
-    """Print a table so that it fits.
+    """Print a table so that it fits into `width` characters.
 
-    Columns that may move are shown in a second table; if no column is marked as movable, those on the right
-    move. Only if not even two columns fit side by side, words wrap further and intervals are left out.
-
-    Args:
-        table: the table.
-        console: console to print to.
-        width: maximum width in characters; that of the console by default.
-        moved: columns with `moves` from 1 to this number go to a second table; as many as necessary by
-            default.
+    Columns that may move (`moves` up to `moved`; as many as necessary by default) are shown in a second
+    table; if no column is marked as movable, those on the right move. Only if not even two columns fit side
+    by side, words wrap further and intervals are left out.
     """
     width = min(width or console.width, console.width)
     layout = _Layout(table, width)
@@ -74,11 +68,7 @@ def moves(table: Table, width: int) -> int:
 class _Layout:
     """The printed texts of a table, and the widths of its columns.
 
-    Args:
-        table: the table.
-        width: maximum width in characters.
-        details: whether to print intervals.
-        least_word: characters that a column of words keeps.
+    `details`: whether to print intervals; `least_word`: characters that a column of words keeps.
     """
 
     def __init__(

@@ -48,15 +48,10 @@ UNIT = ("prompt", "sampling", "method", "repeat")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One step with its tokens as text.
+    """One step with its tokens as text; the root's piece is the last token of the text so far.
 
-    Args:
-        shape: shape of the drafted tree.
-        pieces: text of the token of each node; the root is the last token of the text so far.
-        path: accepted nodes, from the root.
-        bonus: text of the token that the target added.
-        kept: number of accepted tokens, bonus included, that were kept; fewer than all if the budget cut
-            the last step.
+    `kept` counts the accepted tokens that were kept, bonus included: fewer than all if the budget cut the
+    last step.
     """
 
     shape: TreeShape
@@ -90,14 +85,8 @@ class Snapshot:
 class Trail:
     """The steps of one text, in order.
 
-    Args:
-        prompt: name of the prompt.
-        sampling: name of the setting.
-        method: name of the method.
-        group: `plain`, `chain` or `tree`.
-        steps: the steps, from the first one on.
-        separator: text between two pieces: a space if pieces are ids, else empty.
-        before: text of the prompt; empty if unknown.
+    `separator` stands between two pieces: a space if pieces are ids, else nothing. `before` is the text of
+    the prompt, if known.
     """
 
     prompt: str
@@ -117,12 +106,7 @@ class Trail:
 
 @dataclass(frozen=True)
 class Shown:
-    """The first steps of a text as pictures, each with what it added to the text.
-
-    Args:
-        trail: the steps.
-        most: maximum number of drawn steps.
-    """
+    """The first steps of a text as pictures, each with what it added to the text."""
 
     trail: Trail
     most: int = 12
@@ -165,13 +149,7 @@ def show(steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None) -> Sh
 def trail_of(
     steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None, method: str = ""
 ) -> Trail:
-    """Convert steps of `treespec.decode` to text.
-
-    Args:
-        steps: one step, or the steps of one text in order.
-        tokenizer: tokenizer of the models; without it, pieces are ids.
-        method: name of the method.
-    """
+    """Convert steps of `treespec.decode` to text; without a tokenizer, pieces are ids."""
 
     @cache
     def piece(token: int) -> str:
