@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.report.by_source import source_data
+from treespec.experiments.report.acceptance import source_data
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.times import resolution

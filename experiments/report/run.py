@@ -9,9 +9,15 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report import details
-from treespec.experiments.report.acceptance import NodeAcceptance, acceptance_finding, count_all
+from treespec.experiments.report.acceptance import (
+    NodeAcceptance,
+    SourceLevel,
+    acceptance_finding,
+    count_all,
+    source_finding,
+    sources_of,
+)
 from treespec.experiments.report.budgets import Budget, budget_finding, budgets
-from treespec.experiments.report.by_source import SourceLevel, source_finding, sources_of
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,

@@ -11,7 +11,6 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.studies.merge_at_equal_nodes import (
     _kept_in_run,
-    _kept_in_table,
     contenders,
     main,
 )
@@ -46,10 +45,6 @@ def test_the_best_single_sources_of_a_size_and_their_merges_go_on(before, tmp_pa
         *("model, chain of 4", "lookup, chain of 4", "merge of model, jacobi, tree of 4"),
         *("jacobi, chain of 8", "merge of model, jacobi, tree of 8"),
     ]
-    tokens = {name: {"estimate": rate} for name, rate in kept[0].items()}
-    file = tmp_path / "table.json"
-    file.write_text(json.dumps({"figures": {"categories": [{"tokens": tokens}]}}))
-    assert _kept_in_table(file) == kept
 
 
 def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
@@ -67,18 +62,3 @@ def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
         typer.BadParameter, match=r"is not finished: continue studies\.sources_by_size"
     ):
         main(tmp_path)
-
-
-def test_a_table_needs_a_folder_that_has_begun_and_methods_in_common(tmp_path):
-    file = tmp_path / "table.json"
-    for content in ("[1]", "{}", "no JSON"):
-        file.write_text(content)
-        with pytest.raises(typer.BadParameter, match="is no result file of sources_by_size"):
-            main(tmp_path, table=file)
-    categories = [{"tokens": {"lookup, chain of 4": {"estimate": 2.0}}}]
-    file.write_text(json.dumps({"figures": {"categories": categories}}))
-    with pytest.raises(typer.BadParameter, match=r"is missing: begin studies\.sources_by_size"):
-        main(tmp_path, table=file)
-    (tmp_path / "sources_by_size.yaml").write_text(yaml.safe_dump({"methods": [{"kind": "plain"}]}))
-    with pytest.raises(typer.BadParameter, match="have no method in common"):
-        main(tmp_path, table=file)
