@@ -107,17 +107,6 @@ def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
     return Finding(TITLE, tuple(tables.values()), (NOTE,)) if tables else None
 
 
-def explain(data: Measurements, method: str, against: str) -> Explanation | None:
-    """Explain the speed of one method over another's.
-
-    None without a common prompt, or if one of the methods drafts without stage times.
-    """
-    known = _explicable(data)
-    if not data.prompts or method not in known or against not in known:
-        return None
-    return _explain(_totals(data), method, against)
-
-
 def _explicable(data: Measurements) -> set[str]:
     """Names of the methods that have stage times or only verify."""
     return {

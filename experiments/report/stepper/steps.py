@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from treespec.drawing import columns, draw_step
-from treespec.errors import InvalidTree
+from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
@@ -173,9 +173,7 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
     """The texts of a run whose steps were kept, ordered by prompt, repeat, sampling setting and method.
 
     Raises:
-        RunFolderError: if a row is not a valid step: its parents are not a tree, its path is not a path of
-            the tree, its pieces do not match the nodes, or the manifest does not name its method or
-            setting.
+        RunFolderError: if a row is not a tree with a path and a text for each node.
     """
     if not len(run.trees):
         return []
@@ -186,11 +184,6 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
     methods = {m.name: m for m in run.methods}
     texts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows.sort(*UNIT, "step").iter_rows(named=True):
-        if row["sampling"] not in samplings or row["method"] not in methods:
-            raise RunFolderError(
-                f"{run.folder}: trees of {row['method']!r} under {row['sampling']!r}, which the manifest "
-                "does not list"
-            )
         texts.setdefault(tuple(row[key] for key in UNIT), []).append(row)
     order = list(methods)
     ranks = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
@@ -215,18 +208,16 @@ def _prompt(row: dict[str, Any]) -> str:
 
 def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
     for row in rows:
-        where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
+        path, pieces = tuple(row["path"]), tuple(row["pieces"])
         try:
             shape = TreeShape(tuple(row["parents"]))
-        except InvalidTree as error:
-            raise RunFolderError(f"{where}: {error}") from None
-        path, pieces = tuple(row["path"]), tuple(row["pieces"])
-        has_nodes = path and all(0 <= node < shape.size for node in path) and path[0] == 0
-        if not has_nodes or shape.path(path[-1]) != path:
-            raise RunFolderError(f"{where}: {list(path)} is not a path of its tree")
-        if len(pieces) != shape.size:
+            whole = shape.path(path[-1]) == path and len(pieces) == shape.size
+        except (TreespecError, IndexError):
+            whole = False
+        if not whole:
             raise RunFolderError(
-                f"{where}: expected {shape.size} pieces of text, got {len(pieces)}"
+                f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}: no tree with a "
+                "path and a text for each node: start over with --fresh"
             )
         kept = len(path) if row["kept"] is None else row["kept"]
         yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)
