@@ -215,9 +215,9 @@ def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snap
         except (TreespecError, IndexError):
             whole = False
         if not whole:
+            where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
             raise RunFolderError(
-                f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}: no tree with a "
-                "path and a text for each node: start over with --fresh"
+                f"{where}: no tree with a path and a text for each node: start over with --fresh"
             )
         kept = len(path) if row["kept"] is None else row["kept"]
         yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)
