@@ -61,12 +61,10 @@ class NodeAcceptance:
 
     @property
     def total(self) -> int:
-        """Number of steps over all prompts."""
         return int(self.steps.sum())
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Number of steps that accepted each node."""
         return tuple(int(count) for count in self.accepted.sum(0))
 
     @cached_property

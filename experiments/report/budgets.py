@@ -37,7 +37,6 @@ class Budget:
 
     @property
     def said(self) -> str:
-        """Which side is better, in words."""
         winner = self.duel.winner
         return "not decided" if winner is None else f"{winner.family} better"
 

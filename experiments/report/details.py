@@ -209,7 +209,6 @@ def facts(run: RunRecords) -> dict[str, str]:
 
 
 def config(run: RunRecords) -> str:
-    """The complete config as YAML."""
     import yaml
 
     return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)

@@ -268,7 +268,6 @@ COLUMNS = (
 
 
 def print_diff(diff: RunDiff, console: Console) -> None:
-    """Print warnings, ratios and differences."""
     say(console, f"A: {diff.a}")
     say(console, f"B: {diff.b}")
     for warning in _warnings(diff):

@@ -56,12 +56,10 @@ class Equality:
 
     @property
     def rounding(self) -> tuple[Divergence, ...]:
-        """Divergences that rounding explains."""
         return tuple(d for d in self.divergences if d.near_tie)
 
     @property
     def bugs(self) -> tuple[Divergence, ...]:
-        """Divergences that rounding does not explain."""
         return tuple(d for d in self.divergences if not d.near_tie)
 
 

@@ -51,7 +51,6 @@ class Explanation:
 
     @property
     def product(self) -> float:
-        """Product of the estimates of the factors."""
         return prod(factor.estimate for factor in self.factors.values())
 
 

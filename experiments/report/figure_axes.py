@@ -62,12 +62,10 @@ class MethodAxis:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The names with line breaks, by name."""
         return {name: wrapped(name, NAME) for name in self.groups}
 
     @cached_property
     def places(self) -> dict[str, float]:
-        """Position of each method on the axis."""
         places: dict[str, float] = {}
         end, previous = 0.0, None
         for name, group in self.groups.items():
@@ -81,12 +79,10 @@ class MethodAxis:
 
     @property
     def rows(self) -> float:
-        """Length of the axis, in rows."""
         name, place = list(self.places.items())[-1]
         return place + self._height(name) / 2 + 0.9
 
     def _height(self, name: str) -> float:
-        """Height of a method, in rows."""
         return 1 + LINE * self.labels[name].count("\n")
 
     def apply(self, axes: "Axes") -> None:

@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 @cache
 def environment() -> Environment:
-    """The Jinja environment of the templates."""
     return Environment(
         loader=PackageLoader("treespec.experiments.report"),
         autoescape=True,

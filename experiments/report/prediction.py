@@ -105,12 +105,10 @@ class Prediction:
 
     @property
     def tokens_error(self) -> float:
-        """Relative error of the predicted tokens per step."""
         return self.tokens.estimate / self.tokens_measured.estimate - 1
 
     @property
     def speedup_error(self) -> float:
-        """Relative error of the predicted speedup."""
         return self.speedup.estimate / self.speedup_measured.estimate - 1
 
 

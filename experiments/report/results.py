@@ -110,7 +110,6 @@ def result_table(
 
 
 def metric_names(summary: SamplingSummary) -> list[str]:
-    """Names of the plug-in metrics that any method has."""
     return list(dict.fromkeys(name for row in summary.rows for name in row.metrics))
 
 

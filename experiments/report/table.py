@@ -61,7 +61,6 @@ class Column(Generic[Item]):
     part: str = "the rest"
 
     def cell(self, item: Item) -> Cell:
-        """The cell of a row."""
         written = self.write(item)
         return written if isinstance(written, Cell) else Cell(written)
 
@@ -93,12 +92,10 @@ class Table(Generic[Item]):
 
     @property
     def heading(self) -> str:
-        """The heading inside a section."""
         return self.caption or self.subject
 
     @property
     def full_title(self) -> str:
-        """The heading of the table on its own."""
         return self.title or self.heading
 
     @cached_property

@@ -94,7 +94,6 @@ class _Layout:
             self._gap = 0
 
     def fits(self, shown: Sequence[int]) -> bool:
-        """Whether these columns fit side by side."""
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:

@@ -84,7 +84,6 @@ class Samples:
 
 
 def mean_and_error(by_prompt: dict[int, list[float]]) -> tuple[float, float]:
-    """Mean over prompts and its standard error."""
     means = [statistics.mean(values) for values in by_prompt.values()]
     return statistics.mean(means), statistics.stdev(means) / sqrt(len(means))
 

@@ -62,7 +62,6 @@ class Snapshot:
 
     @property
     def emitted(self) -> tuple[str, ...]:
-        """Texts of the accepted tokens and of the bonus."""
         return (*(self.pieces[node] for node in self.path[1:]), self.bonus)
 
     @property
@@ -211,13 +210,12 @@ def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snap
         path, pieces = tuple(row["path"]), tuple(row["pieces"])
         try:
             shape = TreeShape(tuple(row["parents"]))
-            whole = shape.path(path[-1]) == path and len(pieces) == shape.size
+            if shape.path(path[-1]) != path or len(pieces) != shape.size:
+                raise IndexError(path)
         except (TreespecError, IndexError):
-            whole = False
-        if not whole:
             where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
             raise RunFolderError(
                 f"{where}: no tree with a path and a text for each node: start over with --fresh"
-            )
+            ) from None
         kept = len(path) if row["kept"] is None else row["kept"]
         yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)
