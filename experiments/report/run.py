@@ -69,6 +69,7 @@ class Run(RunRecords):
 
     @cached_property
     def measurements(self) -> dict[str, Measurements]:
+        """Measurements on the comparable prompts of each sampling setting."""
         return {sampling: measure(self, sampling) for sampling in self.samplings}
 
     @cached_property
@@ -83,18 +84,22 @@ class Run(RunRecords):
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
+        """The best method of one family against the best of another."""
         return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def budgets(self) -> list[Budget]:
+        """Trees against chains at equal budgets."""
         return [row for data in self.measurements.values() for row in budgets(self, data)]
 
     @cached_property
     def categories(self) -> list[Category]:
+        """Speedups by prompt category."""
         return [row for data in self.measurements.values() for row in categories(self, data)]
 
     @cached_property
     def explanations(self) -> dict[str, list[Explanation]]:
+        """The factors of each speedup."""
         return {sampling: explanations(data) for sampling, data in self.measurements.items()}
 
     @cached_property
@@ -151,6 +156,7 @@ class Run(RunRecords):
 
     @cached_property
     def metered(self) -> dict[str, list[Metered]]:
+        """Memory and energy of each method."""
         return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
