@@ -1,29 +1,23 @@
-"""Acceptance of the nodes of static trees, counted from the steps of a run."""
+"""Acceptance counted from the steps of a run: by node of static trees, and by source of a tree's nodes."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
+from treespec.errors import TreespecError
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes, node_at
+from treespec.experiments.records.rows import SOURCES_JOINED
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
-
-__all__ = [
-    "Acceptances",
-    "LevelAcceptance",
-    "Levels",
-    "NodeAcceptance",
-    "acceptance_finding",
-    "count_all",
-    "count_nodes",
-    "depth_column",
-]
 
 LEAST_TRIES = 20
 """Fewest tries of a level that is shown with an interval."""
@@ -43,10 +37,8 @@ NOTE = (
 class LevelAcceptance:
     """Acceptance at one depth, among the steps whose path reached a parent of that depth.
 
-    Args:
-        tries: number of steps whose path reached a node one level above that has children.
-        share: share of the tries that accepted a child.
-        by_rank: shares of the tries that accepted the first, second, ... child; they sum to `share`.
+    `share` is that of the tries that accepted a child; `by_rank` holds that of the first, second, ...
+    child.
     """
 
     tries: int
@@ -58,12 +50,8 @@ class LevelAcceptance:
 class NodeAcceptance:
     """Counts of accepted nodes for one method under one sampling setting.
 
-    Args:
-        shape: shape of the tree.
-        steps: number of steps of each prompt, `[P]`.
-        accepted: number of these steps that accepted each node, `[P, N]`; the root is always accepted.
-        files: number of the file that each prompt is an excerpt of; None if the prompts are independent
-            samples.
+    `steps` holds the number of steps of each prompt, `[P]`, and `accepted` the number of these that
+    accepted each node, `[P, N]`; the root is always accepted. `files`: see `Measurements`.
     """
 
     shape: TreeShape
@@ -73,12 +61,10 @@ class NodeAcceptance:
 
     @property
     def total(self) -> int:
-        """Number of steps over all prompts."""
         return int(self.steps.sum())
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Number of steps that accepted each node."""
         return tuple(int(count) for count in self.accepted.sum(0))
 
     @cached_property
@@ -186,3 +172,140 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
     for node in range(shape.size - 1, 0, -1):  # a step that accepts a node also accepts its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
     return NodeAcceptance(shape, steps, accepted, run.files_of(sorted(prompts)))
+
+
+SOURCES_NOTE = (
+    "Trees that a source filled with its own continuations, or that several sources drafted together. "
+    "Each cell considers the steps whose accepted path reached, one level above, a node with children "
+    "of this source. It shows the share of these steps that accepted such a child, ± half of its 95 % "
+    "interval over prompts; below, the shares of the first, second, ... child of the node (counting "
+    "children of all sources), which add up to it, and the number of steps. A child that several "
+    "sources drafted counts for each of them. In a cascade, level 1 is the model that drafts for the "
+    "target, where it added a token of its own; level 2 is the source that drafted for that model, and "
+    "so on."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLevel(LevelAcceptance):
+    """Acceptance of the children of one source at one depth; a try reached a node that has such children.
+
+    `drafted` counts the children of the source at this depth over all steps, reached or not.
+    """
+
+    sampling: str
+    method: str
+    source: str
+    depth: int
+    drafted: int
+
+
+def sources_of(run: RunRecords) -> list[SourceLevel]:
+    """Acceptance of every source of the methods whose steps name the sources of their nodes.
+
+    The order is that of the methods. Depths of a source whose nodes no accepted path has reached are left
+    out.
+
+    Raises:
+        RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
+    """
+    return [
+        level
+        for sampling in run.samplings
+        for method in run.methods
+        for level in _source_levels(run, sampling, method.name)
+    ]
+
+
+def source_finding(levels: list[SourceLevel]) -> Finding | None:
+    """One table per sampling setting: a row for each source of a method, a column for each depth."""
+    tables = []
+    for sampling in dict.fromkeys(level.sampling for level in levels):
+        rows: dict[tuple[str, str], dict[int, LevelAcceptance]] = {}
+        for level in levels:
+            if level.sampling == sampling:
+                rows.setdefault((level.method, level.source), {})[level.depth] = level
+        deepest = max(depth for row in rows.values() for depth in row)
+        columns = [
+            Column[Levels]("method", lambda row: row[0][0], left=True),
+            Column[Levels]("source", lambda row: row[0][1], left=True),
+            *map(depth_column, range(1, deepest + 1)),
+        ]
+        tables.append(Table(sampling, columns, list(rows.items()), colour=lambda row: "tree"))
+    return (
+        Finding("Acceptance by source, depth and rank", tables, (SOURCES_NOTE,)) if tables else None
+    )
+
+
+def source_data(levels: list[SourceLevel], sampling: str) -> list[dict[str, Any]]:
+    """The levels of one sampling setting as plain data."""
+    return [
+        {name: value for name, value in vars(level).items() if name != "sampling"}
+        for level in levels
+        if level.sampling == sampling
+    ]
+
+
+def _source_levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel]:
+    tried, kept, ranks = (defaultdict[tuple[str, int], Counter[int]](Counter) for _ in range(3))
+    drafted = Counter[tuple[str, int]]()
+    prompts = set[int]()
+    for prompt, shape, path, children in _steps_with_sources(run, sampling, method):
+        prompts.add(prompt)
+        drafted.update((source, shape.depths[node]) for node, source in children)
+        reached = [child for child in children if shape.parents[child[0]] in path]
+        for key in {(source, shape.depths[node]) for node, source in reached}:
+            tried[key][prompt] += 1
+        for node, source in reached:
+            if node in path:
+                kept[source, shape.depths[node]][prompt] += 1
+                ranks[source, shape.depths[node]][shape.ranks[node]] += 1
+    if not tried:
+        return
+    order = sorted(prompts)
+    columns = {
+        (column, key): [counts[key][prompt] for prompt in order]
+        for key in tried
+        for column, counts in (("tried", tried), ("kept", kept))
+    }
+    totals = bootstrap(columns, files=run.files_of(order))
+    for key in sorted(tried):
+        hits, tries = ranks[key], tried[key].total()
+        yield SourceLevel(
+            tries=tries,
+            share=totals.ratio([("kept", key)], [("tried", key)]),
+            by_rank=tuple(hits[rank] / tries for rank in range(max(hits, default=-1) + 1)),
+            sampling=sampling,
+            method=method,
+            source=key[0],
+            depth=key[1],
+            drafted=drafted[key],
+        )
+
+
+def _steps_with_sources(
+    run: RunRecords, sampling: str, method: str
+) -> Iterator[tuple[int, TreeShape, set[int], list[tuple[int, str]]]]:
+    """The steps that name the sources of their nodes.
+
+    Yields:
+        Prompt, tree, accepted nodes, and each drafted node once per source.
+    """
+    rows = run.steps.filter(
+        pl.col("method") == method, pl.col("sampling") == sampling, pl.col("origins").is_not_null()
+    )
+    columns = ("prompt", "parents", "origins", "path_ranks")
+    for prompt, parents, origins, path_ranks in (
+        rows.sort("prompt", "step").select(columns).iter_rows()
+    ):
+        try:
+            shape = TreeShape(tuple(parents or ()))
+            path = set(shape.path(node_at(shape, path_ranks)))
+            names = [origin.split(SOURCES_JOINED) for origin in origins]
+            children = [(node, source) for node in range(1, shape.size) for source in names[node]]
+        except (TreespecError, IndexError):
+            raise RunFolderError(
+                f"{run.folder}: a step of {method!r} on prompt {prompt} has an invalid tree, or "
+                "an accepted path that does not fit its tree: start over with --fresh"
+            ) from None
+        yield prompt, shape, path, children

@@ -14,8 +14,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
 
-__all__ = ["Budget", "budget_finding", "budgets"]
-
 NOTE = (
     "time: the ratio of the verdict, among all trees and chains by speed; the other rows hold a cost "
     "equal and compare tokens only, so they may say the opposite. Nodes include the root; for a tree "
@@ -30,14 +28,7 @@ COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
 
 @dataclass(frozen=True)
 class Budget:
-    """The best tree against the best chain within a budget.
-
-    Args:
-        sampling: name of the setting.
-        name: the budget, such as `16 nodes`, `4 draft passes` or `time`.
-        measure: what is compared: `tokens per step` or `tokens per second`.
-        duel: the comparison, tree over chain.
-    """
+    """The best tree against the best chain within a budget, such as `16 nodes` or `time`."""
 
     sampling: str
     name: str
@@ -46,7 +37,6 @@ class Budget:
 
     @property
     def said(self) -> str:
-        """Which side is better, in words."""
         winner = self.duel.winner
         return "not decided" if winner is None else f"{winner.family} better"
 

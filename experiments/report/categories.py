@@ -11,8 +11,6 @@ from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Category", "by_category", "categories", "category_finding"]
-
 NOTE = (
     "Tokens per second over those of the faster plain baseline on the same prompts, and kept tokens per "
     "pass of the target, with 95 % intervals, paired over the prompts of the category. A category with one "
@@ -22,14 +20,9 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Category:
-    """One category under one sampling setting.
+    """One category of prompts under one sampling setting.
 
-    Args:
-        sampling: name of the setting.
-        name: name of the category.
-        prompts: number of compared prompts in it.
-        speedups: speedup over plain decoding of every method that drafts, by name.
-        tokens: kept tokens per step of the same methods, by name.
+    Speedups are over plain decoding; tokens are kept tokens per step; both by name of the method.
     """
 
     sampling: str

@@ -16,12 +16,6 @@ from some methods than from others (`treespec.experiments.records.machine_load`)
 Other conditions. A run may be resumed on another machine, or with other packages or code
 (`treespec.experiments.records.changes`).
 
-Few nodes. A pass over fewer nodes is less work but may take longer: torch multiplies 2 to 4 rows of float32
-with its matrix-matrix code, which on a CPU with AVX-512 took 1.3 to 2.0 times as long as 5 rows (products
-of 640 x 1728, two cores, medians of 25). Small trees and short chains then pay a penalty that no engine
-would impose. Reported if the pass of one method takes at least 10 % longer than that of a method with more
-nodes and the interval of the ratio confirms it.
-
 Turns. The data read by steps of other methods evicts from the processor's caches what plain decoding would
 find there if it decoded a text alone, while trees may share much of what they read with other methods.
 Observed where passes over one node had their own copy of the weights (36 MB beside 32 MiB of cache): plain
@@ -39,30 +33,13 @@ import polars as pl
 from treespec.experiments.records.changes import changes_of_machine
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.machine_load import IN_TURNS, NOT_RELIABLE, busy_sentence
-from treespec.experiments.report.explanation import explain
 from treespec.experiments.report.measurements import Measurements
 from treespec.search.intervals import Interval
-
-__all__ = [
-    "LEAST_UNITS",
-    "Drift",
-    "drift",
-    "drift_caution",
-    "few_nodes_caution",
-    "load_caution",
-    "machine_caution",
-    "prompts_to_tell",
-    "spread_caution",
-    "turns_caution",
-]
 
 SMALLEST_EFFECT = 1.1
 """Smallest ratio that a comparison should distinguish from 1."""
 
 LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
-
-DEARER_RATIO = 1.1
-"""Time ratio from which a pass over fewer nodes is reported as slower than a pass over more nodes."""
 
 FEWEST_STEPS_BEHIND = 2
 """Consecutive steps of plain decoding, by any copy, after which its next step finds warm caches."""
@@ -92,13 +69,9 @@ def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
 
 
 def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
-    """A sentence if an interval is too wide for its comparison to mean anything; None otherwise.
+    """A sentence if an interval over so many samples is too wide for its comparison to mean anything.
 
-    Args:
-        what: the two compared sides, as the subject of the sentence.
-        ratio: ratio of the two sides.
-        samples: number of independent samples behind the ratio.
-        unit: what the samples are: `prompts` or `files`.
+    `what` names the two compared sides, as the subject of the sentence.
     """
     needed = prompts_to_tell(ratio, samples)
     if needed is None:
@@ -111,13 +84,9 @@ def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompt
 
 @dataclass(frozen=True)
 class Drift:
-    """A trend of the step time over the run.
+    """A trend of the step time over the run: 0.1 is 10 % slower at the end.
 
-    Args:
-        change: relative change of the step time from the first unit to the last: 0.1 is 10 % slower at the
-            end.
-        p: probability of a trend at least this large without drift.
-        units: number of units behind the estimate.
+    `p` is the probability of a trend at least this large without drift.
     """
 
     change: float
@@ -131,11 +100,9 @@ class Drift:
 
 
 def drift(run: RunRecords) -> Drift | None:
-    """Estimate the trend of a run.
+    """The trend of a run.
 
-    Returns:
-        The trend; None with fewer than `LEAST_UNITS` units, or if it cannot be separated from the length of
-        the prompts.
+    None with fewer than `LEAST_UNITS` units, or if it cannot be separated from the length of the prompts.
     """
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
@@ -175,54 +142,8 @@ def drift_caution(run: RunRecords) -> str | None:
     )
 
 
-def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
-    """A sentence if a pass over fewer nodes took longer than a pass over more nodes; None otherwise.
-
-    Args:
-        run: the run, whose manifest describes the target's passes.
-        data: measurements under one of its sampling settings.
-    """
-    nodes = {
-        m.name: m.draft_tokens + 1
-        for m in data.methods
-        if m.draft_tokens and (m.name, "verify_s") in data.values
-    }
-    if not data.prompts:
-        return None
-    passes = {
-        name: data.values[name, "verify_s"].sum() / data.values[name, "steps"].sum()
-        for name in nodes
-    }
-    dearer = {
-        (few, more): ratio
-        for few in nodes
-        for more in nodes
-        if nodes[few] < nodes[more] and (ratio := passes[few] / passes[more]) >= DEARER_RATIO
-    }
-    for few, more in sorted(dearer, key=lambda pair: -dearer[pair]):
-        explained = explain(data, few, more)
-        if explained is None or explained.factors["verify"].high >= 1:
-            continue
-        longer = explained.factors["verify"].inverse()
-        target = run.manifest["models"]["target"]
-        kind = (target.get("passes") or {}).get("kind", "eager")
-        way_out = " (models.passes=compiled may not)" if kind == "eager" else ""
-        return (
-            f"Caution: verifying {nodes[few]} nodes ({few}) takes {longer.estimate:.2f} times as long "
-            f"as {nodes[more]} ({more}), 95 % interval {longer.bounds(between=' to ')}: "
-            f"{kind} passes in {target['dtype']} handle so few rows badly on this machine{way_out}. Short "
-            "chains and small trees lose by it what they need not lose elsewhere."
-        )
-    return None
-
-
 def turns_caution(run: RunRecords, data: Measurements) -> str | None:
-    """A sentence if taking turns slows down plain decoding; None otherwise.
-
-    Args:
-        run: the run, with the steps of all methods.
-        data: measurements under one of its sampling settings.
-    """
+    """A sentence if taking turns slows down plain decoding under a sampling setting; None otherwise."""
     if run.manifest.get("together", 1) == 1 or not data.prompts:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}

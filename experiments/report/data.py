@@ -4,22 +4,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.report.by_source import source_data
+from treespec.experiments.report.acceptance import source_data
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.times import resolution
 from treespec.search.intervals import Interval
 
-__all__ = ["interval_columns", "report_data"]
-
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
-    """The results of a run, with its verdicts and the comparisons behind them.
-
-    Args:
-        run: the run.
-        report: path of the HTML report; None if none was written.
-    """
+    """The results of a run, with its verdicts and the comparisons behind them."""
     return {
         "folder": run.folder,
         "name": run.manifest["name"],

@@ -1,6 +1,6 @@
 """Details behind the results of a run: equality, samples, tuning, errors, machine and config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -11,11 +11,8 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.results import model_size, tuning_prompts
-from treespec.experiments.report.run import Run
-from treespec.experiments.report.summary import MethodSummary
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
-
-__all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
 
 MOST_ROWS = 200
 """Maximum number of rows in a table of single prompts; further rows are only counted."""
@@ -42,53 +39,34 @@ EQUALITY_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Equalities:
-    """Whether greedy outputs equal plain decoding.
-
-    Args:
-        equal: number of outputs that equal plain decoding.
-        compared: number of outputs compared.
-        table: the first `MOST_ROWS` divergences.
-        splits: number of divergences.
-        limit: largest gap between logits that counts as rounding.
-        dtype: dtype of the target.
-    """
-
-    equal: int
-    compared: int
-    table: Table
-    splits: int
-    limit: float
-    dtype: str
-
-
-def equality(run: Run) -> Equalities | None:
-    """Compare the greedy outputs with plain decoding; None if nothing was compared."""
-    compared = [(s, row) for s in run.summaries for row in s.rows if row.equality.compared]
+def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None:
+    """Whether greedy outputs equal plain decoding, and where they part; None if nothing was compared."""
+    compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
     if not compared:
         return None
     splits = [(row, s.sampling, d) for s, row in compared for d in row.equality.divergences]
-    return Equalities(
-        sum(row.equality.equal for _, row in compared),
-        sum(row.equality.compared for _, row in compared),
-        Table("", EQUALITY_COLUMNS, splits[:MOST_ROWS], colour=lambda row: row[0].method.group),
-        len(splits),
-        near_tie_margin(run.target_dtype),
-        run.target_dtype,
+    said = (
+        f"{sum(row.equality.equal for _, row in compared)} of "
+        f"{sum(row.equality.compared for _, row in compared)} greedy outputs equal those of transformers' "
+        "generate, id by id."
     )
+    if len(splits) > MOST_ROWS:
+        said += f" The first {MOST_ROWS} of {len(splits)} differences are shown."
+    note = (
+        "The gap is the margin in logits by which the target, in a plain pass where the texts part, "
+        f"preferred the token of generate. Up to {near_tie_margin(dtype):.2g} ({dtype}) it counts as "
+        "rounding: a pass over a tree sums in another order than a pass over one token."
+    )
+    table = Table(
+        "", EQUALITY_COLUMNS, splits[:MOST_ROWS], said=said, colour=lambda row: row[0].method.group
+    )
+    title = "Equality with plain decoding at temperature 0"
+    return Finding(title, [table], [note] if splits else [])
 
 
 @dataclass(frozen=True)
 class Text:
-    """A continuation as shown in the report.
-
-    Args:
-        name: names of the methods that wrote it.
-        same: common beginning of all shown continuations.
-        differs: the rest of the text.
-        cut: whether the text was truncated.
-    """
+    """A continuation by some methods: the beginning that all shown ones share, and the rest."""
 
     name: str
     same: str
@@ -98,15 +76,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt under one sampling setting, continued by several methods.
-
-    Args:
-        sampling: name of the setting.
-        prompt: id of the prompt.
-        before: text of the prompt, or the end of it; empty if the run did not keep it.
-        said: how the continuations compare, in words.
-        texts: the continuations.
-    """
+    """One prompt under one sampling setting, continued by several methods, and how they compare."""
 
     sampling: str
     prompt: str
@@ -115,9 +85,9 @@ class Sample:
     texts: tuple[Text, ...]
 
 
-def samples(run: Run) -> list[Sample]:
+def samples(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[Sample]:
     """One prompt per sampling setting, continued by plain decoding and by the fastest chain and tree."""
-    return [_sample(run, data) for data in run.measurements.values() if data.prompts]
+    return [_sample(run, data) for data in measurements.values() if data.prompts]
 
 
 def _sample(run: RunRecords, data: Measurements) -> Sample:
@@ -156,13 +126,18 @@ def _sample(run: RunRecords, data: Measurements) -> Sample:
     )
 
 
-def tunings(run: RunRecords) -> list[Table]:
+def tuning(run: RunRecords) -> Finding | None:
     """The tuning of assisted generation: its candidates, or the error of each if all failed."""
-    return [
+    tables = [
         _tuning(f"{method}, {sampling}", tuned)
         for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items()
         for sampling, tuned in settings.items()
     ]
+    note = (
+        "Tuned by tokens per second on prompts that are not measured. Candidates that fall far behind are "
+        "dropped, so they see fewer prompts than the others."
+    )
+    return Finding("Tuning of assisted generation", tables, [note]) if tables else None
 
 
 def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
@@ -188,11 +163,11 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
         ]
         reason = tuned.get("totals_because")
         said = f"{reason[0].upper()}{reason[1:]}." if reason else ""
-        return Table(subject, columns, tuned["table"], title=title, said=said)
+        return Table(subject, columns, tuned["table"], title, said=said)
     failed = tuned.get("errors") or []
     columns.append(keyed("error", "error", left=True))
     said = "Every candidate failed." if failed else "There was nothing to tune."
-    return Table(subject, columns, failed, title=title, said=said)
+    return Table(subject, columns, failed, title, said=said)
 
 
 def errors(run: RunRecords) -> Finding | None:
@@ -234,7 +209,6 @@ def facts(run: RunRecords) -> dict[str, str]:
 
 
 def config(run: RunRecords) -> str:
-    """The complete config as YAML."""
     import yaml
 
     return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)

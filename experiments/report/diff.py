@@ -20,9 +20,6 @@ from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import LEAST_PROMPTS
 from treespec.search.intervals import Interval
-from treespec.tree import TreeShape
-
-__all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
 
 MOST_LISTED = 20
 """Maximum number of listed differences between configs or methods; further ones are only counted."""
@@ -30,60 +27,38 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class MethodDiff:
-    """One method under one sampling setting, in both runs.
-
-    Args:
-        sampling: name of the setting.
-        method: name of the method.
-        prompts: number of prompts that both runs finished, counting the repeats that both have.
-        speed: tokens per second of B over those of A, prefill excluded.
-        tokens_per_step: tokens per step of B over those of A.
-        same_tokens: number of texts that are equal, id by id.
-        texts: number of texts that can be equal: both runs have one, their prompts have the same number of
-            tokens, and neither text is longer than both runs allow.
-    """
+    """One method under one sampling setting, in both runs; ratios are B over A, prefill excluded."""
 
     sampling: str
     method: str
     prompts: int
+    """Number of prompts that both runs finished, counting the repeats that both have."""
     speed: Interval
     tokens_per_step: Interval
     same_tokens: int
+    """Number of texts that are equal, id by id."""
     texts: int
+    """Number of texts that can be equal: of prompts of the same length, no longer than both runs allow."""
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """The comparison of two runs, and their differences.
-
-    Args:
-        a: folder of the first run.
-        b: folder of the second run.
-        same_prompts: whether the measured prompts are the same, token by token; if not, prompts with the
-            same id are compared, whose text may differ.
-        unequal: reasons why texts cannot be equal: other lengths, models, seeds or prompts.
-        methods: methods present in both runs.
-        not_compared: methods present in both runs without a prompt that both finished, each with the
-            reason.
-        only_a: sampling settings and methods that only the first run has.
-        only_b: sampling settings and methods that only the second run has.
-        config: config keys that differ, as `path: a -> b`; methods are identified by name.
-        trees: methods of the same name whose trees, laws, rules or settings differ, as `path: a -> b`.
-        versions: packages, code and schema that differ.
-        hardware: differences between the machines.
-        unfinished: folders of the runs that are not finished.
-    """
+    """The comparison of two runs, and their differences, as `path: a -> b`."""
 
     a: str
     b: str
     same_prompts: bool
+    """Whether prompts are the same, token by token; if not, those of the same id are compared."""
     unequal: tuple[str, ...]
+    """Reasons why texts cannot be equal: other lengths, models or seeds."""
     methods: tuple[MethodDiff, ...]
     not_compared: tuple[str, ...]
+    """Methods in both runs without a prompt that both finished, each with the number of errors."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     config: tuple[str, ...]
     trees: tuple[str, ...]
+    """Methods of the same name whose trees, laws, rules or settings differ."""
     versions: tuple[str, ...]
     hardware: tuple[str, ...]
     unfinished: tuple[str, ...]
@@ -91,10 +66,6 @@ class RunDiff:
 
 def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     """Compare the rows of two runs with the same method, sampling setting, prompt and repeat.
-
-    Args:
-        a: the first run, in the denominator of all ratios.
-        b: the second run, in the numerator.
 
     Raises:
         RunFolderError: if no method has a prompt in common.
@@ -116,7 +87,13 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         if len(paired[0]):
             methods.append(_method((a, b), cell, paired, key, shortest))
         else:
-            not_compared.append(f"{': '.join(cell)}: {_why_not(left, right, key)}")
+            failed = [
+                f"{len(r) - r['error'].null_count()} errors in {x}"
+                for x, r in zip("AB", (left, right), strict=True)
+            ]
+            not_compared.append(
+                f"{': '.join(cell)}: no prompt that both finished ({', '.join(failed)})"
+            )
     if not methods:
         example = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
@@ -127,7 +104,7 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         a=str(a.folder),
         b=str(b.folder),
         same_prompts=same,
-        unequal=tuple(_unequal(a, b, key)),
+        unequal=tuple(_unequal(a, b)),
         methods=tuple(methods),
         not_compared=tuple(not_compared),
         only_a=tuple(": ".join(cell) for cell in cells_a if cell not in cells_b),
@@ -140,7 +117,7 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     )
 
 
-def _unequal(a: RunRecords, b: RunRecords, key: str) -> Iterator[str]:
+def _unequal(a: RunRecords, b: RunRecords) -> Iterator[str]:
     """Reasons why texts of these runs cannot be equal, whatever the methods do."""
     targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
     lengths, seeds = (
@@ -157,17 +134,6 @@ def _unequal(a: RunRecords, b: RunRecords, key: str) -> Iterator[str]:
         yield (
             f"the seeds are different ({seeds[0]} and {seeds[1]}): above temperature 0 texts are drawn anew"
         )
-    if key == "prompt_id":
-        sizes = [
-            run.prompts.select(key, tokens="prompt_tokens").unique().unique(key, keep="none")
-            for run in (a, b)
-        ]
-        shared = sizes[0].join(sizes[1], on=key)
-        if changed := shared.filter(pl.col("tokens") != pl.col("tokens_right")).height:
-            yield (
-                f"{changed} of {shared.height} prompts with the same id have different numbers of tokens "
-                "in A and B: they are different prompts, and their texts cannot be equal"
-            )
 
 
 def _config(a: RunRecords, b: RunRecords) -> list[str]:
@@ -199,23 +165,6 @@ def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return named
 
 
-def _in_words(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A method with the size of its tree and the sizes of its levels in place of the parents."""
-    shape = TreeShape(tuple(method["parents"]))
-    words = f"{shape.size - 1} draft tokens, by depth {'+'.join(map(str, shape.level_sizes[1:]))}"
-    return {"tree": words} | {key: value for key, value in method.items() if key != "parents"}
-
-
-def _trees_in_words(
-    left: dict[str, Any], right: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two methods of the same name, with their trees in words if the words differ."""
-    if left.get("parents") is None or right.get("parents") is None:
-        return left, right
-    in_words = _in_words(left), _in_words(right)
-    return (left, right) if in_words[0]["tree"] == in_words[1]["tree"] else in_words
-
-
 def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trees, laws and rules of the methods in both runs: searched trees may differ under one name."""
     in_a, in_b = ({m["name"]: m for m in run.manifest["methods"]} for run in (a, b))
@@ -231,7 +180,7 @@ def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]
     shared = [name for name in in_a if name in in_b]
     for name in shared:
         one, other = in_a[name], in_b[name]
-        left[name], right[name] = _trees_in_words(drafted(one, other), drafted(other, one))
+        left[name], right[name] = drafted(one, other), drafted(other, one)
     return left, right
 
 
@@ -252,20 +201,6 @@ def _paired(left: pl.DataFrame, right: pl.DataFrame, key: str) -> tuple[pl.DataF
     return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
 
 
-def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
-    """The reason why no prompt of a method is compared."""
-    reasons = []
-    for side, rows in (("A", left), ("B", right)):
-        failed = len(rows) - rows["error"].null_count()
-        if not len(rows):
-            reasons.append(f"{side} has no rows for it")
-        elif failed:
-            reasons.append(f"in {side} {failed} of {len(rows)} rows hold an error")
-    if len(left) and len(right) and not set(left[key]) & set(right[key]):
-        reasons.append("no prompt is in both")
-    return "no prompt that both finished" + (f" ({', '.join(reasons)})" if reasons else "")
-
-
 def _method(
     runs: tuple[RunRecords, RunRecords],
     cell: tuple[str, str],
@@ -273,14 +208,9 @@ def _method(
     key: str,
     shortest: int | None,
 ) -> MethodDiff:
-    """Compare the rows of one method on the same prompts.
+    """Compare the rows of one method on the same prompts, which the column `key` pairs.
 
-    Args:
-        runs: both runs.
-        cell: sampling setting and method.
-        rows: rows of the method in each run.
-        key: column that pairs prompts.
-        shortest: the smaller limit on new tokens, if the limits of the runs differ.
+    `shortest` is the smaller limit on new tokens, if the limits of the runs differ.
     """
     summed = ("new_tokens", "decode_s", "steps")
     sums = [
@@ -338,12 +268,6 @@ COLUMNS = (
 
 
 def print_diff(diff: RunDiff, console: Console) -> None:
-    """Print warnings, ratios and differences.
-
-    Args:
-        diff: comparison of two runs.
-        console: console to print to.
-    """
     say(console, f"A: {diff.a}")
     say(console, f"B: {diff.b}")
     for warning in _warnings(diff):

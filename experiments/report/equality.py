@@ -6,8 +6,6 @@ import polars as pl
 
 from treespec.experiments.records.loading import PLAIN_KINDS, RunRecords
 
-__all__ = ["NEAR_TIE", "Divergence", "Equality", "equality", "near_tie_margin"]
-
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.03125}
 """Largest difference of two logits whose order rounding may have swapped, by dtype.
 
@@ -58,12 +56,10 @@ class Equality:
 
     @property
     def rounding(self) -> tuple[Divergence, ...]:
-        """Divergences that rounding explains."""
         return tuple(d for d in self.divergences if d.near_tie)
 
     @property
     def bugs(self) -> tuple[Divergence, ...]:
-        """Divergences that rounding does not explain."""
         return tuple(d for d in self.divergences if not d.near_tie)
 
 

@@ -26,16 +26,6 @@ from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = [
-    "FACTORS",
-    "NOTE",
-    "Explanation",
-    "explain",
-    "explanation_finding",
-    "explanation_table",
-    "explanations",
-]
-
 FACTORS = ("tokens per step", "verify", "draft", "overhead")
 """Names of the factors, in the order in which they are multiplied."""
 
@@ -52,14 +42,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one method is faster or slower than another.
-
-    Args:
-        method: name of the method.
-        against: name of the method that it is compared with.
-        factors: factors by name, in the order of `FACTORS`.
-        measured: ratio of tokens per second, which is the product of the factors.
-    """
+    """Why one method is faster or slower than another: factors by name, and their product, as measured."""
 
     method: str
     against: str
@@ -68,7 +51,6 @@ class Explanation:
 
     @property
     def product(self) -> float:
-        """Product of the estimates of the factors."""
         return prod(factor.estimate for factor in self.factors.values())
 
 
@@ -91,12 +73,7 @@ def explanations(data: Measurements) -> list[Explanation]:
 
 
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
-    """The factors of every speedup under one sampling setting.
-
-    Args:
-        rows: result of `explanations`.
-        data: measurements from which it was computed.
-    """
+    """The factors of every speedup under one sampling setting."""
     groups = {m.name: m.group for m in data.methods}
 
     def suffix(row: Explanation) -> str:
@@ -127,23 +104,6 @@ def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
 def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
     """The factors under all sampling settings; None if no method has stage times."""
     return Finding(TITLE, tuple(tables.values()), (NOTE,)) if tables else None
-
-
-def explain(data: Measurements, method: str, against: str) -> Explanation | None:
-    """Explain the speed ratio of two methods.
-
-    Args:
-        data: measurements under one sampling setting.
-        method: method in the numerator.
-        against: method in the denominator.
-
-    Returns:
-        The factors; None without a common prompt, or if one of the methods drafts without stage times.
-    """
-    known = _explicable(data)
-    if not data.prompts or method not in known or against not in known:
-        return None
-    return _explain(_totals(data), method, against)
 
 
 def _explicable(data: Measurements) -> set[str]:

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FILLS",
-    "ROW_INCHES",
-    "WIDTH",
-    "MethodAxis",
-    "lanes",
-    "legend",
-    "panels",
-    "reach",
-    "stacked",
-]
-
 FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "full",
     "none",
@@ -60,11 +48,7 @@ LINE = 0.62
 
 @dataclass(frozen=True)
 class MethodAxis:
-    """An axis with a row for every method, from the top, and a gap before each new group.
-
-    Args:
-        groups: group of each method, by name, in the order of the axis.
-    """
+    """An axis with a row for every method, from the top, and a gap before each new group."""
 
     groups: Mapping[str, str]
 
@@ -78,12 +62,10 @@ class MethodAxis:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The names with line breaks, by name."""
         return {name: wrapped(name, NAME) for name in self.groups}
 
     @cached_property
     def places(self) -> dict[str, float]:
-        """Position of each method on the axis."""
         places: dict[str, float] = {}
         end, previous = 0.0, None
         for name, group in self.groups.items():
@@ -97,12 +79,10 @@ class MethodAxis:
 
     @property
     def rows(self) -> float:
-        """Length of the axis, in rows."""
         name, place = list(self.places.items())[-1]
         return place + self._height(name) / 2 + 0.9
 
     def _height(self, name: str) -> float:
-        """Height of a method, in rows."""
         return 1 + LINE * self.labels[name].count("\n")
 
     def apply(self, axes: "Axes") -> None:
@@ -119,10 +99,7 @@ def panels(
 ) -> "tuple[Figure, dict[str, Axes]]":
     """A figure with one panel per sampling setting, two side by side, sharing the axis of methods.
 
-    Args:
-        names: names of the sampling settings.
-        axis: axis of the methods.
-        extra: additional height, in rows, for what stands above and below the panels.
+    `extra` is additional height, in rows, for what stands above and below the panels.
     """
     from matplotlib.figure import Figure
 

@@ -115,10 +115,7 @@ def drawing() -> AbstractContextManager[None]:
 def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
     """Wrap a name at spaces and hyphens, and within a word if necessary.
 
-    Args:
-        name: usually the name of a method; long ones would push the axes out of the figure.
-        inches: maximum width of a line.
-        size: font size, in points.
+    `inches` is the maximum width of a line; `size` the font size, in points.
 
     Example:
         >>> print(wrapped("expansion 3-2-1-1-1", 1.0))
@@ -155,14 +152,7 @@ def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
 def panels_beside(
     count: int, width: float, height: float, *, sharey: bool = False
 ) -> "Iterator[tuple[Figure, list[Axes]]]":
-    """A figure with `count` panels side by side, in our style; the layout is computed when the block ends.
-
-    Args:
-        count: number of panels.
-        width: width of the figure, in inches.
-        height: height of the figure, in inches.
-        sharey: whether the panels share the y-axis.
-    """
+    """A figure in inches with panels side by side; the layout is computed when the block ends."""
     from matplotlib.figure import Figure
 
     with drawing():

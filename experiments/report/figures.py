@@ -37,7 +37,7 @@ from treespec.experiments.report.figure_style import (
     save,
     write_file,
 )
-from treespec.experiments.report.prediction_figure import prediction_figure
+from treespec.experiments.report.prediction import prediction_figure
 from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
@@ -59,16 +59,7 @@ WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fm
 
 
 def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
-    """Draw all figures of a run as SVG and PNG.
-
-    Args:
-        run: the run.
-        folder: folder of the files; created if it is missing.
-        keep: writes a file.
-
-    Returns:
-        Path of the SVG of each figure that the run has data for, by name.
-    """
+    """Draw all figures of a run as SVG and PNG; the path of each SVG that the run has data for, by name."""
     paths = {}
     with drawing():
         for name, spec in DRAWINGS.items():
@@ -179,10 +170,8 @@ def accepted_figure(
 ) -> Figure | None:
     """Draft tokens kept per step: stacked shares per method, with one panel per sampling setting.
 
-    Args:
-        summaries: summaries of the settings.
-        shares: results of `accepted_shares`, by setting.
-        idle: results of `idle_shares`, by setting; without them, no intervals are drawn.
+    `shares` and `idle` are results of `accepted_shares` and `idle_shares`, by setting; without `idle`, no
+    intervals are drawn.
     """
     axis = MethodAxis.of(summaries, recorded=True)
     shown = {sampling: methods for sampling, methods in shares.items() if methods}
@@ -233,12 +222,7 @@ def _shown(run: Run) -> list[SamplingSummary]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the report.
-
-    Args:
-        draw: draws the figure; returns None if the run has no data for it.
-        caption: caption below the figure.
-    """
+    """A figure of the report; `draw` returns None if the run has no data for it."""
 
     draw: Callable[[Run], Figure | None]
     caption: str

@@ -6,12 +6,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["environment", "render"]
-
 
 @cache
 def environment() -> Environment:
-    """The Jinja environment of the templates."""
     return Environment(
         loader=PackageLoader("treespec.experiments.report"),
         autoescape=True,
@@ -22,10 +19,5 @@ def environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Fill in a template. Only drawings and scripts of our own may be passed as `Markup`.
-
-    Args:
-        template: name of a file in `templates`.
-        values: values that the template uses; a missing value is an error.
-    """
+    """Fill in a template. Only drawings and scripts of our own may be passed as `Markup`."""
     return Markup(environment().get_template(template).render(values))

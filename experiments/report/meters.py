@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
 from typing import Any
 
 import polars as pl
@@ -12,8 +11,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
 from treespec.search.intervals import Interval
-
-__all__ = ["MEMORIES", "Metered", "meter_finding", "meter_notes", "metered", "unavailable"]
 
 ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
 MEMORIES = ("rss_bytes", "peak_rss_bytes", "peak_cuda_bytes")
@@ -52,14 +49,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Metered:
-    """Meter readings of one method under one sampling setting.
+    """Meter readings of one method under one sampling setting; only columns that were read.
 
-    Args:
-        method: name of the method.
-        group: group of the method.
-        bytes: maximum over its finished prompts, by column of `MEMORIES`; only columns that were read.
-        joules_per_token: energy of whole prompts, prefill included, over kept tokens, by column of
-            `ENERGIES`; only columns that were read on every compared prompt that the method decoded alone.
+    `bytes` holds maxima over its finished prompts; `joules_per_token` the energy of whole prompts, prefill
+    included, over kept tokens, of the prompts that the method decoded alone.
     """
 
     method: str
@@ -130,31 +123,3 @@ def unavailable(run: RunRecords) -> dict[str, list[str]]:
         if column in LABELS:
             missing.setdefault(why, []).append(LABELS[column])
     return missing
-
-
-def meter_notes(readings: Readings) -> list[str]:
-    """Footnotes of the table: a line for each kind of memory, and for each kind of energy and setting."""
-    notes = []
-    for column in ("peak_rss_bytes", "peak_cuda_bytes"):
-        sizes: dict[str, float] = {}
-        for entry in chain.from_iterable(readings.values()):
-            if column in entry.bytes:
-                size = entry.bytes[column] / MIB
-                sizes[entry.method] = max(size, sizes.get(entry.method, 0.0))
-        if sizes:
-            low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-            label = LABELS[column]
-            notes.append(
-                f"{label[0].upper()}{label[1:]}, models included: {sizes[low]:.0f} MiB ({low}) to "
-                f"{sizes[high]:.0f} MiB ({high})."
-            )
-    for column, (sampling, entries) in product(ENERGIES, readings.items()):
-        if each := [
-            f"{entry.method} {entry.joules_per_token[column].estimate:.3g}"
-            for entry in entries
-            if column in entry.joules_per_token
-        ]:
-            notes.append(
-                f"{sampling}: {LABELS[column]}, J per token (prefill included): {', '.join(each)}."
-            )
-    return notes

@@ -15,16 +15,11 @@ from treespec.experiments.report.stepper.replay import asset, stepper_section
 from treespec.experiments.report.trees import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE
 
-__all__ = ["write_report"]
-
 
 def write_report(run: Run) -> Path:
-    """Write `report.html` and `figures/*.svg|png` into the folder of a run.
+    """Write `report.html` and `figures/*.svg|png` into the folder of a run, and return the report's path.
 
     The report of an unfinished run covers the prompts so far, and says so.
-
-    Returns:
-        Path of the report.
 
     Raises:
         ForeignFolder: if the folder is not marked as a run, or cannot be written.
@@ -56,10 +51,7 @@ def write_report(run: Run) -> Path:
         most_nodes=MOST_NODES,
         steps=steps,
         stepper_style=Markup(asset("stepper.css") if steps else ""),
-        equality=details.equality(run),
-        samples=details.samples(run),
-        tunings=details.tunings(run),
-        errors=details.errors(run),
+        samples=details.samples(run, run.measurements),
         facts=details.facts(run),
         config=details.config(run),
     )

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
-
 FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
 """Method groups of each family, whose fastest method is shown; assisted generation drafts chains."""
 
@@ -36,14 +34,7 @@ NAME, SHORT = 4.5, 1.4
 
 @dataclass(frozen=True, eq=False)
 class PromptSpeedups:
-    """The best chain and the best tree over plain decoding on each compared prompt.
-
-    Args:
-        baseline: name of the faster plain baseline.
-        methods: the fastest lossless method over all prompts, for each family (`chain`, `tree`) in the run.
-        groups: group of these methods, by family.
-        ratios: tokens per second over those of the baseline, per prompt, by family.
-    """
+    """The fastest lossless chain and tree over plain decoding on each compared prompt, by family."""
 
     baseline: str
     methods: Mapping[str, str]

@@ -1,25 +1,13 @@
 """The result table of a run: its columns, its caption, and the footnotes needed to read it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.equality import Divergence, near_tie_margin
+from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
-
-__all__ = [
-    "COMPACT_COLUMNS",
-    "footnotes",
-    "hardware_line",
-    "label",
-    "metric_names",
-    "model_size",
-    "result_table",
-    "speedup_finding",
-    "tuning_prompts",
-]
 
 PREFILL_NOTE = (
     "With the prefill included, generate pays for one more pass of the target than it would outside this "
@@ -122,7 +110,6 @@ def result_table(
 
 
 def metric_names(summary: SamplingSummary) -> list[str]:
-    """Names of the plug-in metrics that any method has."""
     return list(dict.fromkeys(name for row in summary.rows for name in row.metrics))
 
 
@@ -265,31 +252,25 @@ def _warmup_and_repeats(run: RunRecords) -> Iterator[str]:
 
 def _divergences(run: RunRecords, summary: SamplingSummary) -> Iterator[str]:
     """Sentences on greedy outputs that differ from plain decoding, through rounding or through a bug."""
+    limit = f"at most {near_tie_margin(run.target_dtype):.2g} in {run.target_dtype}"
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
-    bugs = [row for row in compared if row.equality.bugs]
-    limit = f"{near_tie_margin(run.target_dtype):.2g} in {run.target_dtype}"
     if rounding:
-        rest = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
-        gap = _gap(d for row in rounding for d in row.equality.rounding)
-        yield f"{summary.sampling}: {_counts(rounding)}{rest}. {gap}: rounding (at most {limit})."
-    if bugs:
-        gap = _gap(d for row in bugs for d in row.equality.bugs)
+        margins = [d.margin or 0.0 for row in rounding for d in row.equality.rounding]
         yield (
-            f"{summary.sampling}: ! {_counts(bugs)}. {gap}: more than rounding explains (at most {limit}), "
-            "a bug."
+            f"{summary.sampling}: {_names(rounding)} departs from plain decoding by rounding: where the "
+            "texts part, the target's logits of the two tokens differ by up to "
+            f"{max(map(abs, margins)):.2g} ({limit})."
+        )
+    if bugs := [row for row in compared if row.equality.bugs]:
+        yield (
+            f"{summary.sampling}: ! {_names(bugs)} departs from plain decoding by more than rounding "
+            f"explains ({limit}), a bug."
         )
 
 
-def _gap(divergences: Iterable[Divergence]) -> str:
-    """The largest gap between logits, in words; texts that differ only in length have none."""
-    margins = [d.margin for d in divergences]
-    gaps = [abs(margin) for margin in margins if margin is not None]
-    length = "one text ends before the other without a differing token"
-    if not gaps:
-        return f"Where they part, {length}"
-    gap = f"the target's logits of the two tokens differ by up to {max(gaps):.2g}"
-    return f"Where they part, {gap}{f', or {length}' * (None in margins)}"
+def _names(rows: Sequence[MethodSummary]) -> str:
+    return ", ".join(row.method.name for row in rows)
 
 
 def _tuning(run: RunRecords) -> Iterator[str]:
@@ -305,14 +286,3 @@ def _tuning(run: RunRecords) -> Iterator[str]:
                 for sampling, tuned in settings.items()
             )
             yield f"{method}: tuned on {prompts} other prompt{'s' * (prompts > 1)} to {chosen}."
-
-
-def _counts(rows: Sequence[MethodSummary]) -> str:
-    """Group methods by their counts: `11/12 equal: chain 4, 2-ary 3; 10/12: chain 6`, most equal first."""
-    groups: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: -row.equality.equal / row.equality.compared):
-        groups.setdefault(f"{row.equality.equal}/{row.equality.compared}", []).append(
-            row.method.name
-        )
-    texts = [f"{count}: {', '.join(names)}" for count, names in groups.items()]
-    return "; ".join([texts[0].replace(":", " equal:", 1), *texts[1:]])

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.acceptance import NodeAcceptance, acceptance_finding, count_all
+from treespec.experiments.report import details
+from treespec.experiments.report.acceptance import (
+    NodeAcceptance,
+    SourceLevel,
+    acceptance_finding,
+    count_all,
+    source_finding,
+    sources_of,
+)
 from treespec.experiments.report.budgets import Budget, budget_finding, budgets
-from treespec.experiments.report.by_source import SourceLevel, source_finding, sources_of
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,
@@ -21,13 +28,13 @@ from treespec.experiments.report.explanation import (
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import Metered, meter_finding, metered
-from treespec.experiments.report.predicting import predictions
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
     Unpredicted,
     chosen,
     prediction_finding,
+    predictions,
 )
 from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import (
@@ -198,6 +205,9 @@ class Run(RunRecords):
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self.times, self.measurements),
             "meters": meter_finding(self, self.metered),
+            "equality": details.equality(self.summaries, self.target_dtype),
+            "tuning": details.tuning(self),
+            "errors": details.errors(self),
         }
 
     def _repr_html_(self) -> str:

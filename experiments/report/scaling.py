@@ -20,8 +20,6 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEAST_SIZES", "Point", "meant_for", "scaling", "scaling_figure"]
-
 LEAST_SIZES = 4
 """Fewest sizes of a family for a curve."""
 
@@ -35,12 +33,7 @@ MARKERS = {"trees": "^", "independent chains": "D", "one chain": "o"}
 
 @dataclass(frozen=True)
 class Point:
-    """A tree on the curve of its family.
-
-    Args:
-        nodes: number of nodes, root included.
-        tokens: kept tokens per step.
-    """
+    """A tree on the curve of its family: nodes, root included, and kept tokens per step."""
 
     nodes: int
     tokens: Interval

@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from treespec.search.intervals import Interval
 
-__all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval", "keyed"]
-
 NONE = "–"
 """Text of a cell without a value."""
 
@@ -23,13 +21,9 @@ Item = TypeVar("Item")
 class Cell:
     """The content of one cell.
 
-    Args:
-        text: the value as text.
-        detail: follows the text where there is room, in small print where the medium has it; typically the
-            interval.
-        below: a second line, in small print where the medium has it.
-        shade: percent of the row's colour behind the cell; pages only.
-        value: the unrounded value with its interval, for CSV files; None if the text is all there is.
+    `detail` follows the text where there is room, typically the interval; `below` is a second line; both
+    are small print where the medium has it. `shade` is the percentage of the row's colour behind the
+    cell, on pages. `value` is the unrounded value, for CSV files; None if the text is all there is.
     """
 
     text: str
@@ -43,13 +37,7 @@ class Cell:
 
 
 def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
-    """A cell with an estimate and its interval, if any: like `Interval.text`, with the bounds as detail.
-
-    Args:
-        value: the estimate; None for a cell without a value.
-        digits: digits after the decimal point.
-        unit: appended to the estimate and to the upper bound.
-    """
+    """A cell with an estimate and its interval, if any: like `Interval.text`, with the bounds as detail."""
     if value is None:
         return Cell(NONE)
     bounds = value.bounds(digits, unit) if value.has_width else ""
@@ -58,16 +46,11 @@ def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[Item]):
-    """A column of a table.
+    """A column of a table: a short heading for the terminal, and a full one (`name`; `head` by default).
 
-    Args:
-        head: short heading, for the terminal.
-        write: makes the cell of a row.
-        name: full heading; `head` by default.
-        left: whether the column holds words, which are left-aligned and may wrap.
-        moves: order in which a narrow terminal moves columns to a second table: 1 first, then 2, ...;
-            columns with 0 stay.
-        part: title of a second table that holds only such columns.
+    Columns of words (`left`) are left-aligned and may wrap. A narrow terminal moves columns to a second
+    table, titled `part` if it holds only such columns: those with `moves` 1 first, then 2, ...; columns
+    with 0 stay.
     """
 
     head: str
@@ -78,37 +61,23 @@ class Column(Generic[Item]):
     part: str = "the rest"
 
     def cell(self, item: Item) -> Cell:
-        """The cell of a row."""
         written = self.write(item)
         return written if isinstance(written, Cell) else Cell(written)
 
 
 def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
-    """A column for rows that are mappings.
-
-    Args:
-        head: see `Column`.
-        key: key of the value.
-        form: format specification of the value; None is written as `NONE`.
-        left: see `Column`.
-    """
+    """A column for rows that are mappings; None is written as `NONE`."""
     return Column(head, lambda row: NONE if row[key] is None else format(row[key], form), left=left)
 
 
 @dataclass(frozen=True)
 class Table(Generic[Item]):
-    """Items of one type, rendered by columns.
+    """Items of one type, rendered by columns, of which the first one names the rows.
 
-    Args:
-        subject: what the table is about, such as a sampling setting.
-        columns: the columns; the first one names the rows.
-        items: one item per row.
-        caption: heading inside a section, whose title says what the numbers are; the subject by default.
-        title: heading of the table on its own; the caption by default.
-        said: conclusion from the table, as sentences.
-        group: group of a row; the table is divided where the group changes.
-        colour: method group whose colour the row's name takes.
-        tone: emphasis of a row: `best`, `bad`, `doubtful`, `faint` or empty.
+    `caption` is the heading inside a section (the subject by default), `title` that of the table on its
+    own (the caption by default), and `said` a conclusion in sentences. The table is divided where the
+    `group` of a row changes; `colour` is the method group whose colour its name takes; `tone` its
+    emphasis: `best`, `bad`, `doubtful`, `faint` or empty.
     """
 
     subject: str
@@ -123,12 +92,10 @@ class Table(Generic[Item]):
 
     @property
     def heading(self) -> str:
-        """The heading inside a section."""
         return self.caption or self.subject
 
     @property
     def full_title(self) -> str:
-        """The heading of the table on its own."""
         return self.title or self.heading
 
     @cached_property
@@ -143,14 +110,7 @@ class Table(Generic[Item]):
 
 @dataclass(frozen=True)
 class Finding:
-    """Tables that answer one question.
-
-    Args:
-        title: title of the section.
-        tables: the tables, usually one per sampling setting.
-        notes: how to read the tables.
-        remarks: remarks about these values.
-    """
+    """Tables that answer one question, how to read them (`notes`), and remarks about these values."""
 
     title: str
     tables: Sequence[Table]

@@ -6,19 +6,16 @@ Numbers in CSV are plain, so that any program can compute with them.
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
 
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report import details
 from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.table import NONE, Cell, Table
 from treespec.files import write_whole
 from treespec.search.intervals import Interval
-
-__all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]
 
 _PERCENT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?%")
 
@@ -137,7 +134,13 @@ def report_tables(run: Run) -> dict[str, Table]:
     A name holds the topic of the table and, after a hyphen, its sampling setting: `results-T=0`.
     """
     tables: dict[str, Table] = {}
-    for topic, table in _named(run):
+    results = (("results", result_table(summary)) for summary in run.summaries)
+    findings = (
+        (topic, table)
+        for topic, finding in run.findings.items()
+        for table in (finding.tables if finding else ())
+    )
+    for topic, table in chain(results, findings):
         if table.items:
             parts = [re.sub(r"[^\w.=+-]+", "-", text).strip("-") for text in (topic, table.subject)]
             stem = "-".join(part for part in parts if part)
@@ -146,25 +149,8 @@ def report_tables(run: Run) -> dict[str, Table]:
     return tables
 
 
-def _named(run: Run) -> Iterator[tuple[str, Table]]:
-    yield from (("results", result_table(summary)) for summary in run.summaries)
-    findings = run.findings | {"errors": details.errors(run)}
-    for topic, finding in findings.items():
-        yield from ((topic, table) for table in (finding.tables if finding else ()))
-    if (equality := details.equality(run)) is not None:
-        yield "equality", equality.table
-    yield from (("tuning", table) for table in details.tunings(run))
-
-
 def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write every table of the report as CSV and as LaTeX (booktabs).
-
-    Args:
-        run: the run.
-        folder: created if it is missing; files of the same names are replaced, others stay.
-
-    Returns:
-        Paths of the written files.
+    """Write every table of the report as CSV and as LaTeX (booktabs); files of the same names are replaced.
 
     Raises:
         RunFolderError: if `folder` exists and is not a folder.

@@ -10,8 +10,6 @@ from rich.table import Table as RichTable
 
 from treespec.experiments.report.table import Cell, Finding, Table
 
-__all__ = ["print_finding", "print_table", "say"]
-
 LEAST_NAME = 19
 """Characters that a column of words keeps before anything is moved or left out; longer words wrap."""
 
@@ -43,17 +41,11 @@ def print_finding(finding: Finding | None, console: Console) -> None:
 def print_table(
     table: Table, console: Console, width: int | None = None, moved: int | None = None
 ) -> None:
-    """Print a table so that it fits.
+    """Print a table so that it fits into `width` characters.
 
-    Columns that may move are shown in a second table; if no column is marked as movable, those on the right
-    move. Only if not even two columns fit side by side, words wrap further and intervals are left out.
-
-    Args:
-        table: the table.
-        console: console to print to.
-        width: maximum width in characters; that of the console by default.
-        moved: columns with `moves` from 1 to this number go to a second table; as many as necessary by
-            default.
+    Columns that may move (`moves` up to `moved`; as many as necessary by default) are shown in a second
+    table; if no column is marked as movable, those on the right move. Only if not even two columns fit side
+    by side, words wrap further and intervals are left out.
     """
     width = min(width or console.width, console.width)
     layout = _Layout(table, width)
@@ -76,11 +68,7 @@ def moves(table: Table, width: int) -> int:
 class _Layout:
     """The printed texts of a table, and the widths of its columns.
 
-    Args:
-        table: the table.
-        width: maximum width in characters.
-        details: whether to print intervals.
-        least_word: characters that a column of words keeps.
+    `details`: whether to print intervals; `least_word`: characters that a column of words keeps.
     """
 
     def __init__(
@@ -106,7 +94,6 @@ class _Layout:
             self._gap = 0
 
     def fits(self, shown: Sequence[int]) -> bool:
-        """Whether these columns fit side by side."""
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:

@@ -4,14 +4,11 @@ from rich.console import Console
 
 from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.explanation import NOTE
-from treespec.experiments.report.meters import meter_notes
 from treespec.experiments.report.prediction import MISSING, prediction_finding
 from treespec.experiments.report.results import footnotes, hardware_line, result_table
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.verdict import METHOD_NOTE
-
-__all__ = ["WIDTH", "print_results", "print_run"]
 
 WIDTH = 104
 """Width of the complete table in characters; wider terminals are not filled."""
@@ -43,5 +40,5 @@ def print_results(run: Run, console: Console) -> None:
     rows = [row for summary in run.summaries for row in summary.rows]
     explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
     notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]
-    for note in (*notes, *meter_notes(run.metered), METHOD_NOTE, hardware_line(run)):
+    for note in (*notes, METHOD_NOTE, hardware_line(run)):
         say(console, note, "dim", width)

@@ -9,8 +9,6 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
 from treespec.tree import TreeShape
 
-__all__ = ["MOST_NODES", "DrawnTree", "acceptance_svg", "drawn_trees"]
-
 LAWS = {
     "deterministic": "the most probable children",
     "iid": "children drawn independently",
@@ -30,14 +28,7 @@ THICKEST_LINE = 9.0
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """The tree of a method.
-
-    Args:
-        method: the method.
-        shape: shape of the tree at every step; None if it grows.
-        pictures: drawings by sampling setting; empty if the tree grows or is too large.
-        rules: how children are drafted and accepted, by sampling setting.
-    """
+    """The tree of a method: its shape (None if it grows), drawings and rules by sampling setting."""
 
     method: Method
     shape: TreeShape | None

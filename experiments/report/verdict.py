@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.cautions import (
     drift_caution,
-    few_nodes_caution,
     load_caution,
     machine_caution,
     spread_caution,
@@ -275,15 +274,15 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
-    """Cautions about wrong greedy outputs, about passes over few nodes, and about turns."""
+    """Cautions about wrong greedy outputs, and about turns."""
     cautions = [
         f"Caution: {m.name} departs from plain decoding by more than rounding explains ({count} "
         f"prompt{'s' * (count > 1)}); do not trust its numbers."
         for m in run.methods
         if m.lossless and (count := len(equality(run, data.sampling, m.name).bugs))
     ]
-    about_timing = few_nodes_caution(run, data), turns_caution(run, data)
-    return cautions + [line for line in about_timing if line is not None]
+    turns = turns_caution(run, data)
+    return cautions if turns is None else [*cautions, turns]
 
 
 def _interval(ratio: Interval, data: Measurements) -> str:

@@ -30,7 +30,6 @@ from treespec.experiments.report.scaling import meant_for
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
@@ -95,52 +94,28 @@ def figures_of(data: Measurements) -> dict[str, Any]:
     """The findings under one setting.
 
     `calibrated_over_not` holds the tokens per step of calibrated policies over the plain policy, and
-    `planted_over_not` those of OPT-Tree with planted maps; `said` says in two sentences what dynamic trees,
-    and what calibration, are worth, as far as the run has such methods.
+    `planted_over_not` those of OPT-Tree with planted maps.
     """
-    totals, names, all_duels = data.totals, _drafting(data), duels(data)
+    totals, names = data.totals, _drafting(data)
     calibrated = {
         n: speed_ratio(totals, n, n.partition(", calibrated")[0], "steps")
         for n in names
         if ", calibrated" in n
     }
     planted = {n: speed_ratio(totals, n, "OPT-Tree 16", "steps") for n in names if "taken" in n}
-    ratios = [
-        f"{d.ratio.text(3, in_sentence=True)} of the best {d.right.family}"
-        for d in all_duels
-        if d.left.family == "dynamic"
-    ]
-    against = [d.ratio.estimate for d in all_duels if d.left.family != "dynamic"]
-    effects = []
-    if calibrated:
-        decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
-        effects.append(
-            f"calibrating the draft changes dynamic trees by {_changes(calibrated)} ({decided} of "
-            f"{len(calibrated)} distinguishable from no change)"
-        )
-    if planted and against:
-        effects.append(
-            f"planted miscalibration changes OPT-Tree by {_changes(planted)}: "
-            f"{min(against):.2f}-{max(against):.2f} of the best chain"
-        )
-    reached = f"in tokens per step the best dynamic tree reaches {', '.join(ratios)}"
-    sentences = [*([reached] if ratios else []), *([", and ".join(effects)] if effects else [])]
-    said = f"{data.sampling}: " + " ".join(
-        f"{text if i == 0 else text[0].upper() + text[1:]}." for i, text in enumerate(sentences)
-    )
     return {
         "rows": rows_of(data),
-        "duels": all_duels,
+        "duels": duels(data),
         "calibrated_over_not": calibrated,
         "planted_over_not": planted,
-        "said": said,
     }
 
 
-def _changes(ratios: Mapping[str, Interval]) -> str:
-    """The smallest and the largest change, in percent."""
-    changes = [ratio.estimate - 1 for ratio in ratios.values()]
-    return f"{min(changes):+.1%} to {max(changes):+.1%}"
+def said(figure: Mapping[str, Any]) -> str:
+    """The best dynamic trees over static ones and chains, and what calibration changes."""
+    ratios = [f"{d.left.label} over {d.right.label}: {d.ratio.text(3)}" for d in figure["duels"]]
+    maps = figure["calibrated_over_not"] | figure["planted_over_not"]
+    return "; ".join([*ratios, *(f"{name} over none: {r.text(3)}" for name, r in maps.items())])
 
 
 def main(
@@ -159,7 +134,7 @@ def main(
         with brief_run(planted, console=Console(stderr=True)) as loaded:
             figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
     shown = [
-        (Table(f"16 nodes a step, {sampling}", COLUMNS, figure["rows"]), figure["said"])
+        (Table(f"16 nodes a step, {sampling}", COLUMNS, figure["rows"]), said(figure))
         for sampling, figure in figures.items()
     ]
     print_and_save("dynamic_trees", figures, *chain.from_iterable(shown), width=120)

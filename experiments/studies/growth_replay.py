@@ -22,7 +22,6 @@ from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.search_then_run.recording import record
 from treespec.experiments.studies.replay import live_steps
-from treespec.experiments.studies.result_tables import named
 from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
@@ -30,8 +29,6 @@ from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, Spec
 from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.stopping import stop_at_tokens
-
-__all__ = ["compared", "live_places"]
 
 GREEDY = Sampling(temperature=0.0)
 TIMES = LatencyModel.from_tables(
@@ -131,7 +128,7 @@ def main(
     print_and_save(
         "growth_replay",
         {"prompts": prompts, "tokens": tokens, "beam": BEAM, "levels": LEVELS, "growths": rows},
-        Table("temperature 0", columns, named(rows, "growth")),
+        Table("temperature 0", columns, [{"growth": name, **row} for name, row in rows.items()]),
         width=120,
         saved=(prompts, tokens) == (PROMPTS, TOKENS),
     )

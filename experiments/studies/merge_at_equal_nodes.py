@@ -1,6 +1,6 @@
 """Compare merges with the best single source at as many nodes, on longer texts than `sources_by_size`.
 
-    python -m treespec.experiments.studies.merge_at_equal_nodes [FOLDER] [--tokens 96] [--table FILE]
+    python -m treespec.experiments.studies.merge_at_equal_nodes [FOLDER] [--tokens 96]
 
 `studies.sources_by_size` decodes 32 tokens of each text: 5 to 14 steps, so that one step more or less
 decides. This study reads its FOLDER, with what the sources learned from other texts, and continues with
@@ -11,9 +11,6 @@ deep as the merge in chains of 8 and 16. A stopped run continues.
 
 The committed result is of 192 tokens (`--tokens 192`). The one before it, of 96 tokens, had wider
 intervals: one of twelve lower bounds, on code at 8 nodes, was 0.96 and missed the goal of 0.97.
-
-With `--table`, the sources are chosen by a result file of an earlier `sources_by_size`; then it is enough
-that `sources_by_size` has begun in FOLDER and written its config.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +32,6 @@ from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies import sources_by_size
 from treespec.experiments.studies.sources_by_size import MERGE, SAMPLING, merged
 from treespec.experiments.studies.studies import study_of_run
-from treespec.files import parse_json, read_bytes
 from treespec.search.intervals import Interval
 
 NAME = "merge_at_equal_nodes"
@@ -52,9 +48,7 @@ def contenders(
     """The single sources that were best, or nearly, at their size on some kind of text, and merges of
     at least one of them.
 
-    Args:
-        kept: for each kind of text, new tokens per step by name of the method.
-        methods: the methods of the config of all sources.
+    `kept` holds, for each kind of text, new tokens per step by name of the method.
     """
     best: set[str] = set()
     for by_name in kept:
@@ -105,40 +99,15 @@ def _kept_in_run(before: Run) -> list[dict[str, float]]:
     return [{m.name: part.rate(m.name, "steps") for m in part.methods} for part in parts]
 
 
-def _kept_in_table(file: Path) -> list[dict[str, float]]:
-    """The same of a result file of `sources_by_size`."""
-    try:
-        categories = parse_json(read_bytes(file))["figures"]["categories"]
-        return [
-            {name: tokens["estimate"] for name, tokens in category["tokens"].items()}
-            for category in categories
-        ]
-    except (TreespecError, KeyError, TypeError) as error:
-        raise typer.BadParameter(f"{file} is no result file of sources_by_size: {error}") from None
-
-
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder of `sources_by_size`.")] = FOLDER,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens of each text.")] = 96,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            help="A result file of `sources_by_size`, to choose by instead of a run in FOLDER."
-        ),
-    ] = None,
 ) -> None:
     """Choose the methods, run them, and save the ratios."""
     console = Console(width=140, soft_wrap=True)
-    kept = _kept_in_run(_finished(folder / "run")) if table is None else _kept_in_table(table)
-    begun = folder / f"{sources_by_size.NAME}.yaml"
-    if not begun.exists():
-        raise typer.BadParameter(
-            f"{begun} is missing: begin studies.sources_by_size in {folder} first"
-        )
-    written = yaml.safe_load(begun.read_text("utf-8"))
+    kept = _kept_in_run(_finished(folder / "run"))
+    written = yaml.safe_load((folder / f"{sources_by_size.NAME}.yaml").read_text("utf-8"))
     methods = contenders(kept, written["methods"])
-    if table is not None and not methods:
-        raise typer.BadParameter(f"{table} and {begun} have no method in common")
     written |= {"name": NAME, "max_new_tokens": tokens, "methods": methods}
     file = folder / f"{NAME}.yaml"
     if file.exists() and yaml.safe_load(file.read_text("utf-8")) != written:
@@ -150,7 +119,6 @@ def main(
     config = load_config(file)
     loaded = load_run(run(config, folder=folder / NAME, source=file, console=console).folder)
     study = study_of_run(loaded)
-    study["figures"]["chosen_by"] = None if table is None else table.name
     study["figures"]["merges"] = [
         {key: row[key] for key in ("category", "prompts", "size", "merge", "tokens of all")}
         for row in merged(loaded)

@@ -20,7 +20,9 @@ its place is taken by the ceiling, the largest share of first levels that any ru
 
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any
@@ -35,7 +37,6 @@ from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.run.prompts import embedded_prompts
-from treespec.experiments.studies.result_tables import Row, around
 from treespec.models.load import Pair
 from treespec.search.intervals import Interval
 from treespec.target import ModelTarget
@@ -83,7 +84,6 @@ class Samples:
 
 
 def mean_and_error(by_prompt: dict[int, list[float]]) -> tuple[float, float]:
-    """Mean over prompts and its standard error."""
     means = [statistics.mean(values) for values in by_prompt.values()]
     return statistics.mean(means), statistics.stdev(means) / sqrt(len(means))
 
@@ -218,12 +218,17 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     return rows
 
 
+def _around(name: str, row: Mapping[str, Any]) -> str:
+    """An estimate ± half the width of its interval."""
+    return Interval.around(row[name], row[f"{name}_95"]).plus_minus(3)
+
+
 COLUMNS = (
     keyed("tree", "shape", left=True),
     keyed("children drawn", "law", left=True),
     keyed("rule", "rule", left=True),
-    Column[Row]("measured", lambda row: around(row, "measured", 3)),
-    Column[Row]("predicted", lambda row: around(row, "predicted", 3)),
+    Column[Mapping[str, Any]]("measured", partial(_around, "measured")),
+    Column[Mapping[str, Any]]("predicted", partial(_around, "predicted")),
     keyed("z", "z", "+.1f"),
     keyed("first level", "first_level", ".3f"),
     keyed("ceiling there", "ceiling", ".3f"),

@@ -1,14 +1,13 @@
-"""Save the findings of finished runs and sweeps as result files, and print tables of equal budgets.
+"""Save the findings of finished runs and sweeps as result files.
 
     python -m treespec.experiments.studies.studies runs/equal_budget sweeps/context_length ...
 
 For each finished run or sweep (`make studies` produces them), write `results/study-<name>-<machine>.json`
 with its tables, verdicts and comparisons, and the config, versions, hardware and commit from its manifest.
-For runs with trees and chains of equal size, print a Markdown table that compares them.
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,11 +18,8 @@ from treespec.errors import TreespecError
 from treespec.experiments.benchmarks.results_file import of_manifest, write
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import read_manifest
-from treespec.experiments.report.budgets import COLUMNS as BUDGET_COLUMNS
 from treespec.experiments.report.data import report_data
-from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.table import Table
 from treespec.experiments.report.terminal import say
 
 COLUMNS = (
@@ -77,32 +73,20 @@ def study_of_sweep(folder: Path) -> dict[str, Any]:
     return {**of_manifest(manifest, "methods"), "grid": summary["grid"], "figures": figures}
 
 
-def budget_table(run: Run) -> str:
-    """A Markdown table of trees against chains at equal budgets; empty if only time is comparable."""
-    if all(row.name == "time" for row in run.budgets):
-        return ""
-    equal, trees, chains, measure, *rest = BUDGET_COLUMNS
-    equal = replace(equal, write=lambda row: f"{row.name}, {row.sampling}")
-    return markdown(Table("", [equal, measure, trees, chains, *rest], run.budgets))
-
-
 def main(
     folders: Annotated[
         list[Path], typer.Argument(help="Folders of runs and sweeps, such as runs/equal_budget.")
     ],
 ) -> None:
-    """Write one result file for each run or sweep, and print tables of equal budgets."""
+    """Write one result file for each run or sweep."""
     console = Console(width=140, soft_wrap=True)
     for folder in folders:
         sweep = (folder / "sweep.json").is_file()
         try:
-            run = None if sweep else load_run(folder)
-            study = study_of_sweep(folder) if run is None else study_of_run(run)
+            study = study_of_sweep(folder) if sweep else study_of_run(load_run(folder))
         except TreespecError as error:
             raise typer.BadParameter(str(error)) from None
         say(console, f"written: {write(f'study-{folder.name}', study)}")
-        if run is not None:
-            say(console, budget_table(run))
 
 
 if __name__ == "__main__":

@@ -20,15 +20,6 @@ from treespec.experiments.report.stepper.steps import (
     visible,
 )
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_STEPS",
-    "Replay",
-    "asset",
-    "script_json",
-    "stepper_section",
-]
-
 MOST_BYTES = 1_500_000
 """Maximum size of the data of a page in bytes; the rest is left out, and the page says so."""
 
@@ -37,15 +28,10 @@ MOST_STEPS = 64
 
 
 class Replay:
-    """The data of a stepper, as far as it fits into a budget.
+    """The data of a stepper, as far as it fits into a budget of bytes, with at most `most` steps per text.
 
     Steps share drawings: a drawing depends on the tree and on the end of the accepted path, not on tokens,
     so a static tree needs only a few. Steps also share the texts of tokens.
-
-    Args:
-        trails: the texts, in the order in which their steps are added.
-        budget: maximum size of the JSON data in bytes.
-        most: maximum number of steps per text.
     """
 
     def __init__(
@@ -140,12 +126,7 @@ NOTE = (
 def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     """The stepper with its data and script; without JavaScript, the first steps of one text as pictures.
 
-    Args:
-        run: the run.
-        most: maximum number of steps per text.
-
-    Returns:
-        HTML; empty if the run kept no steps.
+    Empty if the run kept no steps.
 
     Raises:
         RunFolderError: if the kept trees are damaged.

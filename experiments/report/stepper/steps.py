@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from treespec.drawing import columns, draw_step
-from treespec.errors import InvalidTree
+from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
@@ -48,15 +48,10 @@ UNIT = ("prompt", "sampling", "method", "repeat")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One step with its tokens as text.
+    """One step with its tokens as text; the root's piece is the last token of the text so far.
 
-    Args:
-        shape: shape of the drafted tree.
-        pieces: text of the token of each node; the root is the last token of the text so far.
-        path: accepted nodes, from the root.
-        bonus: text of the token that the target added.
-        kept: number of accepted tokens, bonus included, that were kept; fewer than all if the budget cut
-            the last step.
+    `kept` counts the accepted tokens that were kept, bonus included: fewer than all if the budget cut the
+    last step.
     """
 
     shape: TreeShape
@@ -67,7 +62,6 @@ class Snapshot:
 
     @property
     def emitted(self) -> tuple[str, ...]:
-        """Texts of the accepted tokens and of the bonus."""
         return (*(self.pieces[node] for node in self.path[1:]), self.bonus)
 
     @property
@@ -90,14 +84,8 @@ class Snapshot:
 class Trail:
     """The steps of one text, in order.
 
-    Args:
-        prompt: name of the prompt.
-        sampling: name of the setting.
-        method: name of the method.
-        group: `plain`, `chain` or `tree`.
-        steps: the steps, from the first one on.
-        separator: text between two pieces: a space if pieces are ids, else empty.
-        before: text of the prompt; empty if unknown.
+    `separator` stands between two pieces: a space if pieces are ids, else nothing. `before` is the text of
+    the prompt, if known.
     """
 
     prompt: str
@@ -117,12 +105,7 @@ class Trail:
 
 @dataclass(frozen=True)
 class Shown:
-    """The first steps of a text as pictures, each with what it added to the text.
-
-    Args:
-        trail: the steps.
-        most: maximum number of drawn steps.
-    """
+    """The first steps of a text as pictures, each with what it added to the text."""
 
     trail: Trail
     most: int = 12
@@ -165,13 +148,7 @@ def show(steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None) -> Sh
 def trail_of(
     steps: Step | Iterable[Step], tokenizer: Tokenizer | None = None, method: str = ""
 ) -> Trail:
-    """Convert steps of `treespec.decode` to text.
-
-    Args:
-        steps: one step, or the steps of one text in order.
-        tokenizer: tokenizer of the models; without it, pieces are ids.
-        method: name of the method.
-    """
+    """Convert steps of `treespec.decode` to text; without a tokenizer, pieces are ids."""
 
     @cache
     def piece(token: int) -> str:
@@ -195,9 +172,7 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
     """The texts of a run whose steps were kept, ordered by prompt, repeat, sampling setting and method.
 
     Raises:
-        RunFolderError: if a row is not a valid step: its parents are not a tree, its path is not a path of
-            the tree, its pieces do not match the nodes, or the manifest does not name its method or
-            setting.
+        RunFolderError: if a row is not a tree with a path and a text for each node.
     """
     if not len(run.trees):
         return []
@@ -208,11 +183,6 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
     methods = {m.name: m for m in run.methods}
     texts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows.sort(*UNIT, "step").iter_rows(named=True):
-        if row["sampling"] not in samplings or row["method"] not in methods:
-            raise RunFolderError(
-                f"{run.folder}: trees of {row['method']!r} under {row['sampling']!r}, which the manifest "
-                "does not list"
-            )
         texts.setdefault(tuple(row[key] for key in UNIT), []).append(row)
     order = list(methods)
     ranks = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
@@ -237,18 +207,15 @@ def _prompt(row: dict[str, Any]) -> str:
 
 def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
     for row in rows:
-        where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
+        path, pieces = tuple(row["path"]), tuple(row["pieces"])
         try:
             shape = TreeShape(tuple(row["parents"]))
-        except InvalidTree as error:
-            raise RunFolderError(f"{where}: {error}") from None
-        path, pieces = tuple(row["path"]), tuple(row["pieces"])
-        has_nodes = path and all(0 <= node < shape.size for node in path) and path[0] == 0
-        if not has_nodes or shape.path(path[-1]) != path:
-            raise RunFolderError(f"{where}: {list(path)} is not a path of its tree")
-        if len(pieces) != shape.size:
+            if shape.path(path[-1]) != path or len(pieces) != shape.size:
+                raise IndexError(path)
+        except (TreespecError, IndexError):
+            where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
             raise RunFolderError(
-                f"{where}: expected {shape.size} pieces of text, got {len(pieces)}"
-            )
+                f"{where}: no tree with a path and a text for each node: start over with --fresh"
+            ) from None
         kept = len(path) if row["kept"] is None else row["kept"]
         yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)

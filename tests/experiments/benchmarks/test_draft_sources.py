@@ -13,7 +13,6 @@ from treespec.experiments.benchmarks.draft_sources import (
     growth,
     measured,
 )
-from treespec.experiments.studies import source_sections
 
 
 @pytest.fixture
@@ -68,31 +67,3 @@ def test_every_source_is_measured_and_shown():
     assert all(row["read_operations"] > 0 and row["propose_p99_us"] > 0 for row in rows)
     ratios = growth(rows)
     assert [row["source"] for row in ratios] == list(SOURCES)
-    store = {
-        "tokens": 10, "texts": 1, "build_s": 1.0, "build_peak_mb": 1.0, "file_mb": 1.0,
-        "propose_p50_us": 1.0, "propose_p99_us": 1.0, "resident_mb": 1.0, "steps": 30,
-    }  # fmt: skip
-    figures = {"sources": rows, "growth": ratios, "datastore": store}
-    text = "\n".join(source_sections.draft_sources({"figures": figures})[""])
-    assert all(name in text for name in SOURCES)
-
-
-def test_a_source_that_finds_more_is_shown_per_draft_token():
-    """Five times as many nodes in five times the time: each costs the same."""
-    same = ("read_us", "read_operations", "propose_p99_us", "propose_operations")
-    costs = dict.fromkeys(same, 9.0) | {"bytes": None}
-    rows = [
-        {"source": name, "tokens": tokens, "propose_p50_us": us, "drafted": nodes}
-        | costs
-        for name, few in (("retrieval", 6.0), ("lookup", 0.0))
-        for tokens, us, nodes in ((10, 90.0, few), (100, 450.0, 30.0))
-    ]  # fmt: skip
-    store = dict.fromkeys(
-        ("tokens", "texts", "build_s", "build_peak_mb", "file_mb", "propose_p50_us", "propose_p99_us",
-         "steps", "resident_mb"), 1,
-    )  # fmt: skip
-    figures = {"sources": rows, "growth": growth(rows), "datastore": store}
-    parts = source_sections.draft_sources({"figures": figures})[""]
-    (ratios,) = (part for part in parts if "time per draft token |" in part)
-    assert "| retrieval | 1.00 | 1.00 | 5.00 | 1.00 | 5.00 | 1.00 |" in ratios
-    assert "| lookup | 1.00 | 1.00 | 5.00 | 1.00 | – | – |" in ratios

@@ -1,6 +1,5 @@
 """Cautions about intervals, drift, load, resumed runs, passes over few nodes, and turns."""
 
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,14 +11,12 @@ from treespec.experiments.report.cautions import (
     LEAST_UNITS,
     drift,
     drift_caution,
-    few_nodes_caution,
     load_caution,
     machine_caution,
     prompts_to_tell,
     spread_caution,
     turns_caution,
 )
-from treespec.experiments.report.measurements import measure
 from treespec.experiments.report.run import Run, load_run
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
@@ -154,30 +151,6 @@ def test_a_run_beside_other_work_says_so(tmp_path):
     assert sum(line.startswith(said) for line in lines["T=0"]) == 1  # once for the whole run
     assert not any("other processes" in line for line in lines["T=1"])
     assert not any("other processes" in line for line in beside(2.0).verdicts["T=0"])
-
-
-@pytest.mark.parametrize(
-    ("verify_ms", "jitter", "expected"),
-    [(24.0, 0.02, False), (25.0, 0.02, False), (36.0, 0.02, True), (36.0, 0.6, False)],
-)
-def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, jitter, expected):
-    """Reported unless it may be chance: with much noise the ratio is 1.2, and its interval contains 1."""
-    short = SyntheticMethod("short", "tree", TreeShape.chain(2), (0.7,), (4.0, verify_ms, 1.0, 1.0))
-    run = load_run(write_run(tmp_path / "run", [PLAIN, short, CHAIN, TREE], jitter=jitter))
-    text = few_nodes_caution(run, measure(run, "T=0"))
-    assert (text is not None) == expected
-    assert any("verifying 3 nodes (short)" in line for line in run.verdicts["T=0"]) == expected
-    if text is not None:
-        assert re.search(
-            r"takes 1\.[45]\d times as long as (4 \(chain|15 \(tree)\), 95 % interval 1\.", text
-        )
-        assert "(models.passes=compiled may not)" in text
-
-
-def test_plain_decoding_is_no_tree_of_few_nodes(tmp_path):
-    plain = SyntheticMethod("plain", "plain", stage_ms=(0.0, 60.0, 1.0, 1.0))
-    run = load_run(write_run(tmp_path / "run", [plain, CHAIN, TREE], jitter=0.02))
-    assert few_nodes_caution(run, measure(run, "T=0")) is None
 
 
 KINDS = {"plain": "plain", "chain 4": "tree", "2-ary 2": "tree"}

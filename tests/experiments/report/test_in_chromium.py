@@ -1,7 +1,6 @@
 """The report and the widget in a real browser: Debian's packages chromium and chromium-driver."""
 
 import base64
-import io
 import json
 import re
 import shutil
@@ -10,14 +9,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 
-import numpy as np
 import pytest
-from matplotlib import image
-from run_folders.folders import demo_methods, write_run
 
-from treespec.experiments.report.page import write_report
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.stepper.replay import Replay, asset, script_json
 from treespec.experiments.report.stepper.steps import trails_of_run
@@ -46,14 +40,6 @@ return [...document.querySelectorAll("svg text")].filter((text) => {
   return own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 1
     || own.bottom > all.bottom + 1;
 }).map((text) => text.textContent);
-"""
-GOING_ON = """
-return [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth + 1)
-  .map((e) => e.textContent.slice(0, 80));
-"""
-HEADINGS_OUTSIDE = """
-return [...document.querySelectorAll("caption span")]
-  .filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent);
 """
 OVERFULL = """
 return [...document.querySelectorAll(".trees svg, .stepper-tree svg")].flatMap((svg) => {
@@ -281,59 +267,3 @@ def test_the_widget_follows_its_model(browser, page, tmp_path):
     browser.run("window.stop(); window.model.set('index', 2)")
     assert state(browser)["count"].startswith("step 1 of")
     assert browser.messages() == []
-
-
-def edge(browser, path, scheme, scrolled):
-    """The mean brightness of pixel columns at the right edge of the first table that overflows."""
-    browser.open(path, 390, scheme)
-    box = browser.run(f"""
-      const parts = [...document.querySelectorAll(".scroll")];
-      const wide = parts.find((e) => e.scrollWidth > e.clientWidth + 40);
-      wide.scrollIntoView();
-      wide.scrollLeft = {scrolled} * wide.scrollWidth;
-      const box = wide.getBoundingClientRect();
-      return {{ x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height }};""")
-    data = browser.devtools("Page.captureScreenshot", clip={**box, "scale": 1})["data"]
-    picture = image.imread(io.BytesIO(base64.b64decode(data)))[..., :3].mean(axis=2)
-    return float(picture[:, -6:].mean() - np.median(picture))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_table_that_goes_on_outside_says_so_until_its_end(browser, page, scheme):
-    towards_ink = -1 if scheme == "light" else 1
-    assert towards_ink * edge(browser, page, scheme, scrolled=0) > 0.08
-    assert abs(edge(browser, page, scheme, scrolled=1)) < 0.05
-
-
-@pytest.fixture(scope="module")
-def long_page(tmp_path_factory):
-    """A report whose methods have names of sixty characters, one without a place to break."""
-    methods = [replace(m, name=f"{m.name} {'as one names it ' * 4}"[:60]) for m in demo_methods()]
-    methods[4] = replace(methods[4], name="W" * 60)
-    folder = tmp_path_factory.mktemp("long") / "run"
-    return write_report(load_run(write_run(folder, methods, spread=0.12, jitter=0.03)))
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_long_names_fit(browser, long_page, width):
-    browser.open(long_page, width)
-    assert browser.run("return document.documentElement.scrollWidth") <= width
-    assert browser.run(WIDER) == []
-    assert browser.run(CUT) == []
-    names = browser.run(
-        "return [...document.querySelectorAll('.named td:first-child')].map((e) => e.offsetWidth)"
-    )
-    if width < 500:
-        assert max(names) < width / 2  # numbers beside them can be seen
-    else:
-        assert browser.run(GOING_ON) == []
-    assert browser.run(HEADINGS_OUTSIDE) == []
-    assert browser.messages() == []
-
-
-def test_the_prompt_stands_before_its_continuations(browser, page):
-    browser.open(page)
-    shown = browser.run(
-        "return [...document.querySelectorAll('.before pre')].map((e) => e.textContent)"
-    )
-    assert shown == ["class Tree:\n    </script><b>first</b>"] * 2

@@ -13,14 +13,15 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.page import write_report
-from treespec.experiments.report.predicting import (
+from treespec.experiments.report.prediction import (
     DRAWN,
+    GROWN,
     MARGINAL,
     NOT_OURS,
     NOT_RECORDED,
     OWN_DRAFT,
+    prediction_finding,
 )
-from treespec.experiments.report.prediction import GROWN, prediction_finding
 from treespec.experiments.report.run import load_run
 from treespec.experiments.search_then_run import measured
 from treespec.experiments.search_then_run.measured import _growing, _with_room

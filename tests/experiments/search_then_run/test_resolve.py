@@ -13,12 +13,12 @@ from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.report.page import write_report
-from treespec.experiments.report.predicting import predictions
 from treespec.experiments.report.prediction import (
     MISSING,
     first_ranked,
     median_errors,
     prediction_finding,
+    predictions,
 )
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run

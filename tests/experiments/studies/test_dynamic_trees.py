@@ -4,7 +4,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.run import load_run
-from treespec.experiments.studies.dynamic_trees import figures_of
+from treespec.experiments.studies.dynamic_trees import figures_of, said
 from treespec.tree import TreeShape
 
 
@@ -19,23 +19,13 @@ CALIBRATED = method("OPT-Tree 16, calibrated for T=0", 0.7, 0.2)
 PLANTED = method("OPT-Tree 16, taken for too sure", 0.5, 0.2)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ([CALIBRATED, PLANTED], ("Calibrating the draft", ", and planted", "of the best chain.")),
-        ([CALIBRATED], ("Calibrating the draft", "distinguishable from no change).")),
-        ([PLANTED], ("Planted miscalibration", "of the best chain.")),
-        ([], ("of the best chain.",)),
-    ],
-)
-def test_what_is_not_in_the_run_is_not_said(more, words, tmp_path):
+@pytest.mark.parametrize("more", [[CALIBRATED, PLANTED], [CALIBRATED], [PLANTED], []])
+def test_what_is_not_in_the_run_is_not_said(more, tmp_path):
     folder = write_run(
         tmp_path / "run", [*STATIC, CHAIN, GROWN, *more], prompts=6, temperatures=(0.0,)
     )
     figures = figures_of(load_run(folder).measurements["T=0"])
-    said = figures["said"]
-    assert said.startswith("T=0: in tokens per step the best dynamic tree reaches ")
-    assert said.endswith(words[-1])
-    assert all(word in said for word in words)
-    assert ("alibrating" in said) == (CALIBRATED in more) == bool(figures["calibrated_over_not"])
-    assert ("planted" in said.lower()) == (PLANTED in more) == bool(figures["planted_over_not"])
+    assert len(figures["duels"]) == 3 + (PLANTED in more)
+    text = said(figures)
+    assert ("calibrated for T=0 over none" in text) == (CALIBRATED in more)
+    assert ("taken for too sure over none" in text) == (PLANTED in more)

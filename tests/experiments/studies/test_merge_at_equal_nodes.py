@@ -11,11 +11,9 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.studies.merge_at_equal_nodes import (
     _kept_in_run,
-    _kept_in_table,
     contenders,
     main,
 )
-from treespec.experiments.studies.source_sections import equal_nodes
 from treespec.tree import TreeShape
 
 RATES = {
@@ -47,10 +45,6 @@ def test_the_best_single_sources_of_a_size_and_their_merges_go_on(before, tmp_pa
         *("model, chain of 4", "lookup, chain of 4", "merge of model, jacobi, tree of 4"),
         *("jacobi, chain of 8", "merge of model, jacobi, tree of 8"),
     ]
-    tokens = {name: {"estimate": rate} for name, rate in kept[0].items()}
-    file = tmp_path / "table.json"
-    file.write_text(json.dumps({"figures": {"categories": [{"tokens": tokens}]}}))
-    assert _kept_in_table(file) == kept
 
 
 def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
@@ -68,32 +62,3 @@ def test_another_config_or_no_finished_run_is_refused(before, tmp_path):
         typer.BadParameter, match=r"is not finished: continue studies\.sources_by_size"
     ):
         main(tmp_path)
-
-
-def test_a_table_needs_a_folder_that_has_begun_and_methods_in_common(tmp_path):
-    file = tmp_path / "table.json"
-    for content in ("[1]", "{}", "no JSON"):
-        file.write_text(content)
-        with pytest.raises(typer.BadParameter, match="is no result file of sources_by_size"):
-            main(tmp_path, table=file)
-    categories = [{"tokens": {"lookup, chain of 4": {"estimate": 2.0}}}]
-    file.write_text(json.dumps({"figures": {"categories": categories}}))
-    with pytest.raises(typer.BadParameter, match=r"is missing: begin studies\.sources_by_size"):
-        main(tmp_path, table=file)
-    (tmp_path / "sources_by_size.yaml").write_text(yaml.safe_dump({"methods": [{"kind": "plain"}]}))
-    with pytest.raises(typer.BadParameter, match="have no method in common"):
-        main(tmp_path, table=file)
-
-
-def test_the_section_counts_the_rows_of_each_merge():
-    rows = [
-        {"category": "code", "prompts": 12, "size": size, "merge": merge,
-         "tokens of all": {"best": "model, chain", "ratio": {"estimate": 1.1, "low": low, "high": 1.2}}}
-        for merge, size, low in (("a, b", 8, 0.98), ("a, b", 16, 0.96), ("c, d", 16, 1.05))
-    ]  # fmt: skip
-    intro, page, said = equal_nodes({"figures": {"merges": rows}, "config": {"max_new_tokens": 9}})[
-        ""
-    ]
-    assert intro.startswith("9 new tokens of each text.")
-    assert "| code (12) | 8 nodes | a, b | model, chain | 1.10 0.98–1.20 |" in page
-    assert said.endswith("1 of 2 of the merge of a, b, 1 of 1 of the merge of c, d.")

@@ -1,12 +1,9 @@
-from dataclasses import asdict
-
 import polars as pl
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.studies.source_sections import sources
 from treespec.experiments.studies.sources_by_size import (
     MODELS,
     SIZES,
@@ -105,14 +102,3 @@ def test_a_merge_is_compared_with_the_best_single_source_of_its_size(run):
         speeds[merge["method"]] / speeds[own]
     )
     assert rows[0]["speed of all"]["best"] == "other, chain"
-
-
-def test_the_section_has_a_table_for_each_size(run):
-    figures = {"categories": [asdict(row) for row in run.categories], "merges": merged(run)}
-    parts = sources({"figures": figures})
-    assert list(parts) == ["4 nodes", "8 nodes", "merges"]
-    table = parts["4 nodes"][1]
-    assert "code (4)" in table
-    assert "lookup, chain" in table
-    assert "of 8" not in table
-    assert "| model, lookup " in parts["merges"][1]

@@ -11,7 +11,7 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
-from treespec.experiments.studies.studies import budget_table, study_of_run
+from treespec.experiments.studies.studies import study_of_run
 from treespec.tree import TreeShape
 
 STAGES = (1.0, 10.0, 0.1, 0.1)
@@ -31,21 +31,12 @@ def test_a_study_keeps_what_its_run_says(tmp_path):
     (setting,), (summary,) = kept["figures"]["samplings"], run.summaries
     speeds = {row["method"]: row["tokens_per_second"]["estimate"] for row in setting["methods"]}
     assert speeds == {r.method.name: r.tokens_per_second.estimate for r in summary.rows}
-    (nodes, time) = run.budgets
-    lines = budget_table(run).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == ["| 7 nodes, T=0", "| time, T=0"]
-    for line, row in zip(lines, (nodes, time), strict=True):
-        assert f"{row.duel.ratio.estimate:.2f} " in line
     assert len(kept["figures"]["budgets"]) == 2
 
 
 def test_a_run_that_is_not_finished_is_no_study(tmp_path):
     with pytest.raises(RunFolderError, match="not finished"):
         study_of_run(load_run(write_run(tmp_path / "run", METHODS, finished=False)))
-
-
-def test_no_table_where_only_time_can_be_equal(tmp_path):
-    assert budget_table(load_run(write_run(tmp_path / "run", METHODS[:2]))) == ""
 
 
 def test_rules_meet_the_same_coins_in_every_process():

@@ -88,11 +88,11 @@ def test_an_unfinished_run_reads_its_log(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "problem"),
     [
-        ("parents", [-1, 0, 7], "must be in 0..1"),
-        ("path", [0, 4], "not a path of its tree"),
-        ("path", [], "not a path of its tree"),
+        ("parents", [-1, 0, 7], "step 0: no tree with a path"),
+        ("path", [0, 4], "step 0: no tree with a path"),
+        ("path", [], "step 0: no tree with a path"),
         ("path", [0, -1], "which is below 0"),
-        ("pieces", ["x"], "pieces of text, got 1"),
+        ("pieces", ["x"], "step 0: no tree with a path"),
         ("method", "other", "none of the methods"),
     ],
 )
