@@ -164,9 +164,7 @@ def pass_bytes(model: Any, rows_cached: float) -> float:
 def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
     """The peaks that a copy and a matrix product reach.
 
-    Args:
-        device: device to measure.
-        tiny: whether to copy only kilobytes, for the rehearsal.
+    A `tiny` measurement, for the rehearsal, copies only kilobytes.
     """
     count, side = (1 << 14, 64) if tiny else (1 << 29, 8192)
     source = torch.ones(count, dtype=torch.int16, device=device)
@@ -182,11 +180,6 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
 
 
 def fastest(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Seconds per call in the fastest of several rounds.
-
-    Args:
-        work: function to call.
-        wait: called before each reading of the clock.
-    """
+    """Seconds per call in the fastest of several rounds."""
     rounds = (seconds_of(lambda: [work() for _ in range(CALLS)], wait) for _ in range(ROUNDS))
     return min(rounds) / CALLS
