@@ -29,12 +29,12 @@ from treespec.experiments.config.schema import (
     PlainMethod,
     TreeMethod,
 )
-from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
 from treespec.reading_models import nearest
+from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS
+from treespec.experiments.config.spellings import SPELLINGS, examples
+from treespec.search.growth.keys import LARGEST_NUMBER
 from treespec.whole_file import write_whole
 
 __all__ = ["PAGE", "SCHEMA", "config_schema", "reference_page", "schema_text"]
@@ -149,8 +149,9 @@ def _leaves(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _section(mark: str, title: str, part: Mapping[str, Any]) -> str:
     """A heading, what the part is, and a table of its keys."""
     lines = [f"{mark} {title}", "", " ".join(part["description"].split()), ""]
-    if title in EXAMPLES and part["title"].endswith(("Shape", "Growth")):
-        lines += [f"`shape: {EXAMPLES[title]}`", ""]
+    example = examples().get(title)
+    if example and part["title"].endswith(("Shape", "Growth")):
+        lines += [f"`shape: {example}`", ""]
     keys = {key: value for key, value in part["properties"].items() if key != "kind"}
     if not keys:
         return "\n".join(lines)

@@ -33,8 +33,8 @@ def _setting(data: dict[str, Any]) -> str:
     peak, reached = data["peak"], data["measured_peak"]
     return (
         f"{'DRY RUN, figures mean nothing; ' if data['dry'] else ''}"
-        f"peaks {peak['bandwidth'] / 1e12:.3g} TB/s, {peak['flops'] / 1e12:.4g} TFLOP/s ({peak['source']}); "
-        f"a copy reaches {reached['bandwidth'] / 1e12:.3g} TB/s, a matrix product "
+        f"peaks {peak['bandwidth'] / 1e12:.3g} TB/s, {peak['flops'] / 1e12:.4g} TFLOP/s ({peak['source']})"
+        f"; a copy reaches {reached['bandwidth'] / 1e12:.3g} TB/s, a matrix product "
         f"{reached['flops'] / 1e12:.4g} TFLOP/s"
     )
 
