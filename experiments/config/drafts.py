@@ -166,11 +166,7 @@ def built_in(
 
 
 def draft_model(pair: Models, name: str | None) -> TreeModel:
-    """The draft model with this name; the pair's own draft if the name is None.
-
-    Raises:
-        LoadError: if that model was not loaded.
-    """
+    """The draft model with this name; the pair's own draft if the name is None."""
     if name is None:
         return pair.draft
     others = getattr(pair, "others", {})

@@ -10,8 +10,6 @@ from treespec.plugins import Part, first_line
 from treespec.tree import Law
 from treespec.verify import Rule
 
-__all__ = ["listed"]
-
 
 def listed() -> dict[str, list[dict[str, Any]]]:
     """The parts of each kind: name, one line about it, origin, and facts specific to the kind."""

@@ -14,8 +14,6 @@ from treespec.experiments.errors import ConfigError
 from treespec.plugin_files import PluginFile, in_use, installed
 from treespec.reading import parse_json, read_bytes
 
-__all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
-
 FOLDER = "plugins"
 """Subfolder of a run or a sweep with the copies of its plug-ins."""
 
@@ -23,12 +21,7 @@ FOLDER = "plugins"
 def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
     """Load plug-ins, installed ones included, so that configs can name their parts.
 
-    Args:
-        given: Python files.
-        manifest: of a run or sweep that may be resumed; its own copies are loaded if no file is given.
-
-    Raises:
-        InvalidPlugin: naming the file and the problem.
+    If no file is given, the copies of the run or sweep with this manifest are loaded, if there is one.
     """
     files = plugin_files.read(given)
     if not files and manifest is not None:
@@ -41,14 +34,7 @@ def folder_asked_for(
 ) -> Path | None:
     """The folder that a command will write, as far as known before plug-ins are loaded.
 
-    Args:
-        source: path or name of the config.
-        overrides: `key=value` texts that change it.
-        out: the folder given with --out, which takes precedence.
-        base: `runs` or `sweeps`.
-
-    Returns:
-        The folder; None if the config does not give a valid one (loading the config reports why).
+    None if the config does not give a valid one; loading the config reports why.
     """
     if out is not None:
         return out
@@ -60,14 +46,7 @@ def folder_asked_for(
 
 
 def copies(manifest: Path) -> list[PluginFile]:
-    """The plug-ins that a run or sweep was started with, from the copies in its folder.
-
-    Args:
-        manifest: path of the run's or sweep's manifest.
-
-    Raises:
-        InvalidPlugin: if a copy is missing, or has been changed.
-    """
+    """The plug-ins that a run or sweep was started with, from the copies in its folder."""
     try:
         data = parse_json(read_bytes(manifest, 2**28), constants=True)
         hashes = {str(entry["file"]): str(entry["sha256"]) for entry in data.get("plugins") or ()}
@@ -92,13 +71,7 @@ def told() -> dict[str, list[dict[str, Any]]]:
 
 
 def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:
-    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with.
-
-    Args:
-        folder: of the run or sweep.
-        manifest: its manifest; an older one does not say which plug-ins were installed.
-        error: the exception to raise.
-    """
+    """Refuse to resume a run or sweep with plug-ins that differ from those it was started with."""
     if manifest.get("installed_plugins") is not None:
         _require_same_installed(folder, manifest["installed_plugins"], error)
     before = {entry["file"]: entry["sha256"] for entry in manifest.get("plugins") or ()}

@@ -16,8 +16,6 @@ from treespec.experiments.config.spellings import SPELLINGS, examples
 from treespec.search.growth.keys import LARGEST_NUMBER
 from treespec.whole_file import write_whole
 
-__all__ = ["PAGE", "SCHEMA", "config_schema", "reference_page", "schema_text"]
-
 SCHEMA = Path(__file__).with_name("config.schema.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configs.md"
 

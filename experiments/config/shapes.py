@@ -238,11 +238,7 @@ class BestShape(FixedShape):
         return ranking.best.shape
 
     def search(self, latency: LatencyModel) -> Ranking:
-        """Run `search.best_tree` within these limits, on the trace or the rates in the file.
-
-        Raises:
-            SearchError: if there is no best tree, such as for a source that does not draft given trees.
-        """
+        """Run `search.best_tree` within these limits, on the trace or the rates in the file."""
         path = Path(self.acceptance)
         acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
         if isinstance(acceptance, Trace):

@@ -57,9 +57,6 @@ def is_spelled(text: str) -> bool:
 def spelled(text: str) -> dict[str, Any]:
     """The mapping that a spelling stands for; does not check how many nodes the tree has.
 
-    Raises:
-        ValueError: if the text is not a spelling, saying why.
-
     Example:
         >>> spelled("kary:2x3")
         {'kind': 'kary', 'branching': 2, 'depth': 3}

@@ -52,11 +52,7 @@ def label_of_draft(draft: Settings) -> str:
 
 
 def tree_of(shape: Any) -> TreeShape | Growth | Budget:
-    """Build the shape, growth or budget that a config's `shape` describes.
-
-    Raises:
-        TreespecError: if it does not describe a tree.
-    """
+    """Build the shape, growth or budget that a config's `shape` describes."""
     return shape.tree() if isinstance(shape, FixedShape | BudgetShape) else _growth(shape)
 
 

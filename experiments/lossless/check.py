@@ -35,8 +35,6 @@ from treespec.stopping import stop_at_tokens
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless", "require_sizes"]
-
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 """Defaults. Three tokens, because the third follows a commit that moved rows in the caches."""
 
@@ -49,21 +47,7 @@ MOST_TOKENS = 1000
 
 @dataclass(frozen=True)
 class Check:
-    """All results of a check.
-
-    Args:
-        config: the checked config.
-        dtype: of the target.
-        laws: one for each method and setting above temperature 0.
-        greedy: one for each method and setting at temperature 0.
-        false_alarm: probability that any law fails although all are equal.
-        exact: whether the reference was the exact law.
-        tokens: per sample.
-        prompts: number of prompts after which samples were drawn.
-        skipped: names of methods that are not ours.
-        recalled: share of the target's passes that were recalled, not run.
-        text_of: decodes token ids to text.
-    """
+    """All results of a check."""
 
     config: Config
     dtype: str
@@ -206,18 +190,7 @@ def require_sizes(
     prompts: int,
     named: Callable[[str], str] = str,
 ) -> None:
-    """Reject sizes of a check that are out of range, before anything is read.
-
-    Args:
-        samples: see `check_lossless`.
-        false_alarm: see `check_lossless`.
-        tokens: see `check_lossless`.
-        prompts: see `check_lossless`.
-        named: maps an argument to its name in messages, such as its command-line option.
-
-    Raises:
-        ConfigError: naming the argument.
-    """
+    """Reject sizes of a check that are out of range, before anything is read."""
     require_within(named("samples"), samples, 1, MOST_SAMPLES)
     require_within(named("tokens"), tokens, 1, MOST_TOKENS)
     require_within(named("prompts"), prompts, 1, LARGEST_NUMBER)

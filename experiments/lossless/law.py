@@ -39,8 +39,6 @@ from treespec.verify import verifier_for
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["SAMPLES_PER_SIGN", "LawCheck", "LawChecker"]
-
 REFERENCE = "reference"
 """Name of our own plain loop when its samples are the reference."""
 
@@ -50,16 +48,7 @@ SAMPLES_PER_SIGN = 50
 
 @dataclass(frozen=True)
 class LawCheck:
-    """The verdict on a method under a sampling setting.
-
-    Args:
-        sampling: name of the sampling setting.
-        method: name of the method.
-        rule: name of the acceptance rule.
-        lossless: whether the rule claims to be lossless.
-        comparison: the statistical test.
-        seconds: duration of the sampling.
-    """
+    """The verdict on a method under a sampling setting."""
 
     sampling: str
     method: str
@@ -82,17 +71,7 @@ class _Remembering(NamedTuple):
 
 
 class LawChecker:
-    """Samples methods after the same prompts, and compares them with plain decoding.
-
-    Args:
-        pair: the models.
-        prompts: after which texts are drawn, in equal numbers.
-        samples: per method, over all prompts.
-        tokens: per text.
-        seed: of the coins, and of the redraws of the tests.
-        kept: texts of the same check before it was stopped; new ones are added.
-        progress: called with the current method and prompt, once per `SAMPLES_PER_SIGN` samples.
-    """
+    """Samples methods after the same prompts, and compares them with plain decoding."""
 
     def __init__(
         self,
@@ -127,17 +106,7 @@ class LawChecker:
         false_alarm: float,
         exact: bool = True,
     ) -> LawCheck:
-        """Sample a method and compare it with plain decoding.
-
-        Args:
-            method: of kind `plain` or `tree`.
-            name: of the sampling setting, whose temperature is above 0.
-            false_alarm: probability that this comparison fails by chance.
-            exact: compare with the exact law; else with samples of our plain loop, drawn once per setting.
-
-        Raises:
-            TooFewSamples: see `compare_laws`.
-        """
+        """Sample a method and compare it with plain decoding."""
         sampling, rule = method.choices[name].sampling, method.choices[name].rule
         reference: Samples | ConditionalLaw = partial(self._plain_law, sampling)
         if not exact:
@@ -157,9 +126,7 @@ class LawChecker:
     def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
         """The law of the next token, by an ordinary transformers pass over the context.
 
-        Args:
-            sampling: the sampling settings.
-            prefix: the prompt's number, followed by the tokens after the prompt.
+        The prefix is the prompt's number, followed by the tokens after the prompt.
         """
         prompt, *tokens = prefix
         return sampling(next_logits(self.pair, [*self.prompts[prompt].ids, *tokens]))

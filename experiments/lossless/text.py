@@ -21,8 +21,6 @@ from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.whole_file import write_whole
 
-__all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
-
 WIDTH = 118
 """Maximum width of the output, in columns."""
 
@@ -107,11 +105,7 @@ def write_check(check: Check, folder: Path) -> Path:
 
 
 def require_check(folder: Path) -> None:
-    """Reject a folder whose `check.json` is not the result of a check.
-
-    Raises:
-        ConfigError: naming the file.
-    """
+    """Reject a folder whose `check.json` is not the result of a check."""
     keys = ("checked", "false_alarm", "laws", "greedy", "passed")
     require_own(folder / "check.json", keys, "result of `treespec check-lossless`")
 

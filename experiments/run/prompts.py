@@ -24,18 +24,6 @@ from treespec.experiments.config.schema import (
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.reading import brief, in_json, open_file, parse_json, read_text
 
-__all__ = [
-    "Prompt",
-    "RawPrompt",
-    "embedded_prompts",
-    "encode",
-    "following",
-    "hash_of",
-    "read_prompts",
-    "search_prompts",
-    "texts_of",
-]
-
 MOST_BYTES = 64 * 2**20
 """Most bytes read from a JSONL file of prompts; with a `count`, the file itself may be larger."""
 
@@ -78,15 +66,7 @@ class RawPrompt:
 
 @dataclass(frozen=True)
 class Prompt:
-    """An encoded prompt.
-
-    Args:
-        index: position in the run, from 0.
-        id: see `RawPrompt`.
-        category: see `RawPrompt`.
-        ids: token ids, at least one.
-        where: see `RawPrompt`.
-    """
+    """An encoded prompt."""
 
     index: int
     id: str
@@ -98,15 +78,8 @@ class Prompt:
 def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """Read all prompts of a source, including those past `count`; needs no model or tokenizer.
 
-    Args:
-        config: the source.
-        more: how many prompts past `count` are needed; None for all. JSONL files and data sets are read up
-            to the last needed prompt only, so the rest may be long or malformed.
-
-    Raises:
-        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty, or
-            if a data set cannot be loaded.
-        TooFewPrompts: if there are fewer than `count`.
+    JSONL files and data sets are read only up to `count` and so many `more` prompts (None: to the end), so
+    the rest may be long or malformed.
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
@@ -144,13 +117,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
 
 
 def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
-    """The first embedded prompts, encoded as in a run.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-        count: number of prompts.
-        tokens: number of tokens kept of each prompt.
-    """
+    """The first embedded prompts, encoded as in a run."""
     config = EmbeddedPrompts(kind="embedded", count=count, tokens=tokens)
     return encode(read_prompts(config)[:count], config, tokenizer)
 
@@ -162,15 +129,7 @@ def encode(
 
     `start` and `tokens` cut the text itself, before it is put into a chat template.
 
-    Args:
-        prompts: the prompts to encode.
-        config: their source.
-        tokenizer: a transformers tokenizer.
-        first: index of the first prompt.
-
-    Raises:
-        PromptError: if a chat template is asked for but the tokenizer has none, or if a prompt has no
-            tokens left.
+    `first` is the index of the first prompt.
     """
     template = getattr(config, "chat_template", False)
     has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -382,12 +341,7 @@ def _read(path: Path) -> str:
 
 
 def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
-    """Iterate over the nonempty lines of a file with their numbers, holding one line at a time in memory.
-
-    Args:
-        path: the file.
-        largest: most bytes that the file may have; no more than `MOST_BYTES` are read.
-    """
+    """The nonempty lines of a file with their numbers, one line at a time in memory."""
     number = nonempty = read = 0
     try:
         with open_file(path, largest) as file:
@@ -418,11 +372,7 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
 
 
 def search_prompts(config: Config) -> Prompts:
-    """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
-
-    Raises:
-        ConfigError: if the run uses whole texts, so that nothing is left to measure on.
-    """
+    """The prompts that the search measures on: its own, or the rest of the run's texts after their end."""
     assert config.search is not None
     if config.search.prompts is not None:
         return config.search.prompts

@@ -13,18 +13,6 @@ import torch
 from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.run.observers import synchronizer
 
-__all__ = [
-    "Floor",
-    "Heads",
-    "Peak",
-    "attention_floor",
-    "fastest",
-    "measured_peak",
-    "pass_bytes",
-    "peak_of",
-    "weights_read",
-]
-
 
 class Heads(NamedTuple):
     """Query heads, key/value heads and the dimension of each."""
@@ -150,9 +138,7 @@ def weights_read(model: Any) -> list[torch.Tensor]:
 def pass_bytes(model: Any, rows_cached: float) -> float:
     """Bytes that one pass over one sequence must read: weights (`weights_read`) and cache.
 
-    Args:
-        model: a causal language model of transformers with the Llama architecture.
-        rows_cached: number of committed tokens and nodes.
+    `rows_cached` are committed tokens and nodes.
     """
     config, itemsize = model.config, model.get_output_embeddings().weight.itemsize
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -14,18 +14,6 @@ from typing import Any, Literal, Protocol, Self
 
 from treespec.errors import Unavailable, in_words
 
-__all__ = [
-    "IDLE_SECONDS",
-    "MOST_WATTS",
-    "Domain",
-    "EnergyMeter",
-    "EnergySource",
-    "Nvml",
-    "Rapl",
-    "Zeus",
-    "find_gpu_energy",
-]
-
 IDLE_SECONDS = 2.0
 """Seconds for which the idle power is measured before the run."""
 
@@ -33,8 +21,7 @@ IDLE_SECONDS = 2.0
 class EnergySource(Protocol):
     """An energy counter.
 
-    Attributes:
-        name: what is read, for the manifest.
+    Its `name` says in the manifest what is read.
     """
 
     name: str
@@ -53,11 +40,6 @@ class EnergyMeter:
     A counter belongs to a device, not to a process: it includes what other processes use meanwhile. The
     idle power is measured once, with the models loaded. The `net` column subtracts it, and so holds the
     energy that decoding added.
-
-    Args:
-        part: `cpu` or `gpu`.
-        source: the energy counter.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -76,12 +58,7 @@ class EnergyMeter:
     def read_idle(
         self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Measure the machine's power while this process sleeps.
-
-        Args:
-            seconds: duration of the measurement.
-            sleep: the function that sleeps.
-        """
+        """Measure the machine's power while this process sleeps."""
         self.start()
         sleep(seconds)
         elapsed = self._clock() - self._begun
@@ -116,10 +93,7 @@ whole range at this power."""
 class Domain:
     """A RAPL counter.
 
-    Args:
-        path: the counter's folder.
-        name: such as `package-0` or `dram`.
-        range_uj: microjoules after which the counter starts from 0 again.
+    It starts from 0 again after `range_uj` microjoules.
     """
 
     path: Path
@@ -136,9 +110,6 @@ class Rapl:
 
     `core` and `uncore` are parts of a package, `psys` contains packages, and `intel-rapl-mmio` shows the
     same counters again, so none of these is added.
-
-    Args:
-        domains: the counters to add up.
     """
 
     def __init__(self, domains: Sequence[Domain]) -> None:
@@ -148,11 +119,7 @@ class Rapl:
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Self:
-        """Find the counters of this machine.
-
-        Raises:
-            Unavailable: if there are none, or they cannot be read.
-        """
+        """Find the counters of this machine."""
         domains = []
         for path in sorted(root.glob("intel-rapl:*")):
             try:
@@ -195,12 +162,7 @@ class Nvml:
 
     A counter is updated every 20 to 100 ms. A prompt during which it does not change has no reading.
 
-    Args:
-        nvml: the module `pynvml`, or a stand-in for it.
-        uuids: UUIDs of the GPUs, as NVML spells them: `GPU-...`.
-
-    Raises:
-        Unavailable: if NVML fails, or a GPU does not report its energy.
+    UUIDs are spelled as NVML does: `GPU-...`.
     """
 
     def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
@@ -228,15 +190,7 @@ class Nvml:
 
 
 class Zeus:
-    """Energy from `zeus.monitor.ZeusMonitor`, which also measures GPUs without an energy counter.
-
-    Args:
-        monitor: the module `zeus.monitor`, or a stand-in for it.
-        indices: the GPUs, by torch's numbering.
-
-    Raises:
-        Unavailable: if zeus cannot read them.
-    """
+    """Energy from `zeus.monitor.ZeusMonitor`, which also measures GPUs without an energy counter."""
 
     def __init__(self, monitor: Any, indices: Sequence[int]) -> None:
         try:
@@ -261,14 +215,7 @@ class Zeus:
 
 
 def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
-    """Find an energy counter for these GPUs: zeus, else NVML.
-
-    Args:
-        indices: the GPUs, by torch's numbering.
-
-    Raises:
-        Unavailable: if there is none; gives the reasons.
-    """
+    """Find an energy counter for these GPUs: zeus, else NVML."""
     if not indices:
         raise Unavailable("no model is on a CUDA device")
     finders: tuple[Callable[[], EnergySource], ...] = (
