@@ -54,7 +54,6 @@ class Check:
     laws: tuple[LawCheck, ...]
     greedy: tuple[GreedyCheck, ...]
     false_alarm: float
-    exact: bool
     tokens: int
     prompts: int
     skipped: tuple[str, ...]
@@ -74,7 +73,6 @@ def check_lossless(
     false_alarm: float = 1e-3,
     tokens: int = TOKENS,
     prompts: int = PROMPTS,
-    exact: bool = True,
     out: Path | None = None,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
@@ -89,7 +87,6 @@ def check_lossless(
             Failures by rounding at the cut of top-k, top-p and min-p are not included; see `lossless.law`.
         tokens: per text; their joint law is tested.
         prompts: number of prompts after which texts are drawn: the first of the config.
-        exact: compare with the exact law of plain decoding; else with as many samples of our plain loop.
         out: folder to which texts are saved as they are drawn: a stopped check resumes from texts of the
             same config, sizes, passes, versions and code. `write_check` removes them.
         console: where to show progress; None to show nothing.
@@ -125,7 +122,7 @@ def check_lossless(
         None if out is None else KeptSamples(out, _about(config, experiment.methods, pair, sizes))
     )
     resumed = 0 if kept is None else len(kept)
-    batches = len(sampled_prompts) * len(sampled) * (len(methods) + (not exact)) - resumed
+    batches = len(sampled_prompts) * len(sampled) * len(methods) - resumed
     signs = batches * -(-per_prompt // SAMPLES_PER_SIGN)
     greedy = [name for name in experiment.samplings if name not in sampled]
     with reporter.units(signs + len(greedy) * len(encoded), done=resumed) as begin:
@@ -145,9 +142,7 @@ def check_lossless(
         )
         level = false_alarm / max(1, len(sampled) * len(methods))
         laws = [
-            checker.check(method, name, false_alarm=level, exact=exact)
-            for name in sampled
-            for method in methods
+            checker.check(method, name, false_alarm=level) for name in sampled for method in methods
         ]
     return Check(
         config=config,
@@ -155,7 +150,6 @@ def check_lossless(
         laws=tuple(laws),
         greedy=tuple(greedy_checks),
         false_alarm=false_alarm,
-        exact=exact,
         tokens=tokens,
         prompts=len(sampled_prompts),
         skipped=tuple(m.name for m in experiment.methods if m not in methods),
