@@ -1,18 +1,17 @@
 """Energy of a whole prompt: as the counters report it, and net of what the idle machine would have used.
 
-Counters: for CPU packages and memory RAPL, as Linux exposes it in /sys/class/powercap; for NVIDIA GPUs zeus
-if it is installed (optional), else NVML itself.
+Counters: for CPU packages and memory RAPL, as Linux exposes it in /sys/class/powercap; for NVIDIA GPUs
+NVML.
 """
 
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from treespec.errors import Unavailable, in_words
+from treespec.errors import Unavailable
 
 IDLE_SECONDS = 2.0
 """Seconds for which the idle power is measured before the run."""
@@ -154,9 +153,6 @@ class Rapl:
         return total / 1e6
 
 
-NEITHER = "neither zeus nor nvidia-ml-py is installed: pip install nvidia-ml-py"
-
-
 class Nvml:
     """The GPUs' own energy counters (Volta and later), in millijoules since the driver was loaded.
 
@@ -189,47 +185,15 @@ class Nvml:
         return [int(energy(handle)) for handle in self._handles]
 
 
-class Zeus:
-    """Energy from `zeus.monitor.ZeusMonitor`, which also measures GPUs without an energy counter."""
-
-    def __init__(self, monitor: Any, indices: Sequence[int]) -> None:
-        try:
-            self._monitor = monitor.ZeusMonitor(gpu_indices=list(indices), cpu_indices=[])
-        except Exception as error:  # zeus has no common base class for its errors
-            raise Unavailable(f"zeus: {in_words(error, 'its start')}") from None
-        self.name = f"zeus, {len(indices)} GPU{'s' * (len(indices) > 1)}"
-        self._open = False
-
-    def begin(self) -> None:
-        """Open a window, after closing any that a failed prompt has left open."""
-        if self._open:
-            self._monitor.end_window("prompt", sync_execution=False, cancel=True)
-        self._monitor.begin_window("prompt", sync_execution=False)
-        self._open = True
-
-    def end(self, seconds: float) -> float | None:
-        """Joules of all GPUs in the window; None if the window was too short for a reading."""
-        values = self._monitor.end_window("prompt", sync_execution=False).gpu_energy.values()
-        self._open = False
-        return float(sum(values)) if values and min(values) > 0 else None
-
-
 def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
-    """Find an energy counter for these GPUs: zeus, else NVML."""
+    """The energy counters of these GPUs, by torch's numbering."""
     if not indices:
         raise Unavailable("no model is on a CUDA device")
-    finders: tuple[Callable[[], EnergySource], ...] = (
-        lambda: Zeus(importlib.import_module("zeus.monitor"), indices),
-        lambda: Nvml(importlib.import_module("pynvml"), [_uuid(index) for index in indices]),
-    )
-    reasons = []
-    for find in finders:
-        try:
-            with suppress(ImportError):
-                return find()
-        except Unavailable as error:
-            reasons.append(str(error))
-    raise Unavailable("; ".join(reasons) or NEITHER)
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise Unavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
+    return Nvml(nvml, [_uuid(index) for index in indices])
 
 
 def _uuid(index: int) -> str:
