@@ -80,7 +80,7 @@ class GrowthSettings(Settings):
         given: Any = self
         if self.widest:
             return getattr(self, self.widest)
-        return min(given.branching or given.size, given.size - 1)
+        return min(getattr(given, "branching", None) or given.size, given.size - 1)
 
     def unmeasured(self) -> "GrowthSettings":
         """A growth of the same laws and rules that waits for no measurement."""
