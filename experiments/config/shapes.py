@@ -203,9 +203,9 @@ class OptimalShape(FixedShape):
 
     def tree(self) -> TreeShape:
         """The best tree at the rates that are given or in the file."""
-        given = isinstance(self.rates, str)
-        rates = read_acceptance(Path(self.rates)) if given else self.rates
-        return optimal_tree(rates, self.size, depth=self.depth, branching=self.branching)
+        rates = self.rates
+        acceptance = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
+        return optimal_tree(acceptance, self.size, depth=self.depth, branching=self.branching)
 
 
 class BestShape(FixedShape):

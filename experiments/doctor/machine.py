@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
@@ -70,9 +71,9 @@ def energy() -> list[Fact]:
     import torch
 
     from treespec.errors import Unavailable
-    from treespec.experiments.run.meters.energy import Rapl, find_gpu_energy
+    from treespec.experiments.run.meters.energy import EnergySource, Rapl, find_gpu_energy
 
-    finders = {"processor": Rapl.find}
+    finders: dict[str, Callable[[], EnergySource]] = {"processor": Rapl.find}
     if torch.cuda.is_available():
         finders["GPU"] = lambda: find_gpu_energy(range(torch.cuda.device_count()))
     facts = []

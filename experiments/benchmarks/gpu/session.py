@@ -21,7 +21,7 @@ class Store:
 
     def __init__(self, benchmark: str, folder: Path, head: Mapping[str, Any]) -> None:
         self.path = path_of(benchmark, folder)
-        self._head = described(benchmark) | head
+        self._head = described(benchmark) | dict(head)
         self.cells: dict[str, Any] = {}
 
     def add(self, key: str, cell: Mapping[str, Any]) -> None:
