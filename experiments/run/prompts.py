@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
@@ -23,15 +23,6 @@ from treespec.experiments.config.schema import (
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.reading import brief, in_json, open_file, parse_json, read_text
-
-MOST_BYTES = 64 * 2**20
-"""Most bytes read from a JSONL file of prompts; with a `count`, the file itself may be larger."""
-
-LONGEST_LINE = 16 * 2**20
-"""Most bytes in one line of such a file."""
-
-MOST_PROMPTS = 100_000
-"""Most prompts read from a file."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -90,17 +81,17 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         path = Path(config.path)
     match config:
         case EmbeddedPrompts():
-            prompts = _jsonl(path, field="text", name="file")
+            prompts = list(_jsonl(path, field="text", name="file"))
         case TaskPrompts():
-            prompts = _jsonl(path, field="turns", name="id")
+            prompts = list(_jsonl(path, field="turns", name="id"))
         case TextPrompts():
             prompts = _text(path, config.separator)
         case HfDatasetPrompts():
             prompts = _data_set(config, least, enough)
         case JsonlPrompts():
-            prompts = _jsonl(path, config.field, "question_id", least, enough)
+            prompts = _first(_jsonl(path, config.field, "question_id"), least, enough)
         case SpecBenchPrompts():
-            prompts = _jsonl(path, "turns", "question_id", least, enough)
+            prompts = _first(_jsonl(path, "turns", "question_id"), least, enough)
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -205,8 +196,6 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
             parts.append([])
         else:
             parts[-1].append(line)
-    if len(parts) > MOST_PROMPTS:
-        raise PromptError(f"{path} has {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
     prompts = []
     for i, part in enumerate(parts):
         where = f"{path}, prompt {i + 1} of {len(parts)}"
@@ -216,30 +205,29 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
     return prompts
 
 
-def _jsonl(
-    path: Path, field: str, name: str, least: int = 0, enough: int | None = None
-) -> list[RawPrompt]:
-    """Read the prompts of a file: all, or up to the `enough`-th that has at least `least` characters."""
-    prompts: list[RawPrompt] = []
+def _first(prompts: Iterable[RawPrompt], least: int, enough: int | None) -> list[RawPrompt]:
+    """All prompts, or those up to the `enough`-th that has at least `least` characters."""
+    taken: list[RawPrompt] = []
     long_enough = 0
-    for number, line in _lines(path, sys.maxsize if enough is not None else MOST_BYTES):
+    for prompt in prompts:
+        taken.append(prompt)
+        long_enough += len(prompt.text) >= least
+        if long_enough == enough:
+            break
+    return taken
+
+
+def _jsonl(path: Path, field: str, name: str) -> Iterator[RawPrompt]:
+    """The prompts of a file, one at a time."""
+    for number, line in _lines(path):
         where = f"{path}, line {number}"
         try:
             row = parse_json(line, constants=True)
         except Unreadable as error:
-            place = "" if error.column is None else f" at column {error.column}"
-            raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
+            raise PromptError(f"{where}: not JSON: {error.said}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: expected a JSON object, got {in_json(row)}")
-        if len(prompts) == MOST_PROMPTS:
-            raise PromptError(
-                f"{path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or shorten the file"
-            )
-        prompts.append(_prompt_in_row(row, field, name, number, where))
-        long_enough += len(prompts[-1].text) >= least
-        if long_enough == enough:
-            break
-    return prompts
+        yield _prompt_in_row(row, field, name, number, where)
 
 
 def _prompt_in_row(
@@ -282,19 +270,13 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
             f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
     columns = {config.field, "question_id", "id", "category"} & set(split.column_names)
-    prompts: list[RawPrompt] = []
-    long_enough = 0
-    for number, row in enumerate(split.select_columns(sorted(columns)), start=1):
-        if len(prompts) == MOST_PROMPTS:
-            raise PromptError(
-                f"{config.path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or take a part "
-                f"of the split, such as {config.split}[:1000]"
-            )
-        where = f"{config.path}, {config.split}, row {number}"
-        prompts.append(_prompt_in_row(row, config.field, "question_id", number, where))
-        long_enough += len(prompts[-1].text) >= least
-        if long_enough == enough:
-            break
+    rows = enumerate(split.select_columns(sorted(columns)), start=1)
+    place = f"{config.path}, {config.split}, row"
+    found = (
+        _prompt_in_row(row, config.field, "question_id", number, f"{place} {number}")
+        for number, row in rows
+    )
+    prompts = _first(found, least, enough)
     if revision is None:
         texts = sha256(json.dumps([prompt.text for prompt in prompts]).encode())
         revision = f"sha256:{texts.hexdigest()}"
@@ -340,31 +322,18 @@ def _read(path: Path) -> str:
     return text
 
 
-def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The nonempty lines of a file with their numbers, one line at a time in memory."""
-    number = nonempty = read = 0
+    nonempty = False
     try:
-        with open_file(path, largest) as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise PromptError(
-                        f"{path}, line {number}: more than {LONGEST_LINE:,} bytes, the most for one prompt"
-                    )
+        with open_file(path, sys.maxsize) as file:
+            for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                read += len(line)
-                if read > MOST_BYTES:
-                    raise PromptError(
-                        f"{path}: the requested prompts are not in the first {MOST_BYTES:,} bytes, and no "
-                        "more are read: shorten the file, or lower prompts.count"
-                    )
                 if text.strip():
-                    nonempty += 1
+                    nonempty = True
                     yield number, text
     except UnicodeDecodeError as error:
-        raise PromptError(
-            f"{path}: not UTF-8 text (byte {read + error.start}: {error.reason}); convert the file"
-        ) from None
+        raise PromptError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except Unreadable as error:
         raise PromptError(f"prompts.path = {error}") from None
     if not nonempty:
