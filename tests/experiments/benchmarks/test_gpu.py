@@ -45,22 +45,6 @@ def test_a_killed_run_keeps_what_it_has(tmp_path):
 # parts
 
 
-def test_the_grid_of_the_issue():
-    cells = kernel_times.cases(dry=False)
-    assert len(set(cells)) == len(cells) == 7 * 5 * 3
-    assert {c.rows for c in cells} == {8, 16, 32, 64, 128, 256, 512}
-    assert {c.prefix for c in cells} == {k << 10 for k in (1, 4, 16, 64, 128)}
-    assert {c.heads for c in cells} == {(32, 8, 128), (64, 8, 128), (32, 32, 128)}
-    assert cells[0] == Case(LLAMA, 64, 16 << 10)
-    assert {(c.size, c.method, c.target) for c in decode_times.cases(dry=False)} == {
-        (size, method, target)
-        for size in ("1B", "3B", "8B")
-        for method in ("plain", "chain 4", "tree 3x2x1x1")
-        for target in ("eager", "graph", "graphs")
-        if (method, target) != ("plain", "graphs")
-    }
-
-
 @pytest.mark.parametrize("size", decode_times.LLAMA)
 def test_the_embedded_target_is_enlarged_to_every_shape(size):
     from importlib.resources import files

@@ -31,14 +31,9 @@ def session(tmp_path):
     [
         ("NVIDIA H200", 4.8, 989),
         ("NVIDIA H100 80GB HBM3", 3.35, 989),
-        ("NVIDIA H100 PCIe", 2.0, 756),
         ("NVIDIA H100 NVL", 3.9, 835),
         ("NVIDIA A100-SXM4-80GB", 2.039, 312),
-        ("NVIDIA A100-SXM4-40GB", 1.555, 312),
-        ("NVIDIA A100 80GB PCIe", 1.935, 312),
-        ("NVIDIA A100-PCIE-40GB", 1.555, 312),
         ("NVIDIA L4", 0.3, 121),
-        ("NVIDIA L40S", 0.864, 362),
     ],
 )
 def test_peaks_of_data_sheets(name, terabytes, teraflops):
