@@ -267,7 +267,8 @@ def registering(module: str, origin: str) -> Iterator[list[Part]]:
         yield registered
     finally:
         _STATE.update(module=before["module"], origin=before["origin"])
-        registered += [part for key, part in _PARTS.items() if key not in known]
+        new = [part for key, part in _PARTS.items() if key not in known]
+        registered += [part for part in new if part.plugged]
 
 
 def kept() -> Mapping[tuple[Kind, str], Part]:
@@ -320,8 +321,14 @@ def _part(
 ) -> Part:
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 100:
         raise InvalidPlugin(f"{kind}: the name {name!r} must be one line of at most 100 characters")
-    module = _STATE["module"] or getattr(made, "__module__", "") or ""
-    ours = made is RULES.get(name) or (_STATE["module"] is None and module.split(".")[0] == OURS)
+    home = getattr(made, "__module__", "") or ""
+    own_settings = settings is not None and settings is not Settings
+    ours = (
+        made is RULES.get(name)
+        or (own_settings and settings.__module__.split(".")[0] == OURS)  # a plug-in may import ours
+        or (_STATE["module"] is None and home.split(".")[0] == OURS)
+    )
+    module = home if ours else _STATE["module"] or home
     origin = OURS if ours else _STATE["origin"] or _file_of(module)
     line = about or (first_line(made) if kind != "rule" else first_line(made.__wrapped__))
     return Part(kind, name, made, line, settings, laws, trees, module, origin)

@@ -10,16 +10,9 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.search_then_run.run import run
 
-__all__ = ["brief_run"]
-
 
 @contextmanager
 def brief_run(config: Config, **options: Any) -> Iterator[Run]:
-    """Run a config in a folder that exists until the context is left.
-
-    Args:
-        config: the config.
-        options: further arguments of `run`.
-    """
+    """Run a config in a folder that exists until the context is left."""
     with TemporaryDirectory() as folder:
         yield load_run(run(config, folder=Path(folder) / "run", **options).folder)

@@ -13,17 +13,6 @@ from treespec.experiments.report.table import Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.files import write_whole
 
-__all__ = [
-    "RESULTS",
-    "described",
-    "of_manifest",
-    "path_of",
-    "print_and_save",
-    "print_parts",
-    "save",
-    "write",
-]
-
 RESULTS = Path(__file__).resolve().parent / "results"
 
 MANIFEST_KEYS = ("treespec_version", "git_hash", "versions", "hardware", "config", "models")
@@ -36,27 +25,14 @@ def print_and_save(
     width: int | None = None,
     saved: bool = True,
 ) -> None:
-    """Print tables and sentences, save the figures (see `save`), and print the path of their file.
-
-    Args:
-        benchmark: name of the benchmark.
-        figures: the figures to save.
-        parts: see `print_parts`.
-        width: see `print_parts`.
-        saved: whether to save the figures at all.
-    """
+    """Print tables and sentences, save the figures (see `save`), and print the path of their file."""
     print_parts(*parts, width=width)
     if saved:
         print_parts(f"written: {save(benchmark, figures)}", width=width)
 
 
 def print_parts(*parts: Table | str, width: int | None = None) -> None:
-    """Print tables and sentences.
-
-    Args:
-        parts: the tables and sentences, in order.
-        width: maximum width in characters; that of the terminal by default.
-    """
+    """Print tables and sentences."""
     console = Console(width=width)
     for part in parts:
         if isinstance(part, Table):
@@ -71,15 +47,7 @@ def save(benchmark: str, figures: Mapping[str, Any]) -> Path:
 
 
 def write(benchmark: str, data: Mapping[str, Any]) -> Path:
-    """Write `<benchmark>-<cpu or gpu>.json`.
-
-    Args:
-        benchmark: name of the benchmark.
-        data: figures, and what they were measured on; see `plain_data` for the allowed types.
-
-    Returns:
-        The path of the file.
-    """
+    """Write `<benchmark>-<cpu or gpu>.json`."""
     path = path_of(benchmark)
     path.parent.mkdir(exist_ok=True)
     text = json.dumps(plain_data({"benchmark": benchmark, **data}), indent=1, ensure_ascii=False)
@@ -105,12 +73,7 @@ def described(benchmark: str) -> dict[str, Any]:
 
 
 def of_manifest(manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """The head for figures that come from a run: its start, code, hardware, config, models and turns.
-
-    Args:
-        manifest: manifest of the run.
-        more: further keys to copy; None where the manifest lacks the key.
-    """
+    """The head for figures that come from a run: its start, code, hardware, config, models and turns."""
     return {
         "measured": manifest["created"],
         "together": manifest.get("together", 1),

@@ -104,12 +104,7 @@ def info_command(
 
 
 def _files(given: Sequence[Path] | None) -> list[Path]:
-    """The files to read, each once, in an order that does not depend on the machine.
-
-    Raises:
-        ConfigError: if a folder contains no text files.
-        Unreadable: if a named file is missing or too large.
-    """
+    """The files to read, each once, in an order that does not depend on the machine."""
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.held_out import installed_code
     from treespec.files import open_file

@@ -244,12 +244,6 @@ def check_lossless_command(
     prompts: Annotated[
         int, typer.Option("--prompts", help="Draw the texts after this many first prompts.")
     ] = 2,
-    against_samples: Annotated[
-        bool,
-        typer.Option(
-            "--against-samples", help="Compare with samples of plain decoding, not its exact law."
-        ),
-    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -290,7 +284,6 @@ def check_lossless_command(
                 false_alarm=false_alarm,
                 tokens=tokens,
                 prompts=prompts,
-                exact=not against_samples,
                 out=out,
                 console=progress(quiet),
             )

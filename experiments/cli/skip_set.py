@@ -112,11 +112,7 @@ def search_command(
 
 
 def _encoded(texts: Sequence[str] | None, tokenizer: Any, tokens: int) -> list[list[int]]:
-    """The first tokens of each text; by default, of the embedded prompts from `HELD_OUT_FROM` on.
-
-    Raises:
-        ConfigError: if there are no tokens.
-    """
+    """The first tokens of each text; by default, of the embedded prompts from `HELD_OUT_FROM` on."""
     from treespec.experiments.config.schema import EmbeddedPrompts
     from treespec.experiments.errors import ConfigError
     from treespec.experiments.run.prompts import read_prompts

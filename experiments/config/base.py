@@ -7,33 +7,9 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from treespec import plugins
+from treespec.search.growth.keys import LARGEST_NUMBER
 from treespec.tree import Law
 from treespec.verify import RULE_OF_LAW
-
-__all__ = [
-    "LAW",
-    "MOST_NODES",
-    "MOST_ROUNDS",
-    "MOST_TIMED",
-    "MOST_TOKENS",
-    "RULE",
-    "Count",
-    "FileName",
-    "Label",
-    "Name",
-    "Nodes",
-    "Number",
-    "Rounds",
-    "Seed",
-    "Tokens",
-    "about_law",
-]
-
-LARGEST_NUMBER = 10**9
-"""Upper bound of numbers that only limit how much is read: prompts, tokens of a prompt, characters."""
-
-MOST_NODES = 2**14
-"""Nodes of a tree in a config or on the command line, root included: a mask over them takes 256 MB."""
 
 MOST_TIMED = 2**12
 """Nodes of a tree that is timed: attention over them takes 64 MB per head."""
@@ -44,17 +20,8 @@ MOST_TOKENS = 10**7
 MOST_ROUNDS = 10_000
 """Repetitions of a prompt or of a measurement."""
 
-LONGEST_TEXT = 4096
-"""Characters of a text: the length limit of paths."""
-
 LONGEST_FILE_NAME = 200
 """Bytes of a folder's name; file systems allow 255, and files written next to it have longer names."""
-
-
-def _plain(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain a zero byte")
-    return text
 
 
 def _line(text: str) -> str:
@@ -74,15 +41,10 @@ def _file_name(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
 Number = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
-Nodes = Annotated[int, Field(strict=True, ge=1, le=MOST_NODES)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
 Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-Name = Annotated[
-    str, Field(strict=True, min_length=1, max_length=LONGEST_TEXT), AfterValidator(_plain)
-]
 Label = Annotated[
     str, Field(strict=True, min_length=1, max_length=LONGEST_FILE_NAME), AfterValidator(_line)
 ]
@@ -107,10 +69,6 @@ class Named:
 
     Editors offer these names. Any other string is valid too, because plug-ins add names; `build` rejects
     unknown ones.
-
-    Args:
-        what: what the names are of, such as `law`.
-        known: returns the line about each name.
     """
 
     def __init__(self, what: str, known: Callable[[], Mapping[str, str]]) -> None:

@@ -29,16 +29,14 @@ from treespec.experiments.config.schema import (
     PlainMethod,
     TreeMethod,
 )
-from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
 from treespec.reading_models import nearest
+from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
-
-__all__ = ["LAWS", "BuiltMethod", "Choice", "Experiment", "build", "plain_method"]
 
 _T = TypeVar("_T")
 
@@ -125,13 +123,7 @@ class BuiltMethod:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config with its objects.
-
-    Args:
-        config: what the experiment was built from.
-        samplings: by name, in the order of the config.
-        methods: in the order of the config.
-    """
+    """A config with its objects."""
 
     config: Config
     samplings: Mapping[str, Sampling]
@@ -143,11 +135,6 @@ def build(config: Config) -> Experiment:
 
     A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that names,
     levels, the laws to record and to time, and mistakes are known before anything is measured.
-
-    Raises:
-        ConfigError: if two methods or settings are the same, a shape is not a tree, a law or rule is
-            unknown, a rule does not cover the trees that it would be given, or methods ask for measurements
-            that the config does not make or that do not apply to them.
     """
     samplings: dict[str, Sampling] = {}
     for i, setting in enumerate(config.samplings):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from treespec import plugins
 from treespec.draft import Cascade, Merge
 from treespec.errors import InvalidArgument
-from treespec.experiments.config.base import MOST_NODES, RULE, Count, Name
+from treespec.experiments.config.base import RULE
 from treespec.experiments.config.drafts import (
     Combined,
     OneOf,
@@ -28,11 +28,10 @@ from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading_models import nearest
 from treespec.search import optimal_tree
+from treespec.search.growth.keys import MOST_NODES, Count, Name
 from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
-
-__all__ = ["CascadeDraft", "MergeDraft"]
 
 EMBEDDED = "embedded"
 """Name of the pair that comes with treespec; as the name of a draft, that pair's draft model."""
@@ -53,6 +52,7 @@ Single = Annotated[Settings, OneOf("source", "source", without=COMBINED)]
 NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"merge"}))]
 
 
+@built_in(laws=(*DRAWN, Law.DETERMINISTIC), trees="chain")
 class CascadeDraft(Combined):
     """A cascade: models that draft for each other, and a source that drafts for the last model."""
 
@@ -78,12 +78,7 @@ class CascadeDraft(Combined):
         return (*self.models, *draft_models(self.draft))
 
     def repeated(self, target: str, draft: str | None) -> str | None:
-        """The names of two levels that are the same model, such as `'a' and 'b'`; None if all differ.
-
-        Args:
-            target: `models.target`.
-            draft: `models.draft`.
-        """
+        """The names of two levels that are the same model, such as `'a' and 'b'`; None if all differ."""
         own_draft = target if target == EMBEDDED else os.path.join(target, "draft")
         seen: dict[str, str] = {}
         for name in self.own_models:
@@ -116,7 +111,24 @@ class CascadeDraft(Combined):
             )
         return self
 
+    def make(self, wanted: Wanted) -> Drafter:
+        depths = [budget_of(wanted).depth, *(self.depth for _ in self.models[1:])]
+        inner = _law(self.draft, wanted)
+        below = _built(self.draft, wanted, Budget(self.depth + 1, self.depth, 1))
+        rules = plugins.parts("rule")
+        if self.rule is not None and self.rule not in rules:
+            raise InvalidArgument(f"rule: there is no acceptance rule {self.rule!r}")
+        for name, depth in reversed(list(zip(self.models, depths, strict=True))):
+            rule = (
+                usual_rule(inner, wanted.sampling) if self.rule is None else rules[self.rule].make
+            )
+            model = draft_model(wanted.pair, name)
+            below = Cascade(model, below, rule, depth, wanted.sampling, law=wanted.law)  # pyrefly: ignore[bad-argument-type]
+            inner = wanted.law
+        return below
 
+
+@built_in(laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
 class MergeDraft(Combined):
     """A merge: several sources fill one tree, each node by the source that is accepted most often there.
 
@@ -239,67 +251,44 @@ class MergeDraft(Combined):
                 )
         return self
 
-
-@built_in(CascadeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="chain")
-def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
-    depths = [budget_of(wanted).depth, *(settings.depth for _ in settings.models[1:])]
-    inner = _law(settings.draft, wanted)
-    below = _built(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1))
-    rules = plugins.parts("rule")
-    if settings.rule is not None and settings.rule not in rules:
-        raise InvalidArgument(f"rule: there is no acceptance rule {settings.rule!r}")
-    for name, depth in reversed(list(zip(settings.models, depths, strict=True))):
-        rule = (
-            usual_rule(inner, wanted.sampling)
-            if settings.rule is None
-            else rules[settings.rule].make
-        )
-        model = draft_model(wanted.pair, name)
-        below = Cascade(model, below, rule, depth, wanted.sampling, law=wanted.law)  # pyrefly: ignore[bad-argument-type]
-        inner = wanted.law
-    return below
-
-
-@built_in(MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
-def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
-    """A merge: several sources fill one tree, each node by the source accepted most often there."""
-    budget = budget_of(wanted)
-    if budget.size < 2 or budget.branching < 2:
-        raise InvalidArgument(
-            "a merge needs a budget with a size and a branching, which its sources share: "
-            "{kind: budget, depth: 6, size: 16, branching: 4}"
-        )
-    setting = name_of(asdict(wanted.sampling))
-    rates = settings.rates_at(setting)
-    if settings.rates is not None and rates is None:
-        raise InvalidArgument(settings.lacks([str(setting)]) or "")
-    vocab_size = wanted.pair.target.vocab_size
-    members = dict(zip(settings.names, settings.sources, strict=True))
-    if settings.budgets is None:
-        assert rates is not None
-        sure = [_law(source, wanted) is Law.DETERMINISTIC for source in settings.sources]
-        return Merge(
-            {
-                name: _built(source, wanted, budget, rates[i] if sure[i] else None)
-                for i, (name, source) in enumerate(members.items())
-            },
-            budget.size,
-            rates=dict(zip(members, rates, strict=True)),
-            depth=budget.depth,
-            branching=budget.branching,
-            vocab_size=vocab_size,
-        )
-    sources: dict[str, Drafter] = {}
-    for i, (name, source) in enumerate(members.items()):
-        nodes = settings.budgets[name]
-        source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
-        try:
-            sources[name] = _built(source, wanted, source_budget, rates[i] if rates else None)
-        except InvalidArgument as error:
+    def make(self, wanted: Wanted) -> Drafter:
+        budget = budget_of(wanted)
+        if budget.size < 2 or budget.branching < 2:
             raise InvalidArgument(
-                f"budgets.{name} = {nodes}, which is a size of {nodes + 1} with the root: {error}"
-            ) from None
-    return Merge(sources, budget.size, budgets=settings.budgets, vocab_size=vocab_size)
+                "a merge needs a budget with a size and a branching, which its sources share: "
+                "{kind: budget, depth: 6, size: 16, branching: 4}"
+            )
+        setting = name_of(asdict(wanted.sampling))
+        rates = self.rates_at(setting)
+        if self.rates is not None and rates is None:
+            raise InvalidArgument(self.lacks([str(setting)]) or "")
+        vocab_size = wanted.pair.target.vocab_size
+        members = dict(zip(self.names, self.sources, strict=True))
+        if self.budgets is None:
+            assert rates is not None
+            sure = [_law(source, wanted) is Law.DETERMINISTIC for source in self.sources]
+            return Merge(
+                {
+                    name: _built(source, wanted, budget, rates[i] if sure[i] else None)
+                    for i, (name, source) in enumerate(members.items())
+                },
+                budget.size,
+                rates=dict(zip(members, rates, strict=True)),
+                depth=budget.depth,
+                branching=budget.branching,
+                vocab_size=vocab_size,
+            )
+        sources: dict[str, Drafter] = {}
+        for i, (name, source) in enumerate(members.items()):
+            nodes = self.budgets[name]
+            source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
+            try:
+                sources[name] = _built(source, wanted, source_budget, rates[i] if rates else None)
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    f"budgets.{name} = {nodes}, which is a size of {nodes + 1} with the root: {error}"
+                ) from None
+        return Merge(sources, budget.size, budgets=self.budgets, vocab_size=vocab_size)
 
 
 def _law(source: Settings, wanted: Wanted) -> Law:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
@@ -12,39 +12,14 @@ from pydantic_core import CoreSchema
 from treespec import plugins
 from treespec.draft import make_drafter
 from treespec.errors import LoadError
-from treespec.experiments.config.base import Name
 from treespec.plugins import Budget, Kind, Part, Settings, Trees, Wanted
 from treespec.protocols import Drafter, Models, TreeModel
 from treespec.reading_models import Strict
+from treespec.search.growth.keys import Name
 from treespec.tree import Law
-
-__all__ = [
-    "NO_DRAFT",
-    "Combined",
-    "Draft",
-    "ModelDraft",
-    "OneOf",
-    "all_of",
-    "built_in",
-    "by_pair",
-    "draft_model",
-    "draft_models",
-    "laws_of",
-    "source_of",
-    "state_of",
-]
 
 NO_DRAFT = "none"
 """Value of `models.draft` for no draft model (`treespec.models.load.NO_DRAFT`)."""
-
-
-class ModelDraft(Settings):
-    """The draft model of `models`, or one of the method's own."""
-
-    source: Literal["model"] = "model"
-    """A draft model drafts any shape or growth."""
-    model: Name | None = None
-    """A folder or hub id; null for `models.draft`."""
 
 
 class Combined(Settings):
@@ -85,10 +60,7 @@ class Combined(Settings):
 class OneOf:
     """A tagged union of a field's members and the settings of all registered parts of a kind.
 
-    Args:
-        kind: of the registered parts.
-        key: the key whose value names the part.
-        without: names of parts to leave out.
+    The value of `key` names the part; the parts `without` are left out.
     """
 
     def __init__(self, kind: Kind, key: str, without: Collection[str] = ()) -> None:
@@ -170,43 +142,50 @@ def laws_of(draft: Settings) -> frozenset[Law]:
     return draft.laws if isinstance(draft, Combined) else source_of(draft).laws
 
 
-Make = Callable[[Wanted, Any], Drafter]
+S = TypeVar("S", bound=type[Settings])
 
 
 def built_in(
-    settings: type[Settings], laws: Collection[Law] = (Law.DETERMINISTIC,), trees: Trees = "any"
-) -> Callable[[Make], Make]:
-    """Register a built-in source under the name in its settings; `treespec.plugins.drafter` has the rest.
+    laws: Collection[Law] = (Law.DETERMINISTIC,), trees: Trees = "any"
+) -> Callable[[S], S]:
+    """Register a built-in source: settings that `make` its drafter, under the name in their `source`.
 
-    The docstring of the settings describes the source, unless the decorated function has one.
+    Their docstring describes the source; `treespec.plugins.drafter` has the rest.
     """
 
-    def register(make: Make) -> Make:
-        make.__doc__ = make.__doc__ or settings.__doc__
+    def register(settings: S) -> S:
+        def make(wanted: Wanted, given: Any) -> Drafter:
+            return given.make(wanted)
+
+        make.__doc__ = settings.__doc__
         name = settings.model_fields["source"].default
-        return plugins.drafter(name, settings=settings, laws=laws, trees=trees)(make)
+        plugins.drafter(name, settings=settings, laws=laws, trees=trees)(make)
+        return settings
 
     return register
 
 
-@built_in(ModelDraft, laws=Law)
-def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
-    """A smaller model drafts any shape or growth, level by level."""
-    assert not isinstance(wanted.tree, Budget)
-    return make_drafter(
-        draft_model(wanted.pair, settings.model), wanted.tree, wanted.law, wanted.sampling
-    )
-
-
 def draft_model(pair: Models, name: str | None) -> TreeModel:
-    """The draft model with this name; the pair's own draft if the name is None.
-
-    Raises:
-        LoadError: if that model was not loaded.
-    """
+    """The draft model with this name; the pair's own draft if the name is None."""
     if name is None:
         return pair.draft
     others = getattr(pair, "others", {})
     if name not in others:
         raise LoadError(f"the draft model {name!r} was not loaded with the pair")
     return others[name]
+
+
+@built_in(laws=Law)
+class ModelDraft(Settings):
+    """The draft model of `models`, or one of the method's own."""
+
+    source: Literal["model"] = "model"
+    """A draft model drafts any shape or growth."""
+    model: Name | None = None
+    """A folder or hub id; null for `models.draft`."""
+
+    def make(self, wanted: Wanted) -> Drafter:
+        """The drafter of any shape or growth, level by level."""
+        assert not isinstance(wanted.tree, Budget)
+        model = draft_model(wanted.pair, self.model)
+        return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)

@@ -2,22 +2,20 @@
 
 from abc import abstractmethod
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from treespec.draft import EarlyExit, LayerSkip
 from treespec.draft.skip_set import SkipSet
 from treespec.errors import InvalidArgument
-from treespec.experiments.config.base import Count, Name
 from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
 from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
+from treespec.search.growth.keys import Count, Name
 from treespec.tree import Law
-
-__all__ = ["EarlyExitDraft", "LayerSkipDraft", "PartOfTarget"]
 
 
 def _sublayer(name: str) -> str:
@@ -37,15 +35,11 @@ class PartOfTarget(Settings):
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
         """The sublayers to skip in a target with this many layers.
 
-        Args:
-            layers: number of layers of the target.
-            target: its fingerprint, which a skip-set file must match; empty until weights are loaded.
-
-        Raises:
-            TreespecError: if the target has no such sublayers, or the file that names them is unusable.
+        `target` is its fingerprint, which a skip-set file must match; empty until weights are loaded.
         """
 
 
+@built_in(laws=Law)
 class EarlyExitDraft(PartOfTarget):
     """Early exit: the target's first layers, its final norm and its head."""
 
@@ -62,7 +56,13 @@ class EarlyExitDraft(PartOfTarget):
             )
         return frozenset(layers_from(self.layers, layers))
 
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        target: Any = wanted.pair.target
+        return EarlyExit(target, self.layers, wanted.tree, wanted.law, wanted.sampling)
 
+
+@built_in(laws=Law)
 class LayerSkipDraft(PartOfTarget):
     """Layer skip: the target without a set of its attention and feed-forward sublayers."""
 
@@ -90,25 +90,13 @@ class LayerSkipDraft(PartOfTarget):
             raise InvalidArgument(f"{self.file}: {error}") from None
         return require_sublayers("skip", skip_set.skip, layers)
 
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        target: Any = wanted.pair.target
+        skip = self.skipped(target.layer_count, getattr(target, "fingerprint", ""))
+        return LayerSkip(target, skip, wanted.tree, wanted.law, wanted.sampling)
+
 
 @lru_cache(maxsize=16)
 def _skip_set(file: str, stamp: object) -> SkipSet:
     return SkipSet.load(file)
-
-
-@built_in(EarlyExitDraft, laws=Law)
-def _early_exit(wanted: Wanted, settings: EarlyExitDraft) -> Drafter:
-    assert not isinstance(wanted.tree, Budget)
-    target = wanted.pair.target
-    return EarlyExit(target, settings.layers, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]
-
-
-@built_in(LayerSkipDraft, laws=Law)
-def _layer_skip(wanted: Wanted, settings: LayerSkipDraft) -> Drafter:
-    assert not isinstance(wanted.tree, Budget)
-    target = wanted.pair.target
-    skip = settings.skipped(
-        target.layer_count,  # pyrefly: ignore[missing-attribute]
-        getattr(target, "fingerprint", ""),
-    )
-    return LayerSkip(target, skip, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]

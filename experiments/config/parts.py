@@ -5,12 +5,10 @@ from typing import Any, get_args
 from treespec import plugins
 from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
 from treespec.experiments.config.base import about_law
-from treespec.experiments.config.shapes import BudgetShape, FixedShape
+from treespec.experiments.config.shapes import AnyShape
 from treespec.plugins import Part, first_line
 from treespec.tree import Law
 from treespec.verify import Rule
-
-__all__ = ["listed"]
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
@@ -27,7 +25,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
                 "origin": plugins.OURS,
                 "settings": [key for key in shape.model_fields if key != "kind"],
             }
-            for shape in (*get_args(FixedShape), BudgetShape)
+            for shape in get_args(get_args(AnyShape)[0])
         ],
         "growths": [_with_settings(part, "kind") for part in plugins.parts("growth").values()],
         "sources": [

@@ -21,9 +21,7 @@ FOLDER = "plugins"
 def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
     """Load plug-ins, installed ones included, so that configs can name their parts.
 
-    Args:
-        given: Python files.
-        manifest: of a run or sweep that may be resumed; its own copies are loaded if no file is given.
+    If no file is given, the copies of the run or sweep with this manifest are loaded, if there is one.
     """
     files = plugin_files.read(given)
     if not files and manifest is not None:
@@ -34,7 +32,10 @@ def plug_in(given: Sequence[str | Path], manifest: Path | None = None) -> None:
 def folder_asked_for(
     source: str, overrides: Sequence[str], out: Path | None, base: str
 ) -> Path | None:
-    """The folder that a command will write, as far as known before plug-ins are loaded."""
+    """The folder that a command will write, as far as known before plug-ins are loaded.
+
+    None if the config does not give a valid one; loading the config reports why.
+    """
     if out is not None:
         return out
     try:

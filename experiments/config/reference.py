@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS
+from treespec.experiments.config.spellings import SPELLINGS, examples
 from treespec.files import write_whole
-
-__all__ = ["PAGE", "SCHEMA", "config_schema", "reference_page", "schema_text"]
+from treespec.search.growth.keys import LARGEST_NUMBER
 
 SCHEMA = Path(__file__).with_name("config.schema.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configs.md"
@@ -149,8 +147,9 @@ def _leaves(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _section(mark: str, title: str, part: Mapping[str, Any]) -> str:
     """A heading, what the part is, and a table of its keys."""
     lines = [f"{mark} {title}", "", " ".join(part["description"].split()), ""]
-    if title in EXAMPLES and part["title"].endswith(("Shape", "Growth")):
-        lines += [f"`shape: {EXAMPLES[title]}`", ""]
+    example = examples().get(title)
+    if example and part["title"].endswith(("Shape", "Growth")):
+        lines += [f"`shape: {example}`", ""]
     keys = {key: value for key, value in part["properties"].items() if key != "kind"}
     if not keys:
         return "\n".join(lines)

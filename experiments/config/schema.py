@@ -13,11 +13,8 @@ from treespec.experiments.config.base import (
     LAW,
     MOST_TIMED,
     RULE,
-    Count,
     FileName,
     Label,
-    Name,
-    Nodes,
     Number,
     Rounds,
     Seed,
@@ -27,28 +24,8 @@ from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # reg
 from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
+from treespec.search.growth.keys import Count, Name, Nodes
 from treespec.search.rates.sampling_names import name_of
-
-__all__ = [
-    "AssistedMethod",
-    "Config",
-    "EmbeddedPrompts",
-    "GenerateMethod",
-    "HfDatasetPrompts",
-    "JsonlPrompts",
-    "Method",
-    "ModelsConfig",
-    "PlainMethod",
-    "Prompts",
-    "SamplingConfig",
-    "SearchConfig",
-    "SpecBenchPrompts",
-    "TaskPrompts",
-    "TextPrompts",
-    "TreeMethod",
-    "Until",
-    "refresh",
-]
 
 MOST_METHODS = 1000
 """Bound on the methods, and on the sampling settings, of an experiment."""

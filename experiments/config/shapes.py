@@ -1,50 +1,27 @@
-"""The trees a config can ask for: fixed shapes, searched shapes, and growths by draft probabilities."""
+"""The trees a config can ask for: fixed shapes, searched shapes, limits, and registered growths."""
 
-from collections.abc import Callable
+import logging
+from dataclasses import replace
 from itertools import repeat
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number
+from treespec.experiments.config.base import Number
 from treespec.experiments.config.drafts import OneOf
+from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.config.spellings import SPELLINGS, spelled
+from treespec.plugins import Budget
 from treespec.reading_models import Strict
-from treespec.shape import expansion_size
+from treespec.search import LatencyModel, Ranking, Trace, best_tree, optimal_tree
+from treespec.search.choice.ranking import CHOSEN
+from treespec.search.growth.keys import MEASURED, MOST_NODES, Count, Name, Nodes, Prefix, Size
+from treespec.search.rates.replay import require_given_trees
+from treespec.shape import TreeShape, expansion_size
 
-__all__ = [
-    "MEASURED",
-    "AnyShape",
-    "BestShape",
-    "BudgetShape",
-    "ChainShape",
-    "CostAwareGrowth",
-    "DDTreeGrowth",
-    "DelayedExpansionShape",
-    "DySpecGrowth",
-    "Eagle2Growth",
-    "EqualGrowthGrowth",
-    "ExpansionShape",
-    "FixedShape",
-    "GrowthShape",
-    "IndependentChainsShape",
-    "KaryShape",
-    "OptTreeGrowth",
-    "OptimalShape",
-    "ParentsShape",
-    "PathsShape",
-    "Shape",
-    "SpecExecGrowth",
-]
+log = logging.getLogger("treespec")
 
-MEASURED = "measured"
-"""In place of a file: what the `search` of the same config measures."""
-
-Size = Annotated[int, Field(ge=2, le=MOST_NODES, strict=True)]
-"""Nodes, the root included."""
-
-Verified = Annotated[Size, Field(description="Maximum verified nodes, root included.")]
-Levels = Annotated[Nodes, Field(description="Maximum levels below the root.")]
 RatedDepth = Annotated[
     Nodes | None,
     Field(description="Maximum levels below the root; null for as many as there are rates for."),
@@ -53,32 +30,6 @@ RatedBranching = Annotated[
     Nodes | None,
     Field(description="Maximum children per node; null for as many as there are rates for."),
 ]
-CalibrationFile = Annotated[
-    Name | None,
-    Field(
-        description="File that maps draft probabilities to acceptance, or `measured`; null for none."
-    ),
-]
-Prefix = Annotated[
-    Count | None,
-    Field(
-        description="Tokens before the tree; null for the mean of the run's texts if measured, else that "
-        "of `latency`."
-    ),
-]
-
-MOST_POOL = 2**16
-"""Bound on the nodes that a growth drafts in a step, before it keeps the best."""
-
-
-def _checked(require: Callable[[Any], None]) -> Any:
-    """A validator that calls a function, which may raise a ValueError, with the validated shape."""
-
-    def validate(shape: Any) -> Any:
-        require(shape)
-        return shape
-
-    return model_validator(mode="after")(validate)
 
 
 def _require_small(nodes: int) -> None:
@@ -87,25 +38,39 @@ def _require_small(nodes: int) -> None:
         raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
 
 
-def _require_pool(width: int, depth: int) -> None:
-    """Reject `depth` levels of `width` nodes with `width` children each if they draft too many nodes."""
-    if width + (depth - 1) * width**2 > MOST_POOL:
-        raise ValueError(
-            f"more than {MOST_POOL:,} nodes are drafted in a step: {width} children for each of {width} "
-            f"nodes on {depth} levels; take fewer"
-        )
+class FixedShape(Strict):
+    """A tree that is the same at every step."""
+
+    named: ClassVar[str] = ""
+    """The tree's part of a method's name, with keys in braces."""
+
+    @property
+    def label(self) -> str:
+        """The tree's part of a method's name."""
+        return self.named.format(**dict(self))
+
+    def tree(self) -> TreeShape:
+        """The shape that the settings describe."""
+        raise NotImplementedError
 
 
-class ChainShape(Strict):
+class ChainShape(FixedShape):
     """A chain: every node but the last has one child."""
+
+    named = "chain {depth}"
 
     kind: Literal["chain"]
     depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
     """Draft tokens: edges from the root to the end of the chain."""
 
+    def tree(self) -> TreeShape:
+        return TreeShape.chain(self.depth)
 
-class KaryShape(Strict):
+
+class KaryShape(FixedShape):
     """Every node above the last level has `branching` children."""
+
+    named = "{branching}-ary {depth}"
 
     kind: Literal["kary"]
     branching: Nodes
@@ -113,22 +78,36 @@ class KaryShape(Strict):
     depth: Nodes
     """Levels below the root."""
 
-    _small = _checked(
-        lambda shape: _require_small(expansion_size(repeat(shape.branching, shape.depth)))
-    )
+    def tree(self) -> TreeShape:
+        return TreeShape.kary(self.branching, self.depth)
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(expansion_size(repeat(self.branching, self.depth)))
+        return self
 
 
-class ExpansionShape(Strict):
+class ExpansionShape(FixedShape):
     """SpecInfer's expansion: level i gives each leaf `branching[i]` children."""
 
     kind: Literal["expansion"]
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Children per node, level by level: with `[3, 2, 1]` the root has 3 children, each of them has 2."""
 
-    _small = _checked(lambda shape: _require_small(expansion_size(shape.branching)))
+    @property
+    def label(self) -> str:
+        return f"expansion {'x'.join(map(str, self.branching))}"
+
+    def tree(self) -> TreeShape:
+        return TreeShape.expansion(self.branching)
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(expansion_size(self.branching))
+        return self
 
 
-class DelayedExpansionShape(Strict):
+class DelayedExpansionShape(FixedShape):
     """Delayed expansion: a chain that opens into a tree only at its end (arXiv:2602.16994)."""
 
     kind: Literal["delayed_expansion"]
@@ -138,17 +117,23 @@ class DelayedExpansionShape(Strict):
     """Children per node below the end of the chain, level by level, as in an `expansion`."""
 
     @property
-    def whole(self) -> tuple[int, ...]:
-        """Children per node, level by level, for the chain and the tree below it."""
-        return (*[1] * self.chain, *self.branching)
+    def label(self) -> str:
+        return f"delayed expansion {self.chain}+{'x'.join(map(str, self.branching))}"
 
-    # A chain that is too long is rejected before the whole tree is written out.
-    _short = _checked(lambda shape: _require_small(shape.chain))
-    _small = _checked(lambda shape: _require_small(expansion_size(shape.whole)))
+    def tree(self) -> TreeShape:
+        return TreeShape.expansion([*repeat(1, self.chain), *self.branching])
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(self.chain)  # before the whole tree is written out
+        _require_small(expansion_size([*repeat(1, self.chain), *self.branching]))
+        return self
 
 
-class IndependentChainsShape(Strict):
+class IndependentChainsShape(FixedShape):
     """`width` chains of `depth` nodes that share only the root."""
+
+    named = "{width} chains x {depth}"
 
     kind: Literal["independent_chains"]
     width: Nodes
@@ -156,10 +141,16 @@ class IndependentChainsShape(Strict):
     depth: Nodes
     """Draft tokens of each chain."""
 
-    _small = _checked(lambda shape: _require_small(1 + shape.width * shape.depth))
+    def tree(self) -> TreeShape:
+        return TreeShape.independent_chains(self.width, self.depth)
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(1 + self.width * self.depth)
+        return self
 
 
-class ParentsShape(Strict):
+class ParentsShape(FixedShape):
     """Any tree, as a parent array; node 0 is the root and has parent -1."""
 
     kind: Literal["parents"]
@@ -169,22 +160,38 @@ class ParentsShape(Strict):
     ]
     """The parent of every node; parents come before their children: `[-1, 0, 0, 1]`."""
 
+    @property
+    def label(self) -> str:
+        return f"tree of {len(self.parents)}"
 
-class PathsShape(Strict):
+    def tree(self) -> TreeShape:
+        return TreeShape.from_parents(self.parents)
+
+
+class PathsShape(FixedShape):
     """Any tree, as paths of child ranks with the root implied (Medusa's choices)."""
 
     kind: Literal["paths"]
     paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1, max_length=MOST_NODES - 1)]
     """One path per node except the root: the child ranks on the way to it: `[[0], [1], [0, 0]]`."""
 
+    @property
+    def label(self) -> str:
+        return f"tree of {len(self.paths) + 1}"
 
-class OptimalShape(Strict):
+    def tree(self) -> TreeShape:
+        return TreeShape.from_paths(self.paths)
+
+
+class OptimalShape(FixedShape):
     """The tree of `size` nodes, root included, that keeps the most tokens under given acceptance rates.
 
     `rates` are those of the first, second, ... child, or such a list for each level; a file with a trace or
     an estimate (`treespec trace`, `treespec.search.estimate_acceptance`); or `measured`: the `search` of
     this config measures them, which gives one method per sampling setting.
     """
+
+    named = "optimal {size}"
 
     kind: Literal["optimal"]
     rates: tuple[float, ...] | tuple[tuple[float, ...], ...] | Name
@@ -194,14 +201,22 @@ class OptimalShape(Strict):
     depth: RatedDepth = None
     branching: RatedBranching = None
 
+    def tree(self) -> TreeShape:
+        """The best tree at the rates that are given or in the file."""
+        rates = self.rates
+        acceptance = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
+        return optimal_tree(acceptance, self.size, depth=self.depth, branching=self.branching)
 
-class BestShape(Strict):
+
+class BestShape(FixedShape):
     """What is predicted to be fastest at given acceptance rates and times: a tree, a chain, or no draft.
 
     `acceptance` and `latency` are files (`treespec trace`, `treespec profile`) or `measured`: the `search`
     of this config measures them, which gives one method per sampling setting. Growths are not among the
     candidates: name them as methods, or rank them by `treespec search` on a trace with `--beam`.
     """
+
+    named = "best"
 
     kind: Literal["best"]
     acceptance: Name = MEASURED
@@ -214,108 +229,29 @@ class BestShape(Strict):
     branching: RatedBranching = None
     prefix: Prefix = None
 
+    def tree(self) -> TreeShape:
+        """The shape that ranks first; the verdict is logged."""
+        ranking = self.search(LatencyModel.load(self.latency))
+        lines = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
+        files = f"{self.acceptance} with the times of {self.latency}"
+        log.warning("kind: best, %s: %s\n%s", files, ranking.best.label, "\n".join(lines))
+        return ranking.best.shape
 
-class Eagle2Growth(Strict):
-    """EAGLE-2: on each of `depth` levels the best k nodes get k children each; the best nodes are kept."""
-
-    kind: Literal["eagle2"]
-    k: Nodes
-    """Nodes per level that get children, and children of each."""
-    depth: Nodes
-    """Drafted levels below the root."""
-    size: Size
-    """Verified nodes, root included."""
-    calibration: CalibrationFile = None
-
-    _small = _checked(lambda growth: _require_pool(growth.k, growth.depth))
-
-
-class OptTreeGrowth(Strict):
-    """OPT-Tree: adds levels as long as each raises the sum of the largest path probabilities by `delta`."""
-
-    kind: Literal["opt_tree"]
-    size: Verified
-    depth: Levels
-    delta: Annotated[float, Field(ge=0)] = 0.0
-    """Minimum by which another level must raise the sum of path probabilities."""
-    branching: Nodes | None = None
-    """Maximum children per node; null for as many as can make a difference."""
-    calibration: CalibrationFile = None
-
-
-class DySpecGrowth(Strict):
-    """DySpec: the node with the highest expected gain gets the next drawn child."""
-
-    kind: Literal["dyspec"]
-    size: Verified
-    depth: Levels
-    calibration: Name | None = None
-    """File that maps draft probabilities to acceptance; null for none."""
-
-
-class SpecExecGrowth(Strict):
-    """SpecExec: best-first by path probability, with at most `branching` children per node."""
-
-    kind: Literal["specexec"]
-    size: Verified
-    branching: Nodes
-    """Maximum children per node."""
-    depth: Levels
-    calibration: CalibrationFile = None
-
-
-class DDTreeGrowth(Strict):
-    """DDTree: the most probable continuations under one distribution per position.
-
-    A draft model provides the distributions along the chain of its best tokens: a row stands for its
-    position, whatever tokens precede it, so `depth` rows of the draft make a tree of any size. Sources that
-    bring their own continuations have no such distributions.
-    """
-
-    kind: Literal["ddtree"]
-    size: Verified
-    depth: Nodes
-    """Drafted positions: levels below the root."""
-    branching: Nodes | None = None
-    """Maximum children per node; null for as many as are probable enough."""
-
-
-class EqualGrowthGrowth(Strict):
-    """Equal growth: `width` new nodes per level; then the best `size` nodes are kept, or as many as pay."""
-
-    kind: Literal["equal_growth"]
-    width: Nodes
-    """New nodes on every level."""
-    depth: Levels
-    size: Verified
-    latency: Name | None = None
-    """A file of times, or `measured`: of the `size` nodes, verify only those worth their time. Null to
-    verify all of them."""
-    prefix: Prefix = None
-    calibration: CalibrationFile = None
-
-    _small = _checked(lambda growth: _require_pool(growth.width, growth.depth))
-
-
-class CostAwareGrowth(Strict):
-    """Grow and prune the tree as long as the expected tokens are worth the measured time."""
-
-    kind: Literal["cost_aware"]
-    size: Verified
-    branching: Nodes
-    """Maximum children per node."""
-    depth: Levels
-    width: Nodes | None = None
-    """Maximum nodes per level that get children; null for as many as times were measured for."""
-    latency: Name = MEASURED
-    """A file of times (`treespec profile`), or `measured`."""
-    prefix: Prefix = None
-    prior: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Acceptance expected before anything is drafted, which decides whether to draft at all; null for the
-    rate of the first child if times are measured, else 1, with which it always drafts."""
-    rate: Annotated[float, Field(gt=0)] | None = None
-    """Value of a second, in tokens; null for the tokens that a second yields in the same step."""
-    calibration: CalibrationFile = None
+    def search(self, latency: LatencyModel) -> Ranking:
+        """Run `search.best_tree` within these limits, on the trace or the rates in the file."""
+        path = Path(self.acceptance)
+        acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
+        if isinstance(acceptance, Trace):
+            require_given_trees(acceptance)
+            acceptance = replace(acceptance, draft_rows=None)  # a growth is not a shape
+        return best_tree(
+            acceptance,
+            latency,
+            max_size=self.max_size,
+            depth=self.depth,
+            branching=self.branching,
+            prefix=self.prefix,
+        )
 
 
 class BudgetShape(Strict):
@@ -329,6 +265,14 @@ class BudgetShape(Strict):
     size: Size | None = None
     """Maximum nodes, root included; null for a chain of `depth`."""
 
+    @property
+    def label(self) -> str:
+        return f"chain {self.depth}" if self.branching == 1 else f"budget {self.size}"
+
+    def tree(self) -> Budget:
+        """The limits."""
+        return Budget(self.size or self.depth + 1, self.depth, self.branching)
+
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if self.size is None and self.branching > 1:
@@ -338,7 +282,7 @@ class BudgetShape(Strict):
         return self
 
 
-FixedShape = (
+AnyShape = Annotated[
     ChainShape
     | KaryShape
     | ExpansionShape
@@ -348,19 +292,10 @@ FixedShape = (
     | PathsShape
     | OptimalShape
     | BestShape
-)
-
-GrowthShape = (
-    Eagle2Growth
-    | OptTreeGrowth
-    | DySpecGrowth
-    | SpecExecGrowth
-    | EqualGrowthGrowth
-    | CostAwareGrowth
-    | DDTreeGrowth
-)
-
-AnyShape = Annotated[FixedShape | BudgetShape | GrowthShape, OneOf("growth", "kind")]
+    | BudgetShape,
+    OneOf("growth", "kind"),
+]
+"""A shape, limits, or the settings of a registered growth."""
 
 Spelling = Annotated[
     str,
@@ -370,7 +305,6 @@ Spelling = Annotated[
         + "."
     ),
 ]
-
 
 Shape = Annotated[
     AnyShape,

@@ -24,20 +24,19 @@ from treespec.draft.datastore import SORTED_TOKENS
 from treespec.draft.recycling import template
 from treespec.draft.state import tokenizer_digest
 from treespec.errors import InvalidArgument, LoadError
-from treespec.experiments.config.base import Count, Name
 from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
 from treespec.files import read_text
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
-
-__all__ = ["LookupDraft", "RetrievalDraft", "budget_of"]
+from treespec.search.growth.keys import Count, Name
 
 Ngram = Annotated[int, Field(strict=True, ge=1, le=16)]
 Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+@built_in(trees="budget")
 class LookupDraft(Settings):
     """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
 
@@ -48,7 +47,11 @@ class LookupDraft(Settings):
     places: Count = 256
     """Maximum matches to use, the latest first."""
 
+    def make(self, wanted: Wanted) -> Drafter:
+        return PromptLookup(**_limits(wanted), ngram=self.ngram, places=self.places)
 
+
+@built_in(trees="budget")
 class DocumentsDraft(Settings):
     """Documents: drafts what followed the last tokens in given files, or in the prompt alone."""
 
@@ -62,7 +65,21 @@ class DocumentsDraft(Settings):
     places: Count = 256
     """Maximum matches to use, the latest first."""
 
+    def make(self, wanted: Wanted) -> Drafter:
+        texts = None
+        if self.files is not None:
+            tokenizer = _tokenizer(wanted)
+            texts = [_encoded(file, stamp(file), tokenizer) for file in self.files]
+        return Documents(
+            texts,
+            **_limits(wanted),
+            ngram=self.ngram,
+            places=self.places,
+            vocab_size=wanted.pair.target.vocab_size,
+        )
 
+
+@built_in(trees="budget")
 class SuffixTreeDraft(Settings):
     """Suffix decoding: drafts what most often followed suffixes of the text, in it and in past texts."""
 
@@ -91,7 +108,23 @@ class SuffixTreeDraft(Settings):
             )
         return self
 
+    def make(self, wanted: Wanted) -> Drafter:
+        vocab_size = wanted.pair.target.vocab_size
+        past = self.warm and _past(
+            self.warm, stamp(self.warm), vocab_size, _digest(wanted), self.most_tokens
+        )
+        return SuffixTree(
+            **_limits(wanted),
+            window=self.window,
+            factor=self.factor,
+            offset=self.offset,
+            least=self.least,
+            past=past or None,
+            vocab_size=vocab_size,
+        )
 
+
+@built_in(trees="chain")
 class SuffixAutomatonDraft(Settings):
     """Suffix automaton: drafts what followed the longest repeated suffix at its first occurrence."""
 
@@ -100,7 +133,11 @@ class SuffixAutomatonDraft(Settings):
     shortest: Ngram = 1
     """Tokens of the shortest suffix that begins a draft."""
 
+    def make(self, wanted: Wanted) -> Drafter:
+        return SuffixAutomaton(budget_of(wanted).depth, shortest=self.shortest)
 
+
+@built_in(trees="budget")
 class RetrievalDraft(Settings):
     """Retrieval: drafts what followed the longest matching suffix in a datastore of other texts."""
 
@@ -125,7 +162,20 @@ class RetrievalDraft(Settings):
             raise ValueError(f"shortest = {self.shortest} is more than longest = {self.longest}")
         return self
 
+    def make(self, wanted: Wanted) -> Drafter:
+        store = Datastore(
+            self.datastore, vocab_size=wanted.pair.target.vocab_size, tokenizer=_digest(wanted)
+        )
+        return Retrieval(
+            store,
+            **_limits(wanted),
+            longest=self.longest,
+            shortest=self.shortest,
+            hits=self.hits,
+        )
 
+
+@built_in(trees="budget")
 class TokenRecyclingDraft(Settings):
     """Token recycling: each token's best successors in the target's latest logits fill a template."""
 
@@ -135,7 +185,13 @@ class TokenRecyclingDraft(Settings):
     """A file of successors (`TokenRecycling.save`) from this target, the same for every prompt; null for
     none."""
 
+    def make(self, wanted: Wanted) -> Drafter:
+        table = self.warm and TokenRecycling.load(self.warm, **_of_target(wanted))
+        shape = template(Limits(**_limits(wanted)))
+        return TokenRecycling(shape, table=table or None, vocab_size=wanted.pair.target.vocab_size)
 
+
+@built_in(trees="budget")
 class LookaheadDraft(Settings):
     """Lookahead: n-grams found by a window of Jacobi iterations, and the window itself."""
 
@@ -151,96 +207,39 @@ class LookaheadDraft(Settings):
     """A file of n-grams (`Lookahead.save`) from this target, the same for every prompt; null for none. Its
     `ngram` must be at least this one; its window and guesses may differ."""
 
+    def make(self, wanted: Wanted) -> Drafter:
+        pool = self.warm and Lookahead.load(self.warm, **_of_target(wanted))
+        drafter = Lookahead(
+            self.window,
+            self.ngram,
+            self.guesses,
+            pool=pool or None,
+            vocab_size=wanted.pair.target.vocab_size,
+        )
+        # The size of lookahead's trees does not depend on the text.
+        needed = {
+            "size": drafter.size,
+            "depth": drafter.max_depth,
+            "branching": drafter.branching,
+        }
+        if any(getattr(budget_of(wanted), name) < least for name, least in needed.items()):
+            limits = ", ".join(f"{name}: {least}" for name, least in needed.items())
+            raise InvalidArgument(
+                f"lookahead with window {self.window}, ngram {self.ngram} and guesses {self.guesses} needs "
+                f"a budget of at least {{kind: budget, {limits}}}: give it, or lower these settings"
+            )
+        return drafter
 
+
+@built_in(trees="chain")
 class JacobiDraft(Settings):
     """Jacobi: the target's most probable tokens after each node of the last chain."""
 
     source: Literal["jacobi"] = "jacobi"
     """The last step's rows draft: chains within a `budget`."""
 
-
-@built_in(LookupDraft, trees="budget")
-def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
-    return PromptLookup(**_limits(wanted), ngram=settings.ngram, places=settings.places)
-
-
-@built_in(DocumentsDraft, trees="budget")
-def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
-    texts = None
-    if settings.files is not None:
-        tokenizer = _tokenizer(wanted)
-        texts = [_encoded(file, stamp(file), tokenizer) for file in settings.files]
-    return Documents(
-        texts,
-        **_limits(wanted),
-        ngram=settings.ngram,
-        places=settings.places,
-        vocab_size=wanted.pair.target.vocab_size,
-    )
-
-
-@built_in(SuffixTreeDraft, trees="budget")
-def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
-    vocab_size = wanted.pair.target.vocab_size
-    past = settings.warm and _past(
-        settings.warm, stamp(settings.warm), vocab_size, _digest(wanted), settings.most_tokens
-    )
-    return SuffixTree(
-        **_limits(wanted),
-        window=settings.window,
-        factor=settings.factor,
-        offset=settings.offset,
-        least=settings.least,
-        past=past or None,
-        vocab_size=vocab_size,
-    )
-
-
-@built_in(SuffixAutomatonDraft, trees="chain")
-def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
-    return SuffixAutomaton(budget_of(wanted).depth, shortest=settings.shortest)
-
-
-@built_in(RetrievalDraft, trees="budget")
-def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
-    store = Datastore(
-        settings.datastore,
-        vocab_size=wanted.pair.target.vocab_size,
-        tokenizer=_digest(wanted),
-    )
-    return Retrieval(
-        store,
-        **_limits(wanted),
-        longest=settings.longest,
-        shortest=settings.shortest,
-        hits=settings.hits,
-    )
-
-
-@built_in(TokenRecyclingDraft, trees="budget")
-def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
-    table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
-    shape = template(Limits(**_limits(wanted)))
-    return TokenRecycling(shape, table=table or None, vocab_size=wanted.pair.target.vocab_size)
-
-
-@built_in(LookaheadDraft, trees="budget")
-def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
-    pool = settings.warm and Lookahead.load(settings.warm, **_of_target(wanted))
-    drafter = Lookahead(
-        settings.window,
-        settings.ngram,
-        settings.guesses,
-        pool=pool or None,
-        vocab_size=wanted.pair.target.vocab_size,
-    )
-    _require_room(settings, drafter, budget_of(wanted))
-    return drafter
-
-
-@built_in(JacobiDraft, trees="chain")
-def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
-    return Jacobi(budget_of(wanted).depth)
+    def make(self, wanted: Wanted) -> Drafter:
+        return Jacobi(budget_of(wanted).depth)
 
 
 def _of_target(wanted: Wanted) -> dict[str, Any]:
@@ -271,22 +270,6 @@ def _past(
 @lru_cache(maxsize=64)
 def _encoded(file: str, stamp: object, tokenizer: Any) -> Sequence[int]:
     return tokenizer.encode(read_text(file), add_special_tokens=False, verbose=False)
-
-
-def _require_room(settings: LookaheadDraft, drafter: Lookahead, budget: Budget) -> None:
-    """Reject a budget too small for lookahead's trees, whose size does not depend on the text."""
-    needed = {
-        "size": drafter.size,
-        "depth": drafter.max_depth,
-        "branching": drafter.branching,
-    }
-    if any(getattr(budget, name) < least for name, least in needed.items()):
-        limits = ", ".join(f"{name}: {least}" for name, least in needed.items())
-        raise InvalidArgument(
-            f"lookahead with window {settings.window}, ngram {settings.ngram} and guesses "
-            f"{settings.guesses} needs a budget of at least {{kind: budget, {limits}}}: give it, or lower "
-            "these settings"
-        )
 
 
 def budget_of(wanted: Wanted) -> Budget:

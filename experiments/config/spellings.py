@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from treespec.experiments.config.base import MOST_NODES
+from treespec import plugins
 from treespec.files import brief
-
-__all__ = ["EXAMPLES", "SPELLINGS", "examples_near", "is_spelled", "spelled"]
+from treespec.search.growth.keys import MOST_NODES, GrowthSettings
 
 SPELLINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "chain": ("chain:4", ("depth",)),
@@ -29,21 +28,24 @@ EXAMPLES = {
     "paths": "{kind: paths, paths: [[0], [1], [0, 0]]}",
     "optimal": "{kind: optimal, rates: [0.6, 0.2, 0.1], size: 16}",
     "best": "{kind: best, max_size: 32}",
-    "eagle2": "{kind: eagle2, k: 4, depth: 6, size: 16}",
-    "opt_tree": "{kind: opt_tree, size: 16, depth: 6}",
-    "dyspec": "{kind: dyspec, size: 16, depth: 6}",
-    "specexec": "{kind: specexec, size: 16, branching: 4, depth: 6}",
-    "equal_growth": "{kind: equal_growth, width: 4, depth: 6, size: 16}",
-    "cost_aware": "{kind: cost_aware, size: 32, branching: 4, depth: 6}",
-    "ddtree": "{kind: ddtree, size: 16, depth: 6}",
 }
-"""An example of every kind, as written in configs."""
+"""An example of every shape, as written in configs; growths have theirs in their settings."""
 
 _KINDS = {"chains": "independent_chains"}
 """Kinds whose spelling differs from their name in configs."""
 
 _USUAL = ("chain", "kary", "expansion")
 """Kinds to show as examples if no kind is close."""
+
+
+def examples() -> dict[str, str]:
+    """An example of every kind of shape and of the built-in growths."""
+    growths = {
+        name: part.settings.example
+        for name, part in plugins.parts("growth").items()
+        if isinstance(part.settings, type) and issubclass(part.settings, GrowthSettings)
+    }
+    return EXAMPLES | growths
 
 
 def is_spelled(text: str) -> bool:
@@ -54,9 +56,6 @@ def is_spelled(text: str) -> bool:
 
 def spelled(text: str) -> dict[str, Any]:
     """The mapping that a spelling stands for; does not check how many nodes the tree has.
-
-    Raises:
-        ValueError: if the text is not a spelling, saying why.
 
     Example:
         >>> spelled("kary:2x3")
@@ -91,17 +90,14 @@ def _numbers(text: str) -> list[int]:
 def examples_near(shape: Any) -> str:
     """Examples of the kinds of shapes closest to an invalid one, to show how they are written.
 
-    Args:
-        shape: the invalid shape as read from a config; any type.
-
     Example:
         >>> examples_near({"kind": "karry"})
         '{kind: kary, branching: 2, depth: 3} or kary:2x3'
     """
     kind = shape.get("kind") if isinstance(shape, Mapping) else str(shape).partition(":")[0]
     word = brief(kind, 60) if not isinstance(kind, str) else kind.strip()[:60]
-    kinds = [_KINDS.get(word, word)]
-    if kinds[0] not in EXAMPLES:
-        kinds = difflib.get_close_matches(word, EXAMPLES, n=3, cutoff=0.5) or list(_USUAL)
+    known, kinds = examples(), [_KINDS.get(word, word)]
+    if kinds[0] not in known:
+        kinds = difflib.get_close_matches(word, known, n=3, cutoff=0.5) or list(_USUAL)
     short = {_KINDS.get(name, name): example for name, (example, _) in SPELLINGS.items()}
-    return " or ".join(text for kind in kinds for text in (EXAMPLES[kind], short.get(kind)) if text)
+    return " or ".join(text for kind in kinds for text in (known[kind], short.get(kind)) if text)

@@ -1,25 +1,22 @@
-"""Run all checks and tests, in the order in which they are reported."""
+"""Run all checks and tests, and print the findings."""
 
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 
-from treespec.experiments.doctor import machine, self_test, software
-from treespec.experiments.doctor.findings import Checkup, Fact, Speed, ask, attempt
-from treespec.experiments.doctor.speed import meaning, measure_speed
+from rich.console import Console
 
-__all__ = ["QUESTIONS", "examine"]
+from treespec.experiments.doctor import machine, self_test, software
+from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Status, Trial, ask, attempt
+from treespec.experiments.doctor.speed import meaning, measure_speed
+from treespec.experiments.report.table import Cell, Column, Table
+from treespec.experiments.report.terminal import print_table, say
 
 QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
-    "Python": software.python,
-    "treespec": software.treespec,
-    "torch": software.torch_build,
-    "transformers": software.transformers,
-    "Triton": software.triton,
+    "versions": software.versions,
+    "processor": software.processor,
     "tree attention": software.attention,
-    "kernel compiler": software.compiler,
-    "compiled passes": software.passes,
-    "captured passes": software.captured_passes,
+    "compiled passes": software.compiler,
     "GPU": machine.gpus,
     "memory": machine.memory,
     "disk": machine.disk,
@@ -30,19 +27,36 @@ QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
 
 DTYPES = ("float32", "bfloat16")
 
+WIDTH = 110
+TONES = {Status.OK: "", Status.MISSING: "faint", Status.PROBLEM: "doubtful"}
 
-def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Checkup:
+FACTS = (
+    Column[Fact]("status", lambda fact: fact.status, left=True),
+    Column[Fact]("what", lambda fact: fact.name, left=True),
+    Column[Fact](
+        "found",
+        lambda fact: Cell(fact.value, below=f"-> {fact.advice}" if fact.advice else ""),
+        left=True,
+    ),
+)
+
+TESTS = (
+    Column[Trial]("status", lambda test: "passed" if test.passed else "FAILED", left=True),
+    Column[Trial]("what", lambda test: test.name, left=True),
+    Column[Trial]("result", lambda test: Cell(test.value, f"({test.seconds:.1f} s)"), left=True),
+)
+
+
+def examine(quick: bool = False, tell: Callable[[str], None] = lambda text: None) -> Checkup:
     """Collect facts, run the self-test, and time passes over a few rows.
 
-    Args:
-        quick: only collect facts and load the pair; skip all other tests and times.
-        say: called with the name of each check and test before it begins.
+    With `quick`, collect facts and load the pair only. `tell` gets the name of each check before it begins.
     """
     facts: list[Fact] = []
     for name, question in QUESTIONS.items():
-        say(name)
+        tell(name)
         facts += ask(name, question)
-    say("loading the embedded pair")
+    tell("loading the embedded pair")
     loaded, pair = self_test.pair_test()
     if quick:
         return Checkup(tuple(facts), (loaded,), (), ())
@@ -55,15 +69,13 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
         tests[f"implementations of attention agree on {device}"] = partial(
             self_test.attention_agrees, device
         )
-    tests["kernels compile ahead of time"] = self_test.kernels_compile
-    trials, speeds = [loaded], []
-    for name, test in tests.items():
-        say(name)
-        trials.append(attempt(name, test))
+    speeds: list[Speed] = []
     for device, dtype in product(devices, DTYPES):
-        say(f"timing passes on {device} in {dtype}")
-        test = partial(_timed, device, dtype, speeds)
-        trials.append(attempt(f"passes on {device} in {dtype}", test))
+        tests[f"passes on {device} in {dtype}"] = partial(_timed, device, dtype, speeds)
+    trials = [loaded]
+    for name, test in tests.items():
+        tell(name)
+        trials.append(attempt(name, test))
     return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds))
 
 
@@ -73,3 +85,25 @@ def _timed(device: str, dtype: str, speeds: list[Speed]) -> str:
     speeds.append(speed)
     times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
     return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"
+
+
+def print_checkup(checkup: Checkup, console: Console) -> None:
+    """Print facts with advice, the tests, what the times mean for trees, and a verdict."""
+    width = min(WIDTH, console.width)
+    facts = Table("this machine", FACTS, checkup.facts, tone=lambda fact: TONES[fact.status])
+    tests = Table("self-test", TESTS, checkup.tests, tone=lambda test: "" if test.passed else "bad")
+    print_table(facts, console, width)
+    print_table(tests, console, width)
+    for sentence in (*checkup.said, _verdict(checkup)):
+        console.print()
+        say(console, sentence, width=width)
+
+
+def _verdict(checkup: Checkup) -> str:
+    problems = [fact.name for fact in checkup.facts if fact.status is Status.PROBLEM]
+    failed = [test.name for test in checkup.tests if not test.passed]
+    if failed:
+        return f"Something is wrong: {len(failed)} test(s) failed ({'; '.join(failed)})."
+    if problems:
+        return f"treespec works: all tests passed. Problems to look at: {', '.join(problems)}."
+    return "Everything is fine: all tests passed."

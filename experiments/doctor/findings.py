@@ -7,8 +7,6 @@ from time import perf_counter
 
 from treespec.errors import in_words
 
-__all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt", "judged"]
-
 
 class Status(StrEnum):
     """In order; missing, which may be fine; or present, but with a problem."""
@@ -20,14 +18,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact about the machine.
-
-    Args:
-        name: subject of the fact.
-        status: whether it is in order.
-        value: what was found.
-        advice: what to do; empty if nothing needs to be done.
-    """
+    """A fact about the machine, and what to do about it; no advice if nothing needs to be done."""
 
     name: str
     status: Status
@@ -37,14 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Trial:
-    """A test of the project itself on this machine.
-
-    Args:
-        name: what was tested.
-        passed: whether the test passed.
-        value: the result, in words.
-        seconds: duration of the test.
-    """
+    """A test of the project itself on this machine."""
 
     name: str
     passed: bool
@@ -56,13 +40,8 @@ class Trial:
 class Speed:
     """Times of passes over a few rows, through matrices too large for the processor's caches.
 
-    Args:
-        device: `cpu` or the GPU's name.
-        dtype: of weights and rows.
-        weights_mib: MiB of all matrices together.
-        pass_ms: milliseconds per pass, by number of rows.
-        read_gb_s: gigabytes (1e9) of weights read per second in a pass over one row.
-        gflop_s: 1e9 operations per second in the pass over the most rows.
+    `read_gb_s` are gigabytes (1e9) of weights per second in a pass over one row, `gflop_s` 1e9 operations
+    per second in the pass over the most rows; `pass_ms` is by number of rows.
     """
 
     device: str
@@ -79,14 +58,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Checkup:
-    """All findings.
-
-    Args:
-        facts: about the machine.
-        tests: of the project on it.
-        speeds: of matrix products; empty with `quick`.
-        said: sentences about what the speeds mean for trees.
-    """
+    """All findings; `said` are sentences about what the speeds mean for trees."""
 
     facts: tuple[Fact, ...]
     tests: tuple[Trial, ...]
@@ -105,12 +77,7 @@ def judged(name: str, value: str, advice: str) -> Fact:
 
 
 def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
-    """The facts that a question returns. An exception becomes a problem, so that other questions still run.
-
-    Args:
-        name: of the fact if the question fails.
-        question: returns one fact or several.
-    """
+    """The facts that a question returns; an exception becomes a problem, so that others are still asked."""
     try:
         answer = question()
     except Exception as error:
@@ -120,23 +87,12 @@ def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
 
 
 def attempt(name: str, test: Callable[[], str]) -> Trial:
-    """Run a test and time it.
-
-    Args:
-        name: of the test.
-        test: returns its result in words, or raises if it fails.
-    """
+    """Run and time a test that returns its result in words, or raises if it fails."""
     start = perf_counter()
     try:
         value, passed = test(), True
     except Exception as error:
-        value, passed = _problem_of(error, name), False
+        said = (str(error).strip().splitlines() or [""])[0]
+        expected = type(error) is AssertionError and said
+        value, passed = said if expected else in_words(error, f"the test '{name}'"), False
     return Trial(name, passed, value, round(perf_counter() - start, 3))
-
-
-def _problem_of(error: Exception, name: str) -> str:
-    """What a test found wrong, or the error that stopped it, in one line."""
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    if type(error) is AssertionError and first_line:
-        return first_line
-    return in_words(error, f"the test '{name}'")

@@ -2,22 +2,12 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treespec.experiments.doctor.findings import Fact, Status, judged
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
-
-if TYPE_CHECKING:
-    from treespec.experiments.run.meters.energy import EnergySource
-
-__all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
-
-PATIENCE_S = 5.0
-"""Seconds to wait for another program to answer."""
 
 LEAST_DISK_GIB = 1.0
 LEAST_MEMORY_GIB = 2.0
@@ -31,23 +21,11 @@ def gpus() -> list[Fact]:
     if not torch.cuda.is_available():
         if shutil.which("nvidia-smi") is None:
             return [Fact("GPU", Status.MISSING, "none; everything runs on the CPU")]
+        value, advice = "torch finds no device", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
         if torch.version.cuda is None:
-            return [
-                Fact(
-                    "GPU",
-                    Status.PROBLEM,
-                    "a driver is installed, but torch is built for the CPU",
-                    "install a CUDA build of torch: https://pytorch.org/get-started",
-                )
-            ]
-        return [
-            Fact(
-                "GPU",
-                Status.PROBLEM,
-                "a driver is installed, but torch finds no device",
-                "check the output of nvidia-smi, and CUDA_VISIBLE_DEVICES",
-            )
-        ]
+            value = "torch is built for the CPU"
+            advice = "install a CUDA build of torch: https://pytorch.org/get-started"
+        return [Fact("GPU", Status.PROBLEM, f"a driver is installed, but {value}", advice)]
     facts = []
     for i in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(i)
@@ -72,30 +50,20 @@ def memory() -> Fact:
 def disk() -> Fact:
     """Free space in the current folder, where runs are written, and whether it is writable."""
     here = Path.cwd()
-    free = shutil.disk_usage(here).free
-    value = f"{free / GIB:.1f} GiB free in {here}"
+    free = shutil.disk_usage(here).free / GIB
+    elsewhere = "name another folder with --out"
     if not os.access(here, os.W_OK):
-        return Fact(
-            "disk",
-            Status.PROBLEM,
-            f"{here} cannot be written",
-            "change to a folder that you can write to, or name one with --out",
-        )
-    tight = free < LEAST_DISK_GIB * GIB
-    return judged(
-        "disk", value, "free some space, or name another folder with --out" if tight else ""
-    )
+        return Fact("disk", Status.PROBLEM, f"{here} cannot be written", elsewhere)
+    advice = f"free some space, or {elsewhere}" if free < LEAST_DISK_GIB else ""
+    return judged("disk", f"{free:.1f} GiB free in {here}", advice)
 
 
 def busy() -> Fact:
     """How much of the processor other programs use at the moment."""
     others = busy_percent()
     advice = "times are unreliable now; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
-    return judged(
-        "other processes",
-        f"use {others:.0f} % of all cores",
-        advice if others > BUSY_PERCENT else "",
-    )
+    value = f"use {others:.0f} % of all cores"
+    return judged("other processes", value, advice if others > BUSY_PERCENT else "")
 
 
 def energy() -> list[Fact]:
@@ -103,13 +71,12 @@ def energy() -> list[Fact]:
     import torch
 
     from treespec.errors import Unavailable
-    from treespec.experiments.run.meters.energy import Rapl, find_gpu_energy
+    from treespec.experiments.run.meters.energy import EnergySource, Rapl, find_gpu_energy
 
-    devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    facts = []
     finders: dict[str, Callable[[], EnergySource]] = {"processor": Rapl.find}
-    if devices:
-        finders["GPU"] = lambda: find_gpu_energy(devices)
+    if torch.cuda.is_available():
+        finders["GPU"] = lambda: find_gpu_energy(range(torch.cuda.device_count()))
+    facts = []
     for hardware, find in finders.items():
         try:
             facts.append(Fact(f"energy, {hardware}", Status.OK, find().name))
@@ -118,40 +85,11 @@ def energy() -> list[Fact]:
     return facts
 
 
-def slurm() -> list[Fact]:
-    """Whether sweeps can be submitted: needs sbatch, a controller that answers, and submitit."""
+def slurm() -> Fact:
+    """Whether sweeps can be submitted: needs sbatch and submitit."""
     if shutil.which("sbatch") is None:
-        return [Fact("SLURM", Status.MISSING, "no sbatch; sweeps run in local processes")]
-    facts = [_sinfo()]
+        return Fact("SLURM", Status.MISSING, "no sbatch; sweeps run in local processes")
     if util.find_spec("submitit") is None:
-        facts.append(
-            Fact(
-                "submitit",
-                Status.MISSING,
-                "not installed",
-                "only sweeps on SLURM need it: pip install submitit",
-            )
-        )
-    return facts
-
-
-def _sinfo() -> Fact:
-    advice = (
-        "only `sweep --executor slurm` needs it: check that the controller (slurmctld) is running and "
-        "reachable from here"
-    )
-    try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%P %D %t"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Fact("SLURM", Status.MISSING, f"sinfo does not answer: {error}", advice)
-    lines = done.stdout.split("\n")
-    if done.returncode or not lines[0]:
-        problem = (done.stderr.strip().splitlines() or ["it lists no partition"])[-1]
-        return Fact("SLURM", Status.MISSING, f"sinfo: {problem}", advice)
-    partitions = "; ".join(line.strip() for line in lines if line.strip())
-    return Fact("SLURM", Status.OK, f"partition, nodes, state: {partitions}")
+        advice = "only sweeps on SLURM need it: pip install submitit"
+        return Fact("SLURM", Status.MISSING, "submitit is not installed", advice)
+    return Fact("SLURM", Status.OK, "sbatch and submitit (sweep --executor slurm)")

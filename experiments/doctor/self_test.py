@@ -7,15 +7,6 @@ from treespec.experiments.doctor.findings import Trial, attempt
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = [
-    "attention_agrees",
-    "generation_agrees",
-    "kernels_compile",
-    "pair_test",
-    "proof",
-    "tell_apart",
-]
-
 NEW_TOKENS = 48
 PROMPT_TOKENS = 48
 PREFIX = 96
@@ -45,11 +36,7 @@ def pair_test() -> "tuple[Trial, Pair | None]":
 
 
 def proof() -> str:
-    """Prove two rules lossless by exact enumeration of their code.
-
-    Raises:
-        NotLossless: if a rule is not lossless.
-    """
+    """Prove two rules lossless by exact enumeration of their code."""
     from treespec import TreeShape, verify
     from treespec.testing import assert_lossless
 
@@ -64,11 +51,7 @@ def proof() -> str:
 
 
 def generation_agrees(pair: "Pair") -> str:
-    """Compare a greedy text decoded with trees with that of transformers' `generate`.
-
-    Raises:
-        AssertionError: if the ids differ.
-    """
+    """Compare a greedy text decoded with trees with that of transformers' `generate`."""
     import torch
 
     from treespec import Sampling, TreeShape, generate
@@ -104,16 +87,8 @@ def generation_agrees(pair: "Pair") -> str:
 def tell_apart(pair: "Pair") -> str:
     """Measure how small a difference between two methods this machine can show at the moment.
 
-    Two identical copies of plain decoding and two chains run in turns on the embedded pair.
-
-    Args:
-        pair: the loaded models.
-
-    Returns:
-        How much the two copies differ in this short run, in words; longer runs show smaller differences.
-
-    Raises:
-        AssertionError: if the copy of plain decoding decoded no prompt.
+    Two identical copies of plain decoding and two chains run in turns on the embedded pair. The result says
+    how much the two copies differ in this short run; longer runs show smaller differences.
     """
     from treespec.experiments.benchmarks.brief_run import brief_run
     from treespec.experiments.config.schema import Config
@@ -141,11 +116,7 @@ def tell_apart(pair: "Pair") -> str:
 
 
 def attention_agrees(device: str) -> str:
-    """Compare all implementations of tree attention that run on a device with the reference.
-
-    Raises:
-        AssertionError: if an implementation differs by more than rounding.
-    """
+    """Compare all implementations of tree attention that run on a device with the reference."""
     import warnings
 
     import torch
@@ -181,26 +152,3 @@ def attention_agrees(device: str) -> str:
         agreeing.append(name)
     missing = f"; not available here: {', '.join(absent)}" if absent else ""
     return f"{', '.join(agreeing)} agree with the reference{missing}"
-
-
-def kernels_compile() -> str:
-    """Compile a kernel for each generation of GPUs, if Triton is installed and does not interpret kernels.
-
-    Raises:
-        AssertionError: if the compiled kernel would not run well.
-    """
-    from attention_masks.errors import Unavailable
-    from attention_masks.tree_attention.ahead_of_time import compile_variant, complaints, variants
-
-    by_capability = {}
-    for variant in variants():
-        if variant.itemsize == 2:
-            by_capability.setdefault(variant.capability, variant)
-    try:
-        for variant in by_capability.values():
-            problems = complaints(variant, compile_variant(variant))
-            if problems:
-                raise AssertionError(f"sm_{variant.capability}: {problems[0]}")
-    except Unavailable as missing:
-        return f"skipped: {str(missing).splitlines()[0]}"
-    return f"for {', '.join(f'sm_{capability}' for capability in by_capability)}"

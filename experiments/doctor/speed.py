@@ -4,14 +4,11 @@ A decoding pass reads every weight once, whether it is over one row or sixteen. 
 longer than computing, more rows are nearly free; trees depend on this.
 """
 
-import time
 from collections.abc import Sequence
-
-import numpy as np
+from functools import partial
+from statistics import median
 
 from treespec.experiments.doctor.findings import Speed
-
-__all__ = ["TREE_ROWS", "meaning", "measure_speed"]
 
 TREE_ROWS = 16
 """Rows of a medium-sized tree."""
@@ -25,51 +22,40 @@ MATRICES = {"cpu": 4, "cuda": 64}
 
 REPEATS = 3
 
-FREE_COST, DEAR_COST = 1.25, 3.0
+FREE_COST, HIGH_COST = 1.25, 3.0
 """Cost of 16 rows up to which trees are nearly free to verify, and from which they are expensive."""
 
 
 def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed:
-    """Time passes over 1, 16 and many rows through matrices of 4096 by 4096.
-
-    Args:
-        device: `cpu` or `cuda`.
-        dtype: `float32` or `bfloat16`.
-        matrices: number of matrices; by default more than caches hold.
-    """
+    """Time passes over 1, 16 and many rows through matrices of 4096 by 4096, in turns."""
     import torch
 
+    from treespec.experiments.benchmarks.timing import in_turns, seconds_of
     from treespec.experiments.run.observers import synchronizer
 
-    synchronize = synchronizer(device)
     torch_dtype = getattr(torch, dtype)
     sizes = (1, TREE_ROWS, MANY_ROWS[device])
-    count = matrices or MATRICES[device]
-    matrix_bytes = WIDTH * WIDTH * torch_dtype.itemsize
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(WIDTH, WIDTH, generator=generator).mul_(WIDTH**-0.5)
     matrix = matrix.to(device, torch_dtype)
-    weights = [matrix.clone() for _ in range(count)]
+    weights = [matrix.clone() for _ in range(matrices or MATRICES[device])]
+    weights_bytes = sum(weight.nbytes for weight in weights)
 
-    def run(rows: int) -> float:
-        x = torch.ones(rows, WIDTH, dtype=torch_dtype, device=device)
-        synchronize()
-        start = time.perf_counter()
+    def run(x: torch.Tensor) -> None:
         for weight in weights:
             x = torch.nn.functional.linear(x, weight)
-        synchronize()
-        return time.perf_counter() - start
 
-    # Sizes take turns, because machines drift. The first round warms up.
-    rounds = [[run(rows) for rows in sizes] for _ in range(REPEATS + 1)]
-    medians = dict(zip(sizes, np.median(rounds[1:], axis=0).tolist(), strict=True))
+    rows = {n: torch.ones(n, WIDTH, dtype=torch_dtype, device=device) for n in sizes}
+    wait = synchronizer(device)
+    ways = {n: partial(seconds_of, partial(run, x), wait) for n, x in rows.items()}
+    medians = {n: median(seconds) for n, seconds in in_turns(ways, REPEATS).items()}
     return Speed(
         device=torch.cuda.get_device_name() if device == "cuda" else device,
         dtype=dtype,
-        weights_mib=count * matrix_bytes / 2**20,
-        pass_ms={rows: round(1e3 * median, 3) for rows, median in medians.items()},
-        read_gb_s=round(count * matrix_bytes / medians[1] / 1e9, 2),
-        gflop_s=round(2 * count * WIDTH * WIDTH * sizes[-1] / medians[sizes[-1]] / 1e9, 1),
+        weights_mib=weights_bytes / 2**20,
+        pass_ms={n: round(1e3 * seconds, 3) for n, seconds in medians.items()},
+        read_gb_s=round(weights_bytes / medians[1] / 1e9, 2),
+        gflop_s=round(2 * len(weights) * WIDTH**2 * sizes[-1] / medians[sizes[-1]] / 1e9, 1),
     )
 
 
@@ -96,6 +82,6 @@ def _sentence(speed: Speed) -> str:
         f"to beat plain decoding, a tree of {TREE_ROWS} nodes must yield more than {cost:.1f} tokens per "
         "step, plus the cost of drafting it"
     )
-    if cost < DEAR_COST:
+    if cost < HIGH_COST:
         return f"{measured}: {needed}."
     return f"{measured}, because computing is the limit here: {needed}. Chains and small trees pay first."

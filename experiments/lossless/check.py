@@ -35,8 +35,6 @@ from treespec.stopping import stop_at_tokens
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless", "require_sizes"]
-
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 """Defaults. Three tokens, because the third follows a commit that moved rows in the caches."""
 
@@ -49,28 +47,13 @@ MOST_TOKENS = 1000
 
 @dataclass(frozen=True)
 class Check:
-    """All results of a check.
-
-    Args:
-        config: the checked config.
-        dtype: of the target.
-        laws: one for each method and setting above temperature 0.
-        greedy: one for each method and setting at temperature 0.
-        false_alarm: probability that any law fails although all are equal.
-        exact: whether the reference was the exact law.
-        tokens: per sample.
-        prompts: number of prompts after which samples were drawn.
-        skipped: names of methods that are not ours.
-        recalled: share of the target's passes that were recalled, not run.
-        text_of: decodes token ids to text.
-    """
+    """All results of a check."""
 
     config: Config
     dtype: str
     laws: tuple[LawCheck, ...]
     greedy: tuple[GreedyCheck, ...]
     false_alarm: float
-    exact: bool
     tokens: int
     prompts: int
     skipped: tuple[str, ...]
@@ -90,7 +73,6 @@ def check_lossless(
     false_alarm: float = 1e-3,
     tokens: int = TOKENS,
     prompts: int = PROMPTS,
-    exact: bool = True,
     out: Path | None = None,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
@@ -105,7 +87,6 @@ def check_lossless(
             Failures by rounding at the cut of top-k, top-p and min-p are not included; see `lossless.law`.
         tokens: per text; their joint law is tested.
         prompts: number of prompts after which texts are drawn: the first of the config.
-        exact: compare with the exact law of plain decoding; else with as many samples of our plain loop.
         out: folder to which texts are saved as they are drawn: a stopped check resumes from texts of the
             same config, sizes, passes, versions and code. `write_check` removes them.
         console: where to show progress; None to show nothing.
@@ -141,7 +122,7 @@ def check_lossless(
         None if out is None else KeptSamples(out, _about(config, experiment.methods, pair, sizes))
     )
     resumed = 0 if kept is None else len(kept)
-    batches = len(sampled_prompts) * len(sampled) * (len(methods) + (not exact)) - resumed
+    batches = len(sampled_prompts) * len(sampled) * len(methods) - resumed
     signs = batches * -(-per_prompt // SAMPLES_PER_SIGN)
     greedy = [name for name in experiment.samplings if name not in sampled]
     with reporter.units(signs + len(greedy) * len(encoded), done=resumed) as begin:
@@ -161,9 +142,7 @@ def check_lossless(
         )
         level = false_alarm / max(1, len(sampled) * len(methods))
         laws = [
-            checker.check(method, name, false_alarm=level, exact=exact)
-            for name in sampled
-            for method in methods
+            checker.check(method, name, false_alarm=level) for name in sampled for method in methods
         ]
     return Check(
         config=config,
@@ -171,7 +150,6 @@ def check_lossless(
         laws=tuple(laws),
         greedy=tuple(greedy_checks),
         false_alarm=false_alarm,
-        exact=exact,
         tokens=tokens,
         prompts=len(sampled_prompts),
         skipped=tuple(m.name for m in experiment.methods if m not in methods),
@@ -206,18 +184,7 @@ def require_sizes(
     prompts: int,
     named: Callable[[str], str] = str,
 ) -> None:
-    """Reject sizes of a check that are out of range, before anything is read.
-
-    Args:
-        samples: see `check_lossless`.
-        false_alarm: see `check_lossless`.
-        tokens: see `check_lossless`.
-        prompts: see `check_lossless`.
-        named: maps an argument to its name in messages, such as its command-line option.
-
-    Raises:
-        ConfigError: naming the argument.
-    """
+    """Reject sizes of a check that are out of range, before anything is read."""
     require_within(named("samples"), samples, 1, MOST_SAMPLES)
     require_within(named("tokens"), tokens, 1, MOST_TOKENS)
     require_within(named("prompts"), prompts, 1, LARGEST_NUMBER)

@@ -13,8 +13,6 @@ from treespec.experiments.run.baselines import first_difference, next_logits
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["GreedyCheck", "Split", "split"]
-
 
 @dataclass(frozen=True)
 class Split(Divergence):
@@ -35,17 +33,7 @@ class Split(Divergence):
 
 @dataclass(frozen=True)
 class GreedyCheck:
-    """Comparison of a method's greedy texts with those of two plain decoders.
-
-    Args:
-        sampling: name of the sampling setting.
-        method: name of the method.
-        rule: name of its acceptance rule.
-        lossless: whether the rule claims to be lossless.
-        compared: number of texts compared.
-        generate: divergences from transformers' `generate`.
-        plain: divergences from our own loop without a draft.
-    """
+    """Comparison of a method's greedy texts with those of two plain decoders."""
 
     sampling: str
     method: str
@@ -72,17 +60,7 @@ def split(
     tokens: Sequence[int],
     reference: Sequence[int],
 ) -> Split | None:
-    """The first divergence of a greedy text from a reference, and how close the target's decision was.
-
-    Args:
-        pair: the models; runs one ordinary transformers pass of the target.
-        prompt: id and token ids.
-        tokens: of the method.
-        reference: tokens of plain decoding.
-
-    Returns:
-        The divergence; None if the texts are equal.
-    """
+    """The first divergence of a greedy text from a reference, and how close the target's decision was."""
     if tuple(tokens) == tuple(reference):
         return None
     position = first_difference(tokens, reference)

@@ -2,8 +2,7 @@
 
 All samples come from the real `decode`, a text of a few tokens each. They are compared with the law of
 plain decoding itself: rows of the unmodified model in ordinary transformers passes, without our attention,
-cache or loop. That is what infinitely many plain samples would give, so half as many samples show as much.
-Samples of our own plain loop can take its place.
+cache or loop. That is what infinitely many plain samples would give.
 
 Under top-k, top-p and min-p a lossless method can fail by rounding, in float32 and float64 too: a pass over
 a tree and an ordinary pass round differently, so that a token within rounding of the cut can be kept by one
@@ -25,7 +24,7 @@ from torch import Tensor
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
-from treespec.experiments.config.build import BuiltMethod, plain_method
+from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts
 from treespec.experiments.run.baselines import next_logits
@@ -33,16 +32,11 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
 from treespec.protocols import TreeModel
 from treespec.target import ModelTarget
-from treespec.testing.compare import ConditionalLaw, LawComparison, Samples, compare_laws
+from treespec.testing.compare import LawComparison, compare_laws
 from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["SAMPLES_PER_SIGN", "LawCheck", "LawChecker"]
-
-REFERENCE = "reference"
-"""Name of our own plain loop when its samples are the reference."""
 
 SAMPLES_PER_SIGN = 50
 """Samples between two updates of progress."""
@@ -50,16 +44,7 @@ SAMPLES_PER_SIGN = 50
 
 @dataclass(frozen=True)
 class LawCheck:
-    """The verdict on a method under a sampling setting.
-
-    Args:
-        sampling: name of the sampling setting.
-        method: name of the method.
-        rule: name of the acceptance rule.
-        lossless: whether the rule claims to be lossless.
-        comparison: the statistical test.
-        seconds: duration of the sampling.
-    """
+    """The verdict on a method under a sampling setting."""
 
     sampling: str
     method: str
@@ -82,17 +67,7 @@ class _Remembering(NamedTuple):
 
 
 class LawChecker:
-    """Samples methods after the same prompts, and compares them with plain decoding.
-
-    Args:
-        pair: the models.
-        prompts: after which texts are drawn, in equal numbers.
-        samples: per method, over all prompts.
-        tokens: per text.
-        seed: of the coins, and of the redraws of the tests.
-        kept: texts of the same check before it was stopped; new ones are added.
-        progress: called with the current method and prompt, once per `SAMPLES_PER_SIGN` samples.
-    """
+    """Samples methods after the same prompts, and compares them with plain decoding."""
 
     def __init__(
         self,
@@ -117,38 +92,13 @@ class LawChecker:
             pair.tokenizer,
         )
         self._kept, self._progress = kept, progress
-        self._plain: dict[str, list[list[int]]] = {}
 
-    def check(
-        self,
-        method: BuiltMethod,
-        name: str,
-        *,
-        false_alarm: float,
-        exact: bool = True,
-    ) -> LawCheck:
-        """Sample a method and compare it with plain decoding.
-
-        Args:
-            method: of kind `plain` or `tree`.
-            name: of the sampling setting, whose temperature is above 0.
-            false_alarm: probability that this comparison fails by chance.
-            exact: compare with the exact law; else with samples of our plain loop, drawn once per setting.
-
-        Raises:
-            TooFewSamples: see `compare_laws`.
-        """
+    def check(self, method: BuiltMethod, name: str, *, false_alarm: float) -> LawCheck:
+        """Sample a method and compare it with plain decoding."""
         sampling, rule = method.choices[name].sampling, method.choices[name].rule
-        reference: Samples | ConditionalLaw = partial(self._plain_law, sampling)
-        if not exact:
-            if name not in self._plain:
-                self._plain[name] = self._texts(
-                    plain_method(REFERENCE, {name: sampling}), name
-                ).rows
-            reference = self._plain[name]
         texts, seconds = self._texts(method, name)
         comparison = compare_laws(
-            texts, reference, given=1, false_alarm=false_alarm,
+            texts, partial(self._plain_law, sampling), given=1, false_alarm=false_alarm,
             seed=seed_of(self.seed, "redraws", name, method.name) % 2**32,
         )  # fmt: skip
         return LawCheck(name, method.name, str(rule), rule.lossless, comparison, seconds)
@@ -157,9 +107,7 @@ class LawChecker:
     def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
         """The law of the next token, by an ordinary transformers pass over the context.
 
-        Args:
-            sampling: the sampling settings.
-            prefix: the prompt's number, followed by the tokens after the prompt.
+        The prefix is the prompt's number, followed by the tokens after the prompt.
         """
         prompt, *tokens = prefix
         return sampling(next_logits(self.pair, [*self.prompts[prompt].ids, *tokens]))

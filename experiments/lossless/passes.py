@@ -17,8 +17,6 @@ from torch import Tensor
 from treespec.experiments.run.baselines import first_difference
 from treespec.protocols import TreeModel
 
-__all__ = ["PassMemory", "RememberingModel"]
-
 LARGEST_BUDGET = 1 << 28
 
 
@@ -75,9 +73,7 @@ class RememberingModel:
     Prefills and keeps are deferred until a pass has to run. A prefill with the prompt that is in the cache
     costs nothing if no row of a tree was kept after it.
 
-    Args:
-        model: the wrapped model; its own cache is not touched.
-        memory: shared with all models that `fresh` returns.
+    The wrapped model's own cache is not touched.
     """
 
     def __init__(self, model: TreeModel, memory: PassMemory | None = None) -> None:

@@ -47,8 +47,6 @@ from treespec.testing.lossless import TOLERANCE
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule
 
-__all__ = ["Job", "Result", "jobs", "main", "prove"]
-
 VOCAB = 3
 COMPOSED_TOKENS = 3
 """Tokens decoded in the composition theorem."""
@@ -82,15 +80,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of the proof for one rule and law.
-
-    Args:
-        theorem: of the job.
-        rule: name of the rule.
-        law: name of the law.
-        proof: cases, runs and largest error.
-        failure: message of the first failure, if any.
-    """
+    """The outcome of the proof for one rule and law."""
 
     theorem: str
     rule: str
@@ -100,12 +90,7 @@ class Result:
 
 
 def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
-    """All parts of the proof, the longest first.
-
-    Args:
-        nodes: size of the largest trees.
-        tables: number of random pairs of tables for the one-step theorem.
-    """
+    """All parts of the proof, the longest first."""
     parts = []
     shapes = chain.from_iterable(map(plane_trees, range(1, nodes + 1)))
     for shape, law in product(shapes, Law):

@@ -17,8 +17,6 @@ import treespec
 from treespec.experiments.errors import ConfigError
 from treespec.files import write_whole
 
-__all__ = ["NAME", "KeptSamples", "Texts", "code_hash"]
-
 NAME = "samples.jsonl"
 
 FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
@@ -28,9 +26,7 @@ FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
 class Texts(NamedTuple):
     """Sampled texts.
 
-    Args:
-        rows: the prompt's number and the token ids of each text.
-        seconds: duration of the sampling.
+    Rows hold the prompt's number and the token ids of a text.
     """
 
     rows: list[list[int]]
@@ -38,15 +34,7 @@ class Texts(NamedTuple):
 
 
 class KeptSamples:
-    """Texts that are saved to a file as they are drawn.
-
-    Args:
-        folder: of the check; must exist.
-        about: what the texts are samples of, as plain data.
-
-    Raises:
-        ConfigError: if the folder holds texts of anything else.
-    """
+    """Texts that are saved to a file as they are drawn."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.path = folder / NAME

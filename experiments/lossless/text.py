@@ -21,8 +21,6 @@ from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.files import write_whole
 
-__all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
-
 WIDTH = 118
 """Maximum width of the output, in columns."""
 
@@ -89,7 +87,7 @@ def check_data(check: Check) -> dict[str, Any]:
         "seed": check.config.seed,
         "dtype": check.dtype,
         "false_alarm": check.false_alarm,
-        "reference": "exact law" if check.exact else "samples of plain decoding",
+        "reference": "exact law",
         "tokens": check.tokens,
         "prompts": check.prompts,
         "passed": not check.failed,
@@ -107,11 +105,7 @@ def write_check(check: Check, folder: Path) -> Path:
 
 
 def require_check(folder: Path) -> None:
-    """Reject a folder whose `check.json` is not the result of a check.
-
-    Raises:
-        ConfigError: naming the file.
-    """
+    """Reject a folder whose `check.json` is not the result of a check."""
     keys = ("checked", "false_alarm", "laws", "greedy", "passed")
     require_own(folder / "check.json", keys, "result of `treespec check-lossless`")
 
@@ -131,7 +125,7 @@ def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:
         Column[LawCheck]("noticed\nfrom", _detectable),
         Column[LawCheck]("verdict", _law_verdict, left=True),
     ]
-    title = f"{sampling}: {law}, against {'the exact law' if check.exact else 'samples'} of plain decoding"
+    title = f"{sampling}: {law}, against the exact law of plain decoding"
     return Table(sampling, columns, rows, title=title, tone=_tone)
 
 
@@ -228,35 +222,27 @@ def _notes(check: Check) -> list[str]:
     if check.laws:
         notes = [
             "False alarms: the probability that any lossless method fails is at most "
-            f"{check.false_alarm:g} over all {len(check.laws)} comparisons "
-            f"({check.false_alarm / len(check.laws):.2g} each, Bonferroni). p: exact, by redrawing the "
-            "statistic under equality.",
-            "Token 2 and later are tested given the tokens before them. noticed from: total variation of "
-            "the first token, after every prompt, that would be noticed in 90 % of cases or more. "
-            "Differences among rare tokens pooled into one cell are not seen.",
+            f"{check.false_alarm:g} over all {len(check.laws)} comparisons (Bonferroni).",
+            "noticed from: total variation of the first token that would be noticed in 90 % of cases or "
+            "more. Differences among rare tokens pooled into one cell are not seen.",
             f"Samples: texts by the real loop, tokens: {check.tokens}, prompts: {check.prompts}; "
             f"{100 * check.recalled:.0f} % of the target's passes were recalled from identical ones.",
         ]
-        if check.exact and any(map(_truncated, check.config.samplings)):
+        if any(map(_truncated, check.config.samplings)):
             notes.append(
-                "top-k, top-p, min-p: passes over trees and over single tokens round differently, in any "
-                "dtype. A token within rounding of the cut can therefore occur although the exact law "
-                "excludes it; the check then fails at once (p = 0), which the false-alarm rate does not "
-                "include. If the only deviation is a token expected in 0.00 %, check again with another "
-                "cut: a loss stays, rounding does not."
+                "top-k, top-p, min-p: passes over trees and over single tokens round differently. A token "
+                "within rounding of the cut can therefore occur although the law excludes it (p = 0). "
+                "If the only deviation is a token expected in 0.00 %, check again with another cut: a loss "
+                "stays, rounding does not."
             )
         if check.dtype in ("bfloat16", "float16"):
             notes.append(
-                f"In {check.dtype}, passes over trees and over single tokens differ by rounding, which "
-                "enough samples would notice too (top-p and top-k most of all); use float32."
+                f"In {check.dtype}, enough samples would notice that passes over trees and over single "
+                "tokens round differently; use float32."
             )
     if not all(row.lossless for row in (*check.laws, *check.greedy)):
-        notes.append(
-            "lossy: the rule changes the law by design, so it cannot fail; measurable: these samples show "
-            "the change."
-        )
+        notes.append("lossy: the rule changes the law by design, so it cannot fail.")
     if check.skipped:
-        notes.append(
-            f"Not checked, because they do not run in treespec's loop: {', '.join(check.skipped)}."
-        )
+        names = ", ".join(check.skipped)
+        notes.append(f"Not checked, because they do not run in treespec's loop: {names}.")
     return notes

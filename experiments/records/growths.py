@@ -6,11 +6,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
-from treespec.experiments.config.shapes import AnyShape, GrowthShape
+from treespec.experiments.config.shapes import AnyShape
 from treespec.experiments.config.trees import tree_of
 from treespec.experiments.records.loading import Method
 from treespec.experiments.records.manifest import GROWTH_FILES, sha256_of
 from treespec.protocols import Growth
+from treespec.search.growth.keys import GrowthSettings
 
 
 def growth_of(method: Method, searched: Path) -> Growth | None:
@@ -20,7 +21,7 @@ def growth_of(method: Method, searched: Path) -> Growth | None:
     """
     try:
         shape: Any = TypeAdapter(AnyShape).validate_python(method.growth)
-        if not isinstance(shape, GrowthShape):
+        if not isinstance(shape, GrowthSettings):
             return None
         for key in GROWTH_FILES:
             named = getattr(shape, key, None)

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
@@ -23,27 +23,6 @@ from treespec.experiments.config.schema import (
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.files import brief, in_json, open_file, parse_json, read_text
-
-__all__ = [
-    "Prompt",
-    "RawPrompt",
-    "embedded_prompts",
-    "encode",
-    "following",
-    "hash_of",
-    "read_prompts",
-    "search_prompts",
-    "texts_of",
-]
-
-MOST_BYTES = 64 * 2**20
-"""Most bytes read from a JSONL file of prompts; with a `count`, the file itself may be larger."""
-
-LONGEST_LINE = 16 * 2**20
-"""Most bytes in one line of such a file."""
-
-MOST_PROMPTS = 100_000
-"""Most prompts read from a file."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -78,15 +57,7 @@ class RawPrompt:
 
 @dataclass(frozen=True)
 class Prompt:
-    """An encoded prompt.
-
-    Args:
-        index: position in the run, from 0.
-        id: see `RawPrompt`.
-        category: see `RawPrompt`.
-        ids: token ids, at least one.
-        where: see `RawPrompt`.
-    """
+    """An encoded prompt."""
 
     index: int
     id: str
@@ -98,15 +69,8 @@ class Prompt:
 def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """Read all prompts of a source, including those past `count`; needs no model or tokenizer.
 
-    Args:
-        config: the source.
-        more: how many prompts past `count` are needed; None for all. JSONL files and data sets are read up
-            to the last needed prompt only, so the rest may be long or malformed.
-
-    Raises:
-        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty, or
-            if a data set cannot be loaded.
-        TooFewPrompts: if there are fewer than `count`.
+    JSONL files and data sets are read only up to `count` and so many `more` prompts (None: to the end), so
+    the rest may be long or malformed.
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
@@ -117,17 +81,17 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         path = Path(config.path)
     match config:
         case EmbeddedPrompts():
-            prompts = _jsonl(path, field="text", name="file")
+            prompts = list(_jsonl(path, field="text", name="file"))
         case TaskPrompts():
-            prompts = _jsonl(path, field="turns", name="id")
+            prompts = list(_jsonl(path, field="turns", name="id"))
         case TextPrompts():
             prompts = _text(path, config.separator)
         case HfDatasetPrompts():
             prompts = _data_set(config, least, enough)
         case JsonlPrompts():
-            prompts = _jsonl(path, config.field, "question_id", least, enough)
+            prompts = _first(_jsonl(path, config.field, "question_id"), least, enough)
         case SpecBenchPrompts():
-            prompts = _jsonl(path, "turns", "question_id", least, enough)
+            prompts = _first(_jsonl(path, "turns", "question_id"), least, enough)
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -144,13 +108,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
 
 
 def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
-    """The first embedded prompts, encoded as in a run.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-        count: number of prompts.
-        tokens: number of tokens kept of each prompt.
-    """
+    """The first embedded prompts, encoded as in a run."""
     config = EmbeddedPrompts(kind="embedded", count=count, tokens=tokens)
     return encode(read_prompts(config)[:count], config, tokenizer)
 
@@ -162,15 +120,7 @@ def encode(
 
     `start` and `tokens` cut the text itself, before it is put into a chat template.
 
-    Args:
-        prompts: the prompts to encode.
-        config: their source.
-        tokenizer: a transformers tokenizer.
-        first: index of the first prompt.
-
-    Raises:
-        PromptError: if a chat template is asked for but the tokenizer has none, or if a prompt has no
-            tokens left.
+    `first` is the index of the first prompt.
     """
     template = getattr(config, "chat_template", False)
     has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -246,8 +196,6 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
             parts.append([])
         else:
             parts[-1].append(line)
-    if len(parts) > MOST_PROMPTS:
-        raise PromptError(f"{path} has {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
     prompts = []
     for i, part in enumerate(parts):
         where = f"{path}, prompt {i + 1} of {len(parts)}"
@@ -257,30 +205,29 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
     return prompts
 
 
-def _jsonl(
-    path: Path, field: str, name: str, least: int = 0, enough: int | None = None
-) -> list[RawPrompt]:
-    """Read the prompts of a file: all, or up to the `enough`-th that has at least `least` characters."""
-    prompts: list[RawPrompt] = []
+def _first(prompts: Iterable[RawPrompt], least: int, enough: int | None) -> list[RawPrompt]:
+    """All prompts, or those up to the `enough`-th that has at least `least` characters."""
+    taken: list[RawPrompt] = []
     long_enough = 0
-    for number, line in _lines(path, sys.maxsize if enough is not None else MOST_BYTES):
+    for prompt in prompts:
+        taken.append(prompt)
+        long_enough += len(prompt.text) >= least
+        if long_enough == enough:
+            break
+    return taken
+
+
+def _jsonl(path: Path, field: str, name: str) -> Iterator[RawPrompt]:
+    """The prompts of a file, one at a time."""
+    for number, line in _lines(path):
         where = f"{path}, line {number}"
         try:
             row = parse_json(line, constants=True)
         except Unreadable as error:
-            place = "" if error.column is None else f" at column {error.column}"
-            raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
+            raise PromptError(f"{where}: not JSON: {error.said}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: expected a JSON object, got {in_json(row)}")
-        if len(prompts) == MOST_PROMPTS:
-            raise PromptError(
-                f"{path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or shorten the file"
-            )
-        prompts.append(_prompt_in_row(row, field, name, number, where))
-        long_enough += len(prompts[-1].text) >= least
-        if long_enough == enough:
-            break
-    return prompts
+        yield _prompt_in_row(row, field, name, number, where)
 
 
 def _prompt_in_row(
@@ -323,19 +270,13 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
             f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
     columns = {config.field, "question_id", "id", "category"} & set(split.column_names)
-    prompts: list[RawPrompt] = []
-    long_enough = 0
-    for number, row in enumerate(split.select_columns(sorted(columns)), start=1):
-        if len(prompts) == MOST_PROMPTS:
-            raise PromptError(
-                f"{config.path} has more than {MOST_PROMPTS:,} prompts: set prompts.count, or take a part "
-                f"of the split, such as {config.split}[:1000]"
-            )
-        where = f"{config.path}, {config.split}, row {number}"
-        prompts.append(_prompt_in_row(row, config.field, "question_id", number, where))
-        long_enough += len(prompts[-1].text) >= least
-        if long_enough == enough:
-            break
+    rows = enumerate(split.select_columns(sorted(columns)), start=1)
+    place = f"{config.path}, {config.split}, row"
+    found = (
+        _prompt_in_row(row, config.field, "question_id", number, f"{place} {number}")
+        for number, row in rows
+    )
+    prompts = _first(found, least, enough)
     if revision is None:
         texts = sha256(json.dumps([prompt.text for prompt in prompts]).encode())
         revision = f"sha256:{texts.hexdigest()}"
@@ -381,36 +322,18 @@ def _read(path: Path) -> str:
     return text
 
 
-def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
-    """Iterate over the nonempty lines of a file with their numbers, holding one line at a time in memory.
-
-    Args:
-        path: the file.
-        largest: most bytes that the file may have; no more than `MOST_BYTES` are read.
-    """
-    number = nonempty = read = 0
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The nonempty lines of a file with their numbers, one line at a time in memory."""
+    nonempty = False
     try:
-        with open_file(path, largest) as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise PromptError(
-                        f"{path}, line {number}: more than {LONGEST_LINE:,} bytes, the most for one prompt"
-                    )
+        with open_file(path, sys.maxsize) as file:
+            for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                read += len(line)
-                if read > MOST_BYTES:
-                    raise PromptError(
-                        f"{path}: the requested prompts are not in the first {MOST_BYTES:,} bytes, and no "
-                        "more are read: shorten the file, or lower prompts.count"
-                    )
                 if text.strip():
-                    nonempty += 1
+                    nonempty = True
                     yield number, text
     except UnicodeDecodeError as error:
-        raise PromptError(
-            f"{path}: not UTF-8 text (byte {read + error.start}: {error.reason}); convert the file"
-        ) from None
+        raise PromptError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except Unreadable as error:
         raise PromptError(f"prompts.path = {error}") from None
     if not nonempty:
@@ -418,11 +341,7 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
 
 
 def search_prompts(config: Config) -> Prompts:
-    """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
-
-    Raises:
-        ConfigError: if the run uses whole texts, so that nothing is left to measure on.
-    """
+    """The prompts that the search measures on: its own, or the rest of the run's texts after their end."""
     assert config.search is not None
     if config.search.prompts is not None:
         return config.search.prompts

@@ -9,8 +9,6 @@ from pathlib import Path
 from treespec.experiments.config.schema import AssistedMethod, Config
 from treespec.experiments.errors import ConfigError
 
-__all__ = ["folder_of_rank", "rank"]
-
 COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
 
 
@@ -25,13 +23,6 @@ def folder_of_rank(config: Config, folder: Path) -> Path:
 
     The copy holds the finished units, so that all processes continue with the same unit. It is made before
     the models are loaded, which the processes do together; the first process writes only after that.
-
-    Args:
-        config: the experiment.
-        folder: the run's folder.
-
-    Raises:
-        ConfigError: if measured times would decide anything, since they differ between processes.
     """
     if not config.models.tensor_parallel:
         return folder

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Calls", "cached_once", "plain_twin", "quiet_transformers", "with_width"]
-
 
 def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
     """A copy of the model's modules that shares its weights and has its original attention.
@@ -27,9 +25,6 @@ def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
     Attributes that `generate` sets on a module, and hooks on it, then belong to one text; on a shared
     module, texts that take turns would undo them in the wrong order. Generation settings are neutral,
     because model folders bring penalties and truncations of their own.
-
-    Args:
-        model: a model of the pair; its module is not changed.
     """
     from transformers import GenerationConfig
 
@@ -79,10 +74,8 @@ class Calls:
 
     transformers does not check logits: the argmax of NaN is a token like any other.
 
-    Args:
-        model: a twin (`plain_twin`).
-        synchronize: called before the clock is read; None if the first call need not be timed, so that the
-            step in which it falls does not wait for the device.
+    `synchronize` is called before the clock is read; None if the first call need not be timed, so that the
+    step in which it falls does not wait for the device.
     """
 
     def __init__(self, model: Any, synchronize: Callable[[], None] | None = None) -> None:
@@ -126,11 +119,7 @@ class Calls:
         return bool(self._finite)
 
     def require_finite(self, name: str) -> None:
-        """Check the logits of all calls since the previous check.
-
-        Raises:
-            NonFiniteLogits: if a call returned NaN or infinite logits; its step is the first such call.
-        """
+        """Check the logits of all calls since the previous check."""
         for step, finite in enumerate(self._finite, start=self._checked):
             if not finite:
                 raise NonFiniteLogits(0, name, step)

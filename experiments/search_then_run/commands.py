@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import (
     is_there,
     require_new,
@@ -32,6 +31,7 @@ from treespec.search import (
 )
 from treespec.search.choice.law_speed import RATES_ALONE
 from treespec.search.choice.ranking import CHOSEN
+from treespec.search.growth.keys import LARGEST_NUMBER, MOST_NODES
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 

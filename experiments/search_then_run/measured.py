@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treespec.errors import ContextOverflow
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import Config, ModelsConfig
-from treespec.experiments.config.shapes import (
-    MEASURED,
-    CostAwareGrowth,
-    Eagle2Growth,
-    EqualGrowthGrowth,
-    GrowthShape,
-)
+from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
@@ -38,6 +32,7 @@ from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
 from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidTrace, LatencyModel, Trace
+from treespec.search.growth.keys import GrowthSettings
 from treespec.search.rates.rule_notes import by_member
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
@@ -164,24 +159,13 @@ def _growing(known: Experiment, sampling: str, law: Law) -> list[_Grows]:
     growing = []
     for method, built in zip(known.config.methods, known.methods, strict=True):
         shape = getattr(method, "shape", None)  # methods that wait for measurements have stand-ins
-        if not (built.by_pair and isinstance(shape, GrowthShape)):
+        if not (built.by_pair and isinstance(shape, GrowthSettings)):
             continue
         choice = built.choices[sampling]
         replayable = choice.law is law is Law.DETERMINISTIC and by_member(str(choice.rule))
         if replayable and not isinstance(built.tree, MarginalGrowth):
-            growing.append(_Grows(built.name, max(BEAM, _children(shape)), built.max_depth))
+            growing.append(_Grows(built.name, max(BEAM, shape.children), built.max_depth))
     return sorted(growing, key=lambda growth: growth.entries)
-
-
-def _children(shape: Any) -> int:
-    """Maximum number of children that a growth with these settings gives a node."""
-    if isinstance(shape, Eagle2Growth):
-        return shape.k
-    if isinstance(shape, EqualGrowthGrowth):
-        return shape.width
-    if isinstance(shape, CostAwareGrowth):
-        return shape.branching
-    return min(shape.branching or shape.size, shape.size - 1)
 
 
 def _with_room(

@@ -9,14 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.files import is_file, require_there
-from treespec.experiments.config.shapes import (
-    MEASURED,
-    AnyShape,
-    GrowthShape,
-    OptimalShape,
-)
-from treespec.experiments.config.spellings import EXAMPLES, is_spelled, spelled
-from treespec.experiments.config.trees import LABELS, TREES, tree_of
+from treespec.experiments.config.shapes import AnyShape, OptimalShape
+from treespec.experiments.config.spellings import examples, is_spelled, spelled
+from treespec.experiments.config.trees import tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.files import brief, parse_yaml
@@ -24,6 +19,7 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.reading_models import problems
 from treespec.search import InvalidTrace, Trace, formats
+from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.grown_steps import GrowthReplay
@@ -90,7 +86,7 @@ def _spelled_tree(word: str) -> TreeShape:
         raise ValueError(problems(data, error, "it")[0]) from None
     if isinstance(shape, OptimalShape):
         raise ValueError("it needs acceptance rates: `treespec search` finds it")
-    tree = TREES[type(shape)](shape)
+    tree = tree_of(shape)
     assert isinstance(tree, TreeShape)
     return tree
 
@@ -112,8 +108,8 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
             growth = tree_of(shape)
             if isinstance(growth, Budget):
                 growths[f"budget {growth.branching}x{growth.depth}, {growth.size}"] = growth
-            elif isinstance(shape, GrowthShape) and isinstance(growth, Growth):
-                growths[LABELS[type(shape)](shape)] = growth
+            elif isinstance(shape, GrowthSettings) and isinstance(growth, Growth):
+                growths[shape.label] = growth
             else:
                 raise ValueError("it is not a growth: name trees with --shapes")
         except (TreespecError, ValueError) as error:
@@ -126,7 +122,8 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
 def _growths_near(data: Any) -> str:
     """A hint that shows how to write a growth of the kind that was meant."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
-    return f"write it as configs do, such as '{EXAMPLES.get(str(kind), EXAMPLES['eagle2'])}'"
+    known = examples()
+    return f"write it as configs do, such as '{known.get(str(kind), known['eagle2'])}'"
 
 
 def replay_traces(

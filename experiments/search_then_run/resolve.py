@@ -9,13 +9,11 @@ from typing import Any
 from treespec.errors import TreespecError
 from treespec.experiments.config.schema import Config, Method, PlainMethod, TreeMethod
 from treespec.experiments.config.shapes import (
-    MEASURED,
     BestShape,
-    CostAwareGrowth,
     OptimalShape,
     ParentsShape,
 )
-from treespec.experiments.config.trees import label_of, search_best, wants_measured
+from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.measured import Measured
 from treespec.files import write_whole
@@ -29,6 +27,7 @@ from treespec.search import (
 )
 from treespec.search.choice.law_speed import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
+from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 
 __all__ = ["resolve"]
@@ -120,7 +119,7 @@ class _Resolver:
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
         prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
         if shape.acceptance != MEASURED:
-            return search_best(shape.model_copy(update={"prefix": prefix}), latency)
+            return shape.model_copy(update={"prefix": prefix}).search(latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
         static = replace(recorded, draft_rows=None)  # a growing tree is not a shape
@@ -157,7 +156,7 @@ class _Resolver:
             update["latency"] = str(self.folder / "latency.json")
             if shape.prefix is None:
                 update["prefix"] = self.measured.prefix
-            if isinstance(shape, CostAwareGrowth) and shape.prior is None:
+            if getattr(shape, "prior", 0.0) is None:
                 update["prior"] = self._first_accepted()
         if shape.calibration == MEASURED:
             place = [setting.name for setting in self.config.samplings].index(sampling)

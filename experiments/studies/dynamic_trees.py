@@ -24,7 +24,6 @@ from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
-from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.scaling import meant_for
 from treespec.experiments.report.summary import speed_ratio

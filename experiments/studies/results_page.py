@@ -23,8 +23,8 @@ from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.table import Cell, Column, Table, interval
-from treespec.search.intervals import Interval
 from treespec.files import write_whole
+from treespec.search.intervals import Interval
 
 ROOT = RESULTS.parents[2]
 PAGE, README = ROOT / "experiments" / "RESULTS.md", ROOT / "README.md"

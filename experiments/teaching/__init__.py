@@ -1,5 +1,4 @@
-"""Figures for teaching: why drafting helps, what it must not change, what a pass costs, when it pays.
+"""What the notebooks show: why drafting helps, what it must not change, what a pass costs, when it pays.
 
 Each module computes data; `figures` and `timeline_figure` draw it. Nothing is drawn by hand.
-`python -m treespec.experiments.teaching --out FOLDER` computes and writes all figures for this machine.
 """

@@ -66,15 +66,7 @@ class Llama:
         return 2 * self.layers * self.kv_heads * self.dim * self.itemsize
 
     def floor_s(self, peak: Peak, batch: int, nodes: int, prefix: int) -> float:
-        """Seconds of a pass on the roofline: the maximum of reading and arithmetic.
-
-        Args:
-            peak: peak rates of the device. No kernel reaches them; if all kernels miss them by the same
-                factor, ratios are unaffected.
-            batch: number of texts.
-            nodes: nodes in the tree of each text.
-            prefix: committed tokens of each text.
-        """
+        """Seconds of a pass on the roofline: the maximum of reading and arithmetic."""
         keys = prefix + nodes
         read = self.matrix * self.itemsize + batch * keys * self.cache_row
         attention = 4 * self.layers * self.heads * self.dim * keys
@@ -119,14 +111,7 @@ class BatchSpeedup:
 
 
 def largest_batch(target: Llama, draft: Llama, memory: float, prefix: int) -> int:
-    """The largest number of texts whose caches fit into memory beside the weights of both models.
-
-    Args:
-        target: the target model.
-        draft: the draft model.
-        memory: memory of the device, in bytes.
-        prefix: committed tokens of each text.
-    """
+    """The largest number of texts whose caches fit into memory beside the weights of both models."""
     weights = sum(model.matrix * model.itemsize for model in (target, draft))
     return max(0, int((memory - weights) // (prefix * (target.cache_row + draft.cache_row))))
 
@@ -140,16 +125,7 @@ def roofline_latency(
     prefix: int,
     sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
 ) -> LatencyModel:
-    """The latency model of a pair on the roofline of a device.
-
-    Args:
-        target: the target model, which verifies `sizes` nodes of each text in one pass.
-        draft: the draft model; a level that expands n nodes of each text costs a pass over n nodes.
-        peak: peak rates of the device.
-        batches: batch sizes.
-        prefix: committed tokens of each text.
-        sizes: numbers of nodes; times between them are interpolated.
-    """
+    """The latency model of a pair on the roofline of a device."""
 
     def times(model: Llama, batch: int) -> dict[int, float]:
         return {n: model.floor_s(peak, batch, n, prefix) for n in sizes}
@@ -162,11 +138,6 @@ def measured_latency(target: PassCost, draft: PassCost, batches: Sequence[int]) 
 
     The assumption holds for the weights, and for caches as short as those measured. For each batch size,
     times extend as far as passes were measured.
-
-    Args:
-        target: measured passes of the target, from one token on.
-        draft: measured passes of the draft.
-        batches: batch sizes, none above the largest pass.
     """
     most_tokens = min(target.nodes[-1], draft.nodes[-1])
 
@@ -200,15 +171,7 @@ def speedup_by_batch(
     max_size: int = 64,
     depth: int = 8,
 ) -> BatchSpeedup:
-    """Speedups of the best tree, the best chain and a fixed tree for every batch size of the latency model.
-
-    Args:
-        rates: probability that the k-th child is the accepted one.
-        latency: times of steps.
-        fixed: a tree used at all batch sizes, for example one tuned for a single batch size.
-        max_size: maximum number of nodes, root included.
-        depth: maximum depth.
-    """
+    """Speedups of the best tree, the best chain and a fixed tree for every batch size."""
     count = len(latency.batches)
     tree, chain, fixed_tree = (np.full(count, np.nan) for _ in range(3))
     nodes = [1] * count

@@ -32,12 +32,7 @@ MOST_TICKS = 8
 
 
 def pair_figure(law: PairLaw, names: Sequence[str]) -> Figure:
-    """The joint law of two tokens, the law of two independent guesses, and their difference.
-
-    Args:
-        law: the law, over a vocabulary of a few tokens.
-        names: names of the tokens.
-    """
+    """The joint law of two tokens, the law of two independent guesses, and their difference."""
     joint, guessed = law.joint.numpy(), law.independent.numpy()
     panels = (
         ("what the target writes", joint, "Blues"),
@@ -111,12 +106,7 @@ def wall_figure(cost: PassCost) -> Figure:
 
 
 def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> Figure:
-    """Speedup over plain decoding against the batch size, with one panel per scenario.
-
-    Args:
-        speedups: speedups by title of the panel.
-        fixed: name of the tree that is used at all batch sizes.
-    """
+    """Speedup over plain decoding against the batch size, with one panel per scenario."""
     width = 1.0 + 3.6 * len(speedups)
     with panels_beside(len(speedups), width, 3.9, sharey=True) as (figure, panels):
         for axes, (title, speedup) in zip(panels, speedups.items(), strict=True):

@@ -54,13 +54,6 @@ def tile_map(
 
     The kernel does not report what it reads, so its index arithmetic is repeated here. Tests compare the
     result with masks and, by `observed_reads`, with the kernel.
-
-    Args:
-        tree_pass: rows, nodes and prefix.
-        group: number of query heads that share a key head.
-        tile: result of `tiles.tile`.
-        split_count: result of `tiles.splits`.
-        window: see `dense_mask`.
     """
     rows, prefix, height, width = tree_pass.rows, tree_pass.prefix_len, tile.block_m, tile.block_n
     first = 0 if window is None else max(prefix - window + 1, 0) // width * width
@@ -91,13 +84,6 @@ def observed_reads(
     Value dimension t holds NaN at the last key of tile t, and zeros elsewhere. A weight of 0 times NaN is
     NaN, so output dimension t of a row is NaN if and only if its program read tile t, masked or not (as
     long as the row sees some key of that split: stage 2 skips splits of which it sees none).
-
-    Args:
-        tree_pass: see `tile_map`; at most 64 tiles of keys.
-        group: see `tile_map`.
-        tile: see `tile_map`.
-        split_count: see `tile_map`.
-        window: see `tile_map`.
     """
     from attention_masks.tree_attention.triton import triton
 

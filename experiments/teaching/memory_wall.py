@@ -86,13 +86,7 @@ def measure_passes(
     The order changes from round to round, because machines drift. The amount of computation does not depend
     on the shape of the tree, so chains stand for all trees.
 
-    Args:
-        model: the model; its own cache is not modified.
-        nodes: numbers of nodes, ascending and starting with 1.
-        prefix: number of committed tokens.
-        repeats: number of measured rounds.
-        peak: result of `measure_peaks` for the model's dtype; measured by default.
-        seed: seed of the order and of the tokens.
+    The model's own cache is not modified; `nodes` ascend and start with 1.
     """
     weights = next(model.model.parameters())
     peak = peak or measure_peaks(weights.dtype, model.device)
@@ -122,10 +116,7 @@ def measure_passes(
 def pass_flops(model: Any, nodes: int, prefix: int) -> float:
     """Number of operations of a pass: two per matrix weight and token, plus those of the attention.
 
-    Args:
-        model: a causal language model of transformers with the Llama architecture.
-        nodes: number of tokens of the pass.
-        prefix: number of committed tokens; every node is counted as attending to all nodes.
+    Every node is counted as attending to all nodes.
     """
     config = model.config
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -141,12 +132,6 @@ def measure_peaks(
 
     Reading is the faster of a sum and a matrix-vector product over memory larger than any cache. Arithmetic
     is a product of square matrices.
-
-    Args:
-        dtype: dtype of the data.
-        device: device to measure.
-        megabytes: amount of memory to read, in MiB.
-        side: number of rows and columns of the square matrices.
     """
     wait = synchronizer(device)
     columns = 4096

@@ -82,12 +82,6 @@ def head_rows(
     """Predictions of perfect parallel heads: the marginal law of each of the next tokens.
 
     No head that sees only the committed text can do better.
-
-    Args:
-        model: the model whose tokens are predicted.
-        context: committed tokens.
-        depth: number of heads, at least 1.
-        sampling: sampling settings.
     """
     law, axes = target_law(model, context, depth, sampling), range(depth)
     if depth == 1:
@@ -101,17 +95,7 @@ def independent_law(rows: Float[Tensor, "depth V"]) -> Float[Tensor, "..."]:
 
 
 class ParallelDrafter:
-    """Drafts with perfect parallel heads: each depth from its own distribution, blind to other guesses.
-
-    Args:
-        model: the tabular model whose law the heads know.
-        growth: a static shape: a chain, or a tree as in Medusa.
-        law: how children are chosen from the distribution of a head.
-        sampling: sampling settings.
-
-    Raises:
-        InvalidTree: if the growth is not static, because a dynamic growth would depend on the guesses.
-    """
+    """Drafts with perfect parallel heads: each depth from its own distribution, blind to other guesses."""
 
     max_length = 1_000_000
 
@@ -178,14 +162,7 @@ def guessing(
     marginal: Sequence[float] = (0.5, 0.3, 0.2),
     rule: Verifier = chain,
 ) -> Guessing:
-    """Sweep `sticky_model` by enumerating every guess and every coin of the rule.
-
-    Args:
-        tokens: numbers of tokens guessed at once.
-        dependence: values in [0, 1].
-        marginal: law of every single token.
-        rule: acceptance rule that verifies a chain of guesses.
-    """
+    """Sweep `sticky_model` by enumerating every guess and every coin of the rule."""
     plain, prompt = Sampling(), (0,)
     unverified, verified, accepted = (np.zeros((len(tokens), len(dependence))) for _ in range(3))
     for row, count in enumerate(tokens):
@@ -205,11 +182,7 @@ def guessing(
 
 @dataclass(frozen=True, eq=False)
 class PairLaw:
-    """The law of a model's next two tokens.
-
-    Args:
-        joint: `joint[x, y]` is the probability of x followed by y.
-    """
+    """The law of a model's next two tokens."""
 
     joint: Float[Tensor, "V V"]
 
@@ -226,8 +199,7 @@ class PairLaw:
     def inventions(self, count: int) -> list[tuple[int, int, float, float]]:
         """The pairs that independent guesses produce too often, worst first.
 
-        Returns:
-            For each pair: both tokens, their probability if guessed, and their probability under the model.
+        For each pair: both tokens, their probability if guessed, and their probability under the model.
         """
         guessed = self.independent
         worst = (guessed - self.joint).flatten().topk(count).indices.tolist()
@@ -238,13 +210,7 @@ class PairLaw:
 def next_two_tokens(
     model: TreeModel, prompt: Int[Tensor, "T"], sampling: Sampling | None = None
 ) -> PairLaw:
-    """The exact law of the next two tokens, from one distribution after every token of the vocabulary.
-
-    Args:
-        model: a language model or a tabular model; its own cache is not modified.
-        prompt: token ids, on the device of the model.
-        sampling: sampling settings; temperature 1 by default.
-    """
+    """The exact law of the next two tokens, from one distribution after every token of the vocabulary."""
     sampling, model = sampling or Sampling(), model.fresh()
     model.prefill(prompt[:-1])
     probs = [

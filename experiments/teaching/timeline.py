@@ -1,12 +1,10 @@
-"""The timeline of a text: when target and draft ran, and when tokens appeared; live or from a run."""
+"""The timeline of a text: when target and draft ran, and when tokens appeared."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
@@ -16,16 +14,13 @@ from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
 from treespec.experiments.benchmarks.timing import Spans, in_turns, timed_passes
-from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.load import Pair
 from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 
-__all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "recorded", "watch"]
+__all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "watch"]
 
 DRAFT_PASS = "draft pass"
 """Stage of one pass of the draft model; its spans lie within those of the stage `draft`."""
@@ -35,10 +30,7 @@ DRAFT_PASS = "draft pass"
 class Span:
     """The time span of one stage.
 
-    Args:
-        stage: `draft`, `draft pass`, `verify`, `accept` or `commit`.
-        start: seconds since decoding began, after the prefill.
-        seconds: duration.
+    Seconds since decoding began, after the prefill.
     """
 
     stage: str
@@ -70,13 +62,7 @@ class Brought:
 
 @dataclass(frozen=True)
 class Lane:
-    """The timeline of one method.
-
-    Args:
-        name: name of the method.
-        spans: spans of all stages, ordered by start.
-        steps: tokens of each step.
-    """
+    """The timeline of one method."""
 
     name: str
     spans: tuple[Span, ...]
@@ -116,18 +102,8 @@ def watch(
 
     The methods take turns, because machines drift. A first round warms up and does not count.
 
-    Args:
-        pair: the models.
-        prompt: token ids, on the device of the models.
-        methods: tree of each method, by name; a root without children decodes plainly.
-        tokens: number of tokens to decode.
-        sampling: sampling settings; temperature 0 by default, at which all methods produce the same text.
-            At higher temperatures, children are drawn without replacement.
-        repeats: number of rounds that count.
-        seed: seed of the coins, the same in every round.
-
-    Returns:
-        One lane per method.
+    A root without children decodes plainly. At temperature 0, the default, all methods produce the same
+    text; above it, children are drawn without replacement.
     """
     sampling = sampling or Sampling(temperature=0.0)
     ways = {
@@ -135,57 +111,6 @@ def watch(
         for name, shape in methods.items()
     }
     return [_median(lanes) for lanes in in_turns(ways, repeats).values()]
-
-
-def recorded(
-    run: RunRecords,
-    method: str,
-    sampling: str,
-    prompt: int,
-    text_of: Callable[[Sequence[int]], str],
-    *,
-    repeat: int = 0,
-) -> Lane:
-    """The lane of one prompt of a run, from the stage times of its steps.
-
-    The stages are laid end to end: the time of the loop between them is not recorded by step, so the lane
-    is slightly shorter than `decode_s` of the prompt. Passes of the draft are not recorded either.
-
-    Args:
-        run: the run.
-        method: name of a method that our own loop decodes.
-        sampling: name of the setting.
-        prompt: index of the prompt.
-        text_of: converts token ids to text, such as `tokenizer.decode`.
-        repeat: index of the repeat, if prompts were repeated.
-
-    Raises:
-        RunFolderError: if the run has no steps of this method on this prompt.
-    """
-    key: dict[str, Any] = {
-        "method": method,
-        "sampling": sampling,
-        "prompt": prompt,
-        "repeat": repeat,
-    }
-    rows = run.steps.filter(**key).sort("step").to_dicts()
-    if not rows:
-        raise RunFolderError(
-            f"{run.folder} has no steps of method {method!r} on prompt {prompt} under {sampling!r}: "
-            "steps are recorded only for plain decoding and trees of our own loop"
-        )
-    ids = iter(run.prompts.filter(**key)["tokens"].to_list()[0])
-    spans: list[Span] = []
-    steps: list[Brought] = []
-    now = 0.0
-    for row in rows:
-        start = now
-        for stage in STAGES:
-            spans.append(Span(stage, now, row[f"{stage}_s"]))
-            now += row[f"{stage}_s"]
-        texts = tuple(text_of([token]) for token in islice(ids, row["kept"]))
-        steps.append(Brought(start, now, texts, min(row["accepted"], len(texts))))
-    return Lane(method, tuple(spans), tuple(steps))
 
 
 class _Clock:

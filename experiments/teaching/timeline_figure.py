@@ -40,11 +40,7 @@ BAR, GAP = 1.15, 1.3
 
 
 def timeline_figure(lanes: Sequence[Lane]) -> Figure:
-    """Draw all lanes on one time axis.
-
-    Args:
-        lanes: results of `watch` or `recorded`.
-    """
+    """Draw all lanes on one time axis."""
     longest = max(lane.seconds for lane in lanes)
     heights = [_lines(lane) + _bars(lane) * BAR + 1.1 for lane in lanes]
     total = sum(heights) + GAP * (len(lanes) - 1)

@@ -1,11 +1,9 @@
 """The model card, written from what a training run used and measured."""
 
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -26,8 +24,6 @@ from treespec.experiments.training.train import Progress
 from treespec.files import write_whole
 
 LICENCE = "PSF-2.0"
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,29 +93,13 @@ the first 16 KB of held-out files that make good prompts."""
 
 
 def _models(run: Run) -> str:
-    sizes = [
-        {"model": name, "parameters": model.num_parameters(), **asdict(size)}
-        for name, model, size in (
-            ("target", run.target, run.pair.target),
-            ("draft", run.draft, run.pair.draft),
-        )
-    ]
-    columns = [
-        keyed("model", "model", left=True),
-        keyed("parameters", "parameters", ","),
-        keyed("hidden", "hidden"),
-        keyed("layers", "layers"),
-        keyed("intermediate", "intermediate"),
-        keyed("heads", "heads"),
-        keyed("key/value heads", "kv_heads"),
-        keyed("head dim", "head_dim"),
-    ]
     return f"""## Models
 
 Llama architecture, tied embeddings, rotary base 10000, {run.pair.context} positions, bfloat16.
 One byte-level BPE tokenizer of {run.pair.vocab} entries; `<|endoftext|>` separates files.
 
-{markdown(Table("", columns, sizes))}"""
+- target: {run.target.num_parameters():,} parameters, `{run.pair.target}`
+- draft: {run.draft.num_parameters():,} parameters, `{run.pair.draft}`"""
 
 
 def _recipe(run: Run) -> str:
@@ -145,7 +125,8 @@ Seed {run.seed}. Float32 weights, bfloat16 autocast, gradients clipped to norm 1
 0.95, Nesterov) for matrices inside layers, AdamW (0.9, 0.95) for embeddings and norms; linear
 warm-up, constant rate, linear decay to zero. Blocks are packed files, reshuffled every epoch.
 
-{_schedules(run.pair)}
+- target: `{run.pair.target_schedule}`
+- draft: `{run.pair.draft_schedule}`
 
 The target learns the next token. The draft learns the target's distribution on the same text:
 KL(target, draft) over the full vocabulary at temperature 1.
@@ -157,27 +138,6 @@ on a machine that did other work too.
 torch {torch.__version__}, transformers {transformers.__version__}. Another processor or number of \
 threads rounds differently:
 a rerun gives a pair like this one, not the same bits."""
-
-
-def _schedules(pair: PairSize) -> str:
-    schedules = [
-        {"model": name, **asdict(schedule)}
-        for name, schedule in (("target", pair.target_schedule), ("draft", pair.draft_schedule))
-    ]
-    columns = [
-        keyed("model", "model", left=True),
-        keyed("Muon rate", "muon_lr", "g"),
-        keyed("AdamW rate", "adamw_lr", "g"),
-        Column[Row]("weight decay", lambda row: f"{row['weight_decay']:g} (Muon only)"),
-        Column[Row]("warm-up", lambda row: f"{row['warmup_steps']} steps"),
-        Column[Row]("decay", lambda row: f"last {row['decay_share']:.0%}"),
-        Column[Row]("batch tokens", lambda row: f"{row['batch_tokens']} in {row['length']}s"),
-        Column[Row](
-            "long blocks",
-            lambda row: f"last {row['long_share']:.0%}: {row['long_rows']} x {row['long_length']}",
-        ),
-    ]
-    return markdown(Table("", columns, schedules))
 
 
 def _losses(run: Run) -> str:

@@ -14,12 +14,10 @@ draft's probabilities, so drafters can share a policy, and decoding can stop and
 DySpec draws without replacement and keeps the order of draws (rule `rrsw`). The others select children by
 their probabilities, which would bias randomly drawn ones: their law is DETERMINISTIC (rules `naive`,
 `onehot`, at temperature 0 `greedy`), and drafters refuse any other.
+
+The settings of a policy in configs stand in its file, which registers both (`treespec.plugins.growth`).
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
-from treespec.protocols import Growth
 from treespec.search.growth.cost_aware import CostAware
 from treespec.search.growth.dyspec import DySpec
 from treespec.search.growth.eagle2 import Eagle2
@@ -30,7 +28,6 @@ from treespec.search.growth.specexec import SpecExec
 from treespec.search.growth.step_times import StepTimes
 
 __all__ = [
-    "POLICIES",
     "CalibrationMap",
     "CostAware",
     "DySpec",
@@ -40,15 +37,3 @@ __all__ = [
     "SpecExec",
     "StepTimes",
 ]
-
-POLICIES: Mapping[str, Callable[..., Growth]] = MappingProxyType(
-    {
-        "eagle2": Eagle2,
-        "opt_tree": OptTree,
-        "dyspec": DySpec,
-        "specexec": SpecExec,
-        "equal_growth": EqualGrowth,
-        "cost_aware": CostAware,
-    }
-)
-"""The policies by their names in configs; each is a class whose arguments are its settings."""

@@ -3,18 +3,31 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
+from treespec import plugins
 from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.keys import (
+    MEASURED,
+    CalibrationFile,
+    GrowthSettings,
+    Levels,
+    Name,
+    Nodes,
+    Prefix,
+    Verified,
+)
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_integers,
     require_number,
 )
+from treespec.search.growth.specexec import SpecExecGrowth
 from treespec.search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
 from treespec.search.growth.values import Values, best, last_level, read_values
 from treespec.tree import Law, TreeShape
@@ -195,3 +208,37 @@ def _widths(shape: TreeShape) -> list[int]:
     """Number of nodes run in each pass."""
     run = np.array(shape.depths)[list(shape.internal)]
     return np.bincount(run, minlength=shape.depth).tolist() if len(run) else []
+
+
+class CostAwareGrowth(GrowthSettings):
+    """Grow and prune the tree as long as the expected tokens are worth the measured time."""
+
+    example = "{kind: cost_aware, size: 32, branching: 4, depth: 6}"
+    named = "cost-aware {size}"
+    widest = "branching"
+
+    kind: Literal["cost_aware"]
+    size: Verified
+    branching: Nodes
+    """Maximum children per node."""
+    depth: Levels
+    width: Nodes | None = None
+    """Maximum nodes per level that get children; null for as many as times were measured for."""
+    latency: Name = MEASURED
+    """A file of times (`treespec profile`), or `measured`."""
+    prefix: Prefix = None
+    prior: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Acceptance expected before anything is drafted, which decides whether to draft at all; null for the
+    rate of the first child if times are measured, else 1, with which it always drafts."""
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Value of a second, in tokens; null for the tokens that a second yields in the same step."""
+    calibration: CalibrationFile = None
+
+    def unmeasured(self) -> GrowthSettings:
+        """A growth of the same laws and rules that needs no times."""
+        return SpecExecGrowth(
+            kind="specexec", size=self.size, branching=self.branching, depth=self.depth
+        )
+
+
+plugins.growth("cost_aware", settings=CostAwareGrowth)(CostAware)

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec import plugins
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.keys import MEASURED, GrowthSettings, Levels, Name, Verified
 from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import read_values
 from treespec.tree import Law, TreeShape
@@ -71,3 +74,27 @@ class DySpec:
         places[(drawn > 1 - EXHAUSTED_SHARE) | (np.array(shape.depths) >= self.max_depth)] = 0
         node = int(places.argmax())
         return [(node, 1)] if places[node] > 0 else ()
+
+
+class DySpecGrowth(GrowthSettings):
+    """DySpec: the node with the highest expected gain gets the next drawn child."""
+
+    example = "{kind: dyspec, size: 16, depth: 6}"
+    named = "DySpec {size}"
+
+    kind: Literal["dyspec"]
+    size: Verified
+    depth: Levels
+    calibration: Name | None = None
+    """File that maps draft probabilities to acceptance; null for none."""
+
+    def unmeasured(self) -> GrowthSettings:
+        """Refuse a calibration that is measured: there is none for drawn children."""
+        raise InvalidGrowth(
+            f"calibration: {MEASURED!r} calibrates children that are chosen, but DySpec draws its "
+            "children; whether these are accepted depends on more than their own probability: leave it "
+            "out, or name a file"
+        )
+
+
+plugins.growth("dyspec", settings=DySpecGrowth)(DySpec)

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 from jaxtyping import Float
+from pydantic import model_validator
 from torch import Tensor
 
+from treespec import plugins
+from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Nodes, Size
 from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import best, best_nodes, last_level, read_values
 from treespec.tree import Law, TreeShape
@@ -66,3 +69,27 @@ class Eagle2:
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The best nodes of the pool."""
         return best_nodes(shape, probs, self.size, self.calibration)
+
+
+class Eagle2Growth(GrowthSettings):
+    """EAGLE-2: on each of `depth` levels the best k nodes get k children each; the best nodes are kept."""
+
+    example = "{kind: eagle2, k: 4, depth: 6, size: 16}"
+    named = "EAGLE-2 {k}x{depth}, {size}"
+    widest = "k"
+
+    kind: Literal["eagle2"]
+    k: Nodes
+    """Nodes per level that get children, and children of each."""
+    depth: Nodes
+    """Drafted levels below the root."""
+    size: Size
+    """Verified nodes, root included."""
+    calibration: CalibrationFile = None
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        return self._require_pool(self.k, self.depth)
+
+
+plugins.growth("eagle2", settings=Eagle2Growth)(Eagle2)

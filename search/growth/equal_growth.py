@@ -3,13 +3,24 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Int
+from pydantic import model_validator
 from torch import Tensor
 
+from treespec import plugins
 from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.keys import (
+    CalibrationFile,
+    GrowthSettings,
+    Levels,
+    Name,
+    Nodes,
+    Prefix,
+    Verified,
+)
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_integers,
@@ -125,3 +136,29 @@ class EqualGrowth:
         depths = np.array(shape.depths)
         levels = [np.flatnonzero(depths == depth) for depth in range(shape.depth + 1)]
         return np.concatenate([np.sort(nodes[best(paths[nodes], self.width)]) for nodes in levels])
+
+
+class EqualGrowthGrowth(GrowthSettings):
+    """Equal growth: `width` new nodes per level; then the best `size` nodes are kept, or as many as pay."""
+
+    example = "{kind: equal_growth, width: 4, depth: 6, size: 16}"
+    named = "equal growth {width}x{depth}, {size}"
+    widest = "width"
+
+    kind: Literal["equal_growth"]
+    width: Nodes
+    """New nodes on every level."""
+    depth: Levels
+    size: Verified
+    latency: Name | None = None
+    """A file of times, or `measured`: of the `size` nodes, verify only those worth their time. Null to
+    verify all of them."""
+    prefix: Prefix = None
+    calibration: CalibrationFile = None
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        return self._require_pool(self.width, self.depth)
+
+
+plugins.growth("equal_growth", settings=EqualGrowthGrowth)(EqualGrowth)

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
+from treespec import plugins
+from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
 from treespec.search.growth.settings import (
     CalibrationMap,
     require_integers,
@@ -98,3 +101,22 @@ class OptTree:
     def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
         """The expected gain of the best tree of these nodes."""
         return float(np.sort(paths[1:])[::-1][: self.size - 1].sum())
+
+
+class OptTreeGrowth(GrowthSettings):
+    """OPT-Tree: adds levels as long as each raises the sum of the largest path probabilities by `delta`."""
+
+    example = "{kind: opt_tree, size: 16, depth: 6}"
+    named = "OPT-Tree {size}"
+
+    kind: Literal["opt_tree"]
+    size: Verified
+    depth: Levels
+    delta: Annotated[float, Field(ge=0)] = 0.0
+    """Minimum by which another level must raise the sum of path probabilities."""
+    branching: Nodes | None = None
+    """Maximum children per node; null for as many as can make a difference."""
+    calibration: CalibrationFile = None
+
+
+plugins.growth("opt_tree", settings=OptTreeGrowth)(OptTree)

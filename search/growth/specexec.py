@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec import plugins
+from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
 from treespec.search.growth.settings import CalibrationMap, require_integers
 from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
@@ -70,3 +72,20 @@ class SpecExec:
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The best nodes."""
         return best_nodes(shape, probs, self.size, self.calibration)
+
+
+class SpecExecGrowth(GrowthSettings):
+    """SpecExec: best-first by path probability, with at most `branching` children per node."""
+
+    example = "{kind: specexec, size: 16, branching: 4, depth: 6}"
+    named = "SpecExec {size}"
+
+    kind: Literal["specexec"]
+    size: Verified
+    branching: Nodes
+    """Maximum children per node."""
+    depth: Levels
+    calibration: CalibrationFile = None
+
+
+plugins.growth("specexec", settings=SpecExecGrowth)(SpecExec)

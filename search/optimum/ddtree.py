@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec import plugins
+from treespec.search.growth.keys import GrowthSettings, Nodes, Verified
 from treespec.search.growth.settings import require_integers
 from treespec.search.optimum.marginals import marginal_tree
 from treespec.tree import Law, TokenTree, TreeShape
@@ -59,3 +61,25 @@ class DDTree:
     def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
         """The tree of the most probable continuations."""
         return marginal_tree(marginals, root, self.size, branching=self.branching)
+
+
+class DDTreeGrowth(GrowthSettings):
+    """DDTree: the most probable continuations under one distribution per position.
+
+    A draft model provides the distributions along the chain of its best tokens: a row stands for its
+    position, whatever tokens precede it, so `depth` rows of the draft make a tree of any size. Sources that
+    bring their own continuations have no such distributions.
+    """
+
+    example = "{kind: ddtree, size: 16, depth: 6}"
+    named = "DDTree {size}"
+
+    kind: Literal["ddtree"]
+    size: Verified
+    depth: Nodes
+    """Drafted positions: levels below the root."""
+    branching: Nodes | None = None
+    """Maximum children per node; null for as many as are probable enough."""
+
+
+plugins.growth("ddtree", settings=DDTreeGrowth)(DDTree)

@@ -20,7 +20,6 @@ from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
 from treespec.reading_models import Strict, read_model
 
-
 MOST_EVALUATIONS = 1000
 """Maximum number of sets that a search tries, as in Draft & Verify."""
 

@@ -2,7 +2,7 @@
 
     python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
 
-Each part writes `gpu_<part>-<device>.json` after every measured figure, and a killed run continues where it
-stopped. `table` renders these files. Without a CUDA device the same code runs over tiny shapes, with the
-kernel in Triton's interpreter: a rehearsal whose figures mean nothing.
+Each part writes `gpu_<part>-<device>.json` after every measured figure; `table` prints these files. Without
+a CUDA device the same code runs over tiny shapes, with the kernel in Triton's interpreter: a rehearsal
+whose figures mean nothing.
 """

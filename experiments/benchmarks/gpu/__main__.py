@@ -1,7 +1,7 @@
 """The command line: which parts run, on which device, and for how long.
 
     python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
-                                         [--minutes 8] [--fresh]
+                                         [--minutes 8]
 
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
@@ -36,9 +36,6 @@ def main(
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="folder of the results")] = None,
     minutes: Annotated[float, typer.Option("--minutes", help="for all parts together")] = 8.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="repeat measurements that exist already")
-    ] = False,
 ) -> None:
     """Accuracy and speed of the tree attention kernel, and of decoding, on this GPU."""
     if dry and part != "table":
@@ -64,7 +61,7 @@ def main(
     failures: list[str] = []
     if part != "table":
         calm_transformers()
-        session = Session(dry, folder, minutes, fresh, console)
+        session = Session(dry, folder, minutes, console)
         session.say(f"results go to {folder}")
         failures = session.failures
         shares = ENDS_AT_SHARE if part == "all" else {part: 1.0}
@@ -75,10 +72,9 @@ def main(
         except BrokenDevice as error:
             failures.append(str(error))
         except KeyboardInterrupt:
-            failures.append("interrupted; repeat the same command to continue where it stopped")
+            failures.append("interrupted; what was measured is in the files")
     if part in ("table", "all"):
-        for path in render(folder, console):
-            console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+        render(folder, console)
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
     if dry:
@@ -102,17 +98,9 @@ def _choose_interpreter(dry: bool) -> None:
 
 
 def folder_of(out: Path | None, dry: bool) -> Path:
-    """The folder for results: for a dry run without `out`, a new temporary folder.
-
-    Raises:
-        SystemExit: if a dry run would write into the folder of measured figures.
-    """
+    """The folder for results; a dry run without `out` gets a new temporary one."""
     from treespec.experiments.benchmarks.results_file import RESULTS
 
-    if dry and out is not None and RESULTS in (out.resolve(), *out.resolve().parents):
-        raise SystemExit(
-            f"{out} is for measured figures, and a dry run has none: use another --out"
-        )
     if dry and out is None:
         return Path(tempfile.mkdtemp(prefix="treespec-gpu-dry-"))
     return out or RESULTS

@@ -16,11 +16,7 @@ from attention_masks import RaggedPass, TreePass, attend, topology
 from attention_masks.tree_attention.tree_pass import AnyPass
 from treespec.errors import in_words
 from treespec.experiments.benchmarks.gpu.roofline import Heads
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session
-
-__all__ = ["SOURCES", "Case", "cases", "check", "run"]
-
-SOURCES = ("attention_masks", "experiments/benchmarks/gpu/accuracy.py")
+from treespec.experiments.benchmarks.gpu.session import Session
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 HEADS = (
@@ -48,16 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A case that is computed in both ways.
-
-    Args:
-        dtype: name of the dtype.
-        heads: heads of the layer.
-        rows: nodes of the tree.
-        prefix: number of keys before the tree.
-        name: name of the options.
-        options: window, softcap, sinks, ragged, page, last (number of rows that are queried).
-    """
+    """A case that is computed in both ways, with options by name (see `OPTIONS`)."""
 
     dtype: str
     heads: Heads
@@ -87,11 +74,10 @@ def cases(dry: bool) -> list[Case]:
     return sorted([*plain, *special], key=lambda case: dtypes.index(case.dtype))
 
 
-def run(session: Session, deadline: Deadline) -> None:
-    """Check the missing cases until all are done or the time is over."""
-    store = session.store("accuracy", SOURCES, cells=len(cases(session.dry)))
-    todo = [case for case in cases(session.dry) if case.key not in store]
-    worst = 0.0
+def run(session: Session, deadline: float) -> None:
+    """Check the cases until all are done or the time is over."""
+    todo, worst = cases(session.dry), 0.0
+    store = session.store("accuracy", cells=len(todo))
     for case in session.each("accuracy", todo, deadline):
         try:
             cell = check(case, session.device)
@@ -110,12 +96,7 @@ def run(session: Session, deadline: Deadline) -> None:
 
 @torch.inference_mode()
 def check(case: Case, device: torch.device) -> dict[str, Any]:
-    """The kernel's largest error, that of plain attention, and the bound.
-
-    Args:
-        case: the case to compute.
-        device: device of the computation; the CPU uses Triton's interpreter.
-    """
+    """The kernel's largest error, that of plain attention, and the bound."""
     options, dtype = dict(case.options), DTYPES[case.dtype]
     tree_pass, batch = _pass(case, options), 3 if options.get("ragged") else 1
     make = torch.Generator(device).manual_seed(case.rows + case.prefix)

@@ -22,8 +22,6 @@ from torch import Tensor
 from attention_masks import TreePass, attend, topology
 from treespec.experiments.benchmarks.gpu.roofline import Heads
 
-__all__ = ["CANDIDATES", "FLOORS", "KERNEL", "MASKED", "Case", "Inputs", "call_of", "inputs_of"]
-
 KERNEL = "kernel"
 MASKED = ("sdpa", "flex", "two_pass")
 FLOORS = ("flash", "cudnn")
@@ -65,14 +63,7 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) -> list[Inputs]:
-    """Make sets of random tensors.
-
-    Args:
-        case: case that determines the sizes.
-        count: number of sets.
-        device: device of the tensors.
-        dtype: dtype of the tensors.
-    """
+    """Make sets of random tensors."""
     heads, slots = case.heads, -(-(case.prefix + case.rows) // ROUND) * ROUND
     make = torch.Generator(device).manual_seed(case.rows)
 
@@ -88,12 +79,7 @@ def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) 
 
 
 def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
-    """The function that a candidate runs on one set of inputs.
-
-    Args:
-        name: one of `CANDIDATES`.
-        case: the tree and its prefix; all calls of the returned function share the masks.
-    """
+    """The function that a candidate runs on one set of inputs; all its calls share the masks."""
     if name in FLOORS:
         return lambda inputs: _unmasked(name, case, inputs)
     if name == "flex":

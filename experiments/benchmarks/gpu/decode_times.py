@@ -8,19 +8,6 @@ target and draft ("graphs"). The draft stays small.
 
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.
-
-Where the rest of the time goes, on an H100 after a prompt of 512 tokens (microseconds; captured passes,
-profiled; torch 2.11, transformers 5.17):
-
-                     1B, 1 node   1B, 16 nodes   8B, 1 node   8B, 16 nodes
-    bytes                   591            591        4,197          4,198
-    pass                  2,267          2,701        8,190          9,485
-    matrix products       1,025          1,044        5,568          5,742
-    attention               108            121          224            369
-
-The products reach 58 % (1B) and 75 % (8B) of the bandwidth. The remainder is some 40 small kernels per
-layer: norms, rotary embeddings, writes to the cache, sums, and the gaps between them. A compiler would fuse
-them; passes on CUDA are captured but not compiled.
 """
 
 import gc
@@ -33,7 +20,7 @@ import torch
 from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session
+from treespec.experiments.benchmarks.gpu.session import Session
 from treespec.experiments.benchmarks.timing import Spans, TimedText, timed_forward, timed_text
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import StageTimer
@@ -42,16 +29,6 @@ from treespec.models.load import Pair
 from treespec.models.passes import choose_passes
 from treespec.protocols import Target
 from treespec.target import ModelTarget
-
-__all__ = ["SOURCES", "Case", "cases", "run"]
-
-SOURCES = (
-    "attention_masks",
-    "treespec",
-    "experiments/benchmarks/gpu/decode_times.py",
-    "experiments/benchmarks/gpu/roofline.py",
-    "experiments/benchmarks/timing.py",
-)
 
 LLAMA: dict[str, dict[str, int]] = {
     name: {
@@ -109,14 +86,13 @@ def cases(dry: bool) -> list[Case]:
     ]
 
 
-def run(session: Session, deadline: Deadline) -> None:
-    """Measure the missing cells until all exist or the time is over."""
-    texts = DRY_SIZES if session.dry else SIZES
+def run(session: Session, deadline: float) -> None:
+    """Measure the cells until all exist or the time is over."""
+    texts, todo = DRY_SIZES if session.dry else SIZES, cases(session.dry)
     store = session.store(
-        "decode", SOURCES, dtype="bfloat16", cells=len(cases(session.dry)),
+        "decode", dtype="bfloat16", cells=len(todo),
         **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
     )  # fmt: skip
-    todo = [case for case in cases(session.dry) if case.key not in store]
     pair, enlarged, problem = None, None, ""
     for case in session.each("decode", todo, deadline):
         if case.size != enlarged:

@@ -1,7 +1,7 @@
 """Time one layer's attention with every candidate, over trees, prefixes and heads."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -19,20 +19,8 @@ from treespec.experiments.benchmarks.gpu.candidates import (
     inputs_of,
 )
 from treespec.experiments.benchmarks.gpu.roofline import Heads, attention_floor
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session
+from treespec.experiments.benchmarks.gpu.session import Session
 from treespec.experiments.benchmarks.gpu.timer import sets_needed, time_captured, time_each
-
-__all__ = ["SOURCES", "cases", "run"]
-
-SOURCES = (
-    "attention_masks",
-    "experiments/benchmarks/gpu/candidates.py",
-    "experiments/benchmarks/gpu/kernel_times.py",
-    "experiments/benchmarks/gpu/roofline.py",
-    "experiments/benchmarks/gpu/timer.py",
-    "experiments/benchmarks/timing.py",
-)
-"""The sources that the figures depend on."""
 
 # The most informative values first; cells are measured along the diagonals.
 ROWS = (64, 16, 256, 32, 128, 8, 512)
@@ -56,31 +44,21 @@ def cases(dry: bool) -> list[Case]:
     return [Case(h, t, prefix) for (_, h), (_, t), (_, prefix) in ranked]
 
 
-def run(session: Session, deadline: Deadline) -> None:
-    """Measure the missing cells until all exist or the time is over."""
+def run(session: Session, deadline: float) -> None:
+    """Measure the cells until all exist or the time is over."""
+    todo = cases(session.dry)
     store = session.store(
-        "kernels", SOURCES, dtype=str(DTYPE), seconds=SECONDS, flex_tile=KERNEL_OPTIONS,
-        cells=len(cases(session.dry)) * len(CANDIDATES),
+        "kernels", dtype=str(DTYPE), seconds=SECONDS, flex_tile=KERNEL_OPTIONS,
+        cells=len(todo) * len(CANDIDATES),
     )  # fmt: skip
-    missing = {
-        case: [name for name in CANDIDATES if _key(case, name) not in store]
-        for case in cases(session.dry)
-    }
-    todo = [case for case, names in missing.items() if names]
     for case in session.each("kernels", todo, deadline):
-        for name, cell in _measure(session, case, missing[case]):
-            store.add(_key(case, name), cell)
+        for name, cell in _measure(session, case):
+            store.add(f"{case.key} {name}", cell)
             if name == KERNEL and "error" in cell and "out of memory" not in cell["error"]:
                 session.fail("kernels", case.key, cell["error"])
 
 
-def _key(case: Case, name: str) -> str:
-    return f"{case.key} {name}"
-
-
-def _measure(
-    session: Session, case: Case, names: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _measure(session: Session, case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measure the candidates of a cell, one after another, on the same inputs."""
     itemsize, keys = DTYPE.itemsize, case.prefix + case.rows
     count = sets_needed(2 * keys * case.heads.kv * case.heads.dim * itemsize, session.device)
@@ -92,14 +70,12 @@ def _measure(
     try:
         sets = inputs_of(case, count, session.device, DTYPE)
     except torch.OutOfMemoryError as error:
-        for name in names:
-            yield (
-                name,
-                common | {"candidate": name, "error": f"inputs: {in_words(error, 'their making')}"},
-            )
+        problem = f"inputs: {in_words(error, 'their making')}"
+        for name in CANDIDATES:
+            yield name, common | {"candidate": name, "error": problem}
         session.recover(case.key)
         return
-    for name in names:
+    for name in CANDIDATES:
         try:
             with torch.inference_mode():
                 figures = _times(session, case, name, sets)
@@ -131,9 +107,6 @@ def _disagreement(case: Case, out: Tensor, inputs: Inputs) -> float | None:
 
     It is given in units of the largest value of that output; None if `two_pass` fails, which its own cell
     reports. The part `accuracy` tests the kernel properly, at more shapes.
-
-    Raises:
-        ArithmeticError: if the distance is too large or not finite.
     """
     try:
         other = call_of("two_pass", case)(inputs).float()

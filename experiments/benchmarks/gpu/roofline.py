@@ -13,18 +13,6 @@ import torch
 from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.run.observers import synchronizer
 
-__all__ = [
-    "Floor",
-    "Heads",
-    "Peak",
-    "attention_floor",
-    "fastest",
-    "measured_peak",
-    "pass_bytes",
-    "peak_of",
-    "weights_read",
-]
-
 
 class Heads(NamedTuple):
     """Query heads, key/value heads and the dimension of each."""
@@ -150,9 +138,7 @@ def weights_read(model: Any) -> list[torch.Tensor]:
 def pass_bytes(model: Any, rows_cached: float) -> float:
     """Bytes that one pass over one sequence must read: weights (`weights_read`) and cache.
 
-    Args:
-        model: a causal language model of transformers with the Llama architecture.
-        rows_cached: number of committed tokens and nodes.
+    `rows_cached` are committed tokens and nodes.
     """
     config, itemsize = model.config, model.get_output_embeddings().weight.itemsize
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -164,9 +150,7 @@ def pass_bytes(model: Any, rows_cached: float) -> float:
 def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
     """The peaks that a copy and a matrix product reach.
 
-    Args:
-        device: device to measure.
-        tiny: whether to copy only kilobytes, for the rehearsal.
+    A `tiny` measurement, for the rehearsal, copies only kilobytes.
     """
     count, side = (1 << 14, 64) if tiny else (1 << 29, 8192)
     source = torch.ones(count, dtype=torch.int16, device=device)
@@ -182,11 +166,6 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
 
 
 def fastest(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Seconds per call in the fastest of several rounds.
-
-    Args:
-        work: function to call.
-        wait: called before each reading of the clock.
-    """
+    """Seconds per call in the fastest of several rounds."""
     rounds = (seconds_of(lambda: [work() for _ in range(CALLS)], wait) for _ in range(ROUNDS))
     return min(rounds) / CALLS

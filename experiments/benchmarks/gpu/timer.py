@@ -18,8 +18,6 @@ import torch
 from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.run.observers import synchronizer
 
-__all__ = ["Timing", "sets_needed", "time_captured", "time_each"]
-
 Call = Callable[[], object]
 
 CACHES_FILLED = 2
@@ -35,14 +33,7 @@ L2_BYTES = 50 << 20
 
 
 class Timing(NamedTuple):
-    """The time of one call, in microseconds.
-
-    Args:
-        median_us: median of the samples.
-        low_us: 10th percentile of the samples.
-        high_us: 90th percentile of the samples.
-        samples: number of samples.
-    """
+    """The time of one call, in microseconds: median, 10th and 90th percentile of the samples."""
 
     median_us: float
     low_us: float
@@ -51,12 +42,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Timing":
-        """The timing of samples in seconds.
-
-        Example:
-            >>> Timing.of([1e-6, 2e-6, 9e-6]).median_us
-            2.0
-        """
+        """The timing of samples in seconds."""
         ordered = sorted(1e6 * value for value in seconds)
         low, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.1, 0.9))
         return cls(
@@ -65,12 +51,7 @@ class Timing(NamedTuple):
 
 
 def sets_needed(bytes_of_one: int, device: torch.device) -> int:
-    """The number of input sets that take turns.
-
-    Args:
-        bytes_of_one: size of the keys and values of one set in bytes.
-        device: device whose cache the sets must exceed.
-    """
+    """The number of input sets that take turns, so that together they exceed the device's cache."""
     if device.type != "cuda":
         return FEWEST_SETS
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or L2_BYTES
@@ -78,13 +59,7 @@ def sets_needed(bytes_of_one: int, device: torch.device) -> int:
 
 
 def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing:
-    """The time of a call, including its launch.
-
-    Args:
-        calls: calls that do the same work on different tensors.
-        device: device that they run on.
-        seconds: approximate duration of the measurement.
-    """
+    """The time of a call, including its launch; the measurement takes about so many `seconds`."""
     if device.type == "cuda":
         for _ in range(WARM_UPS):
             _round_s(calls, device)
@@ -98,10 +73,7 @@ def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Ti
 def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing | None:
     """The time of a call in a captured graph of all calls; None on devices without graphs.
 
-    Args:
-        calls: calls that have run before, so that nothing is compiled or allocated for the first time.
-        device: device that they run on.
-        seconds: approximate duration of the measurement.
+    The calls have run before, so nothing is compiled or allocated for the first time.
     """
     if device.type != "cuda":
         return None

@@ -1,30 +1,17 @@
 """Energy of a whole prompt: as the counters report it, and net of what the idle machine would have used.
 
-Counters: for CPU packages and memory RAPL, as Linux exposes it in /sys/class/powercap; for NVIDIA GPUs zeus
-if it is installed (optional), else NVML itself.
+Counters: for CPU packages and memory RAPL, as Linux exposes it in /sys/class/powercap; for NVIDIA GPUs
+NVML.
 """
 
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from treespec.errors import Unavailable, in_words
-
-__all__ = [
-    "IDLE_SECONDS",
-    "MOST_WATTS",
-    "Domain",
-    "EnergyMeter",
-    "EnergySource",
-    "Nvml",
-    "Rapl",
-    "Zeus",
-    "find_gpu_energy",
-]
+from treespec.errors import Unavailable
 
 IDLE_SECONDS = 2.0
 """Seconds for which the idle power is measured before the run."""
@@ -33,8 +20,7 @@ IDLE_SECONDS = 2.0
 class EnergySource(Protocol):
     """An energy counter.
 
-    Attributes:
-        name: what is read, for the manifest.
+    Its `name` says in the manifest what is read.
     """
 
     name: str
@@ -53,11 +39,6 @@ class EnergyMeter:
     A counter belongs to a device, not to a process: it includes what other processes use meanwhile. The
     idle power is measured once, with the models loaded. The `net` column subtracts it, and so holds the
     energy that decoding added.
-
-    Args:
-        part: `cpu` or `gpu`.
-        source: the energy counter.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -76,12 +57,7 @@ class EnergyMeter:
     def read_idle(
         self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Measure the machine's power while this process sleeps.
-
-        Args:
-            seconds: duration of the measurement.
-            sleep: the function that sleeps.
-        """
+        """Measure the machine's power while this process sleeps."""
         self.start()
         sleep(seconds)
         elapsed = self._clock() - self._begun
@@ -116,10 +92,7 @@ whole range at this power."""
 class Domain:
     """A RAPL counter.
 
-    Args:
-        path: the counter's folder.
-        name: such as `package-0` or `dram`.
-        range_uj: microjoules after which the counter starts from 0 again.
+    It starts from 0 again after `range_uj` microjoules.
     """
 
     path: Path
@@ -136,9 +109,6 @@ class Rapl:
 
     `core` and `uncore` are parts of a package, `psys` contains packages, and `intel-rapl-mmio` shows the
     same counters again, so none of these is added.
-
-    Args:
-        domains: the counters to add up.
     """
 
     def __init__(self, domains: Sequence[Domain]) -> None:
@@ -148,11 +118,7 @@ class Rapl:
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Self:
-        """Find the counters of this machine.
-
-        Raises:
-            Unavailable: if there are none, or they cannot be read.
-        """
+        """Find the counters of this machine."""
         domains = []
         for path in sorted(root.glob("intel-rapl:*")):
             try:
@@ -187,20 +153,12 @@ class Rapl:
         return total / 1e6
 
 
-NEITHER = "neither zeus nor nvidia-ml-py is installed: pip install nvidia-ml-py"
-
-
 class Nvml:
     """The GPUs' own energy counters (Volta and later), in millijoules since the driver was loaded.
 
     A counter is updated every 20 to 100 ms. A prompt during which it does not change has no reading.
 
-    Args:
-        nvml: the module `pynvml`, or a stand-in for it.
-        uuids: UUIDs of the GPUs, as NVML spells them: `GPU-...`.
-
-    Raises:
-        Unavailable: if NVML fails, or a GPU does not report its energy.
+    UUIDs are spelled as NVML does: `GPU-...`.
     """
 
     def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
@@ -227,62 +185,15 @@ class Nvml:
         return [int(energy(handle)) for handle in self._handles]
 
 
-class Zeus:
-    """Energy from `zeus.monitor.ZeusMonitor`, which also measures GPUs without an energy counter.
-
-    Args:
-        monitor: the module `zeus.monitor`, or a stand-in for it.
-        indices: the GPUs, by torch's numbering.
-
-    Raises:
-        Unavailable: if zeus cannot read them.
-    """
-
-    def __init__(self, monitor: Any, indices: Sequence[int]) -> None:
-        try:
-            self._monitor = monitor.ZeusMonitor(gpu_indices=list(indices), cpu_indices=[])
-        except Exception as error:  # zeus has no common base class for its errors
-            raise Unavailable(f"zeus: {in_words(error, 'its start')}") from None
-        self.name = f"zeus, {len(indices)} GPU{'s' * (len(indices) > 1)}"
-        self._open = False
-
-    def begin(self) -> None:
-        """Open a window, after closing any that a failed prompt has left open."""
-        if self._open:
-            self._monitor.end_window("prompt", sync_execution=False, cancel=True)
-        self._monitor.begin_window("prompt", sync_execution=False)
-        self._open = True
-
-    def end(self, seconds: float) -> float | None:
-        """Joules of all GPUs in the window; None if the window was too short for a reading."""
-        values = self._monitor.end_window("prompt", sync_execution=False).gpu_energy.values()
-        self._open = False
-        return float(sum(values)) if values and min(values) > 0 else None
-
-
 def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
-    """Find an energy counter for these GPUs: zeus, else NVML.
-
-    Args:
-        indices: the GPUs, by torch's numbering.
-
-    Raises:
-        Unavailable: if there is none; gives the reasons.
-    """
+    """The energy counters of these GPUs, by torch's numbering."""
     if not indices:
         raise Unavailable("no model is on a CUDA device")
-    finders: tuple[Callable[[], EnergySource], ...] = (
-        lambda: Zeus(importlib.import_module("zeus.monitor"), indices),
-        lambda: Nvml(importlib.import_module("pynvml"), [_uuid(index) for index in indices]),
-    )
-    reasons = []
-    for find in finders:
-        try:
-            with suppress(ImportError):
-                return find()
-        except Unavailable as error:
-            reasons.append(str(error))
-    raise Unavailable("; ".join(reasons) or NEITHER)
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise Unavailable("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
+    return Nvml(nvml, [_uuid(index) for index in indices])
 
 
 def _uuid(index: int) -> str:

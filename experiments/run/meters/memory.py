@@ -6,8 +6,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["CudaMemory", "ResidentMemory"]
-
 PROCESS = Path("/proc/self")
 
 
@@ -17,9 +15,6 @@ class ResidentMemory:
     The peak is the kernel's own (`VmHWM`), reset before every prompt by writing 5 to `clear_refs`. If it
     cannot be reset, no peak is reported, since a peak since the process began says nothing about a prompt.
     It includes the models and everything else that the process holds.
-
-    Args:
-        process: the process's folder in /proc.
     """
 
     def __init__(self, process: Path = PROCESS) -> None:
@@ -60,12 +55,7 @@ class ResidentMemory:
 
 
 class CudaMemory:
-    """Peak memory that torch allocated on CUDA devices while a prompt was decoded, summed over devices.
-
-    Args:
-        devices: the devices that hold the models, such as `cuda:0`.
-        cuda: `torch.cuda`, or a stand-in for it.
-    """
+    """Peak memory that torch allocated on CUDA devices while a prompt was decoded, summed over devices."""
 
     def __init__(self, devices: Sequence[str], cuda: Any) -> None:
         self._devices, self._cuda = tuple(devices), cuda

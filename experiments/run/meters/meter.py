@@ -9,8 +9,6 @@ from treespec.errors import in_words
 from treespec.experiments.run.meters.energy import EnergyMeter, EnergySource, Rapl, find_gpu_energy
 from treespec.experiments.run.meters.memory import CudaMemory, ResidentMemory
 
-__all__ = ["COLUMNS", "Meter", "Meters", "cuda_devices", "make_meters"]
-
 MEMORY = ("rss_bytes", "peak_rss_bytes", "peak_cuda_bytes")
 ENERGY = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
 COLUMNS = (*MEMORY, *ENERGY)
@@ -20,12 +18,7 @@ NOT_ASKED = "the config's `meters` does not ask for it"
 
 
 class Meter(Protocol):
-    """Measures quantities over one prompt.
-
-    Attributes:
-        sources: what each column is read from.
-        unavailable: why a column is always null on this machine.
-    """
+    """Measures quantities over one prompt."""
 
     sources: dict[str, str]
     unavailable: dict[str, str]
@@ -40,11 +33,6 @@ class Meter(Protocol):
 
 class Meters:
     """Several meters that measure the same prompts. A meter that fails never fails the run.
-
-    Args:
-        meters: the meters, in the order in which they are started; they are stopped in reverse.
-        unavailable: why columns without a meter are null.
-        idle_w: watts of the idle machine by part, None where unknown.
 
     Example:
         >>> meters = Meters([])
@@ -102,12 +90,7 @@ class Meters:
 
 
 def make_meters(kinds: Iterable[str], devices: Sequence[torch.device]) -> Meters:
-    """Make meters; where energy can be read, measure the idle power for `energy.IDLE_SECONDS`.
-
-    Args:
-        kinds: `memory`, `energy`.
-        devices: the CUDA devices that hold models.
-    """
+    """Make meters; where energy can be read, measure the idle power for `energy.IDLE_SECONDS`."""
     kinds, made = set(kinds), list[Meter]()
     unavailable: dict[str, str] = {}
     idle: dict[str, float | None] = {}

@@ -14,24 +14,17 @@ from treespec.experiments.benchmarks.gpu import __main__ as command
 from treespec.experiments.benchmarks.gpu import accuracy, decode_times, kernel_times
 from treespec.experiments.benchmarks.gpu.candidates import CANDIDATES, Case, call_of, inputs_of
 from treespec.experiments.benchmarks.gpu.roofline import Heads
-from treespec.experiments.benchmarks.gpu.session import (
-    ROOT,
-    BrokenDevice,
-    Deadline,
-    Session,
-    Store,
-    source_hash,
-)
+from treespec.experiments.benchmarks.gpu.session import BrokenDevice, Session, Store
 from treespec.experiments.benchmarks.results_file import RESULTS
 
 CPU = torch.device("cpu")
-LATER = Deadline(float("inf"))
+LATER = float("inf")
 LLAMA = Heads(32, 8, 128)
 
 
 @pytest.fixture
 def session(tmp_path):
-    return Session(True, tmp_path, 1.0, False, Console(file=StringIO(), width=200))
+    return Session(True, tmp_path, 1.0, Console(file=StringIO(), width=200))
 
 
 def read(folder, part):
@@ -43,57 +36,13 @@ def read(folder, part):
 
 
 def test_a_killed_run_keeps_what_it_has(tmp_path):
-    def opened(**more):
-        return Store("gpu_x", tmp_path, ("Makefile",), {"dry": True}, **more)
-
-    first = opened()
-    first.add("a", {"us": 1})
-    first.add("b", {"us": 2})
-    first.path.with_suffix(".999.tmp").write_text("{ cut off")
-    assert json.loads(first.path.read_text())["cells"] == {"a": {"us": 1}, "b": {"us": 2}}
-    again = opened()
-    assert again.kept == 2
-    assert "b" in again
-    again.add("c", {"us": 3})
-    assert list(json.loads(first.path.read_text())["cells"]) == ["a", "b", "c"]
-    assert not opened(fresh=True).cells
-    changed = Store("gpu_x", tmp_path, ("README.md",), {"dry": True})
-    measured = Store("gpu_x", tmp_path, ("Makefile",), {"dry": False})
-    assert not changed.cells
-    assert not measured.cells
-    first.path.write_text("{ cut off")
-    assert not opened().cells
-
-
-def test_every_source_counts(tmp_path):
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "a.py").write_text("1")
-    before = source_hash(["p"], tmp_path)
-    (tmp_path / "p" / "notes.md").write_text("no code")
-    assert source_hash(["p"], tmp_path) == before
-    (tmp_path / "p" / "b.py").write_text("2")
-    assert source_hash(["p"], tmp_path) != before
-    for part in (accuracy, kernel_times, decode_times):
-        assert all((ROOT / source).exists() for source in part.SOURCES)
+    store = Store("gpu_x", tmp_path, {"dry": True})
+    store.add("a", {"us": 1})
+    store.add("b", {"us": 2})
+    assert json.loads(store.path.read_text())["cells"] == {"a": {"us": 1}, "b": {"us": 2}}
 
 
 # parts
-
-
-def test_the_grid_of_the_issue():
-    cells = kernel_times.cases(dry=False)
-    assert len(set(cells)) == len(cells) == 7 * 5 * 3
-    assert {c.rows for c in cells} == {8, 16, 32, 64, 128, 256, 512}
-    assert {c.prefix for c in cells} == {k << 10 for k in (1, 4, 16, 64, 128)}
-    assert {c.heads for c in cells} == {(32, 8, 128), (64, 8, 128), (32, 32, 128)}
-    assert cells[0] == Case(LLAMA, 64, 16 << 10)
-    assert {(c.size, c.method, c.target) for c in decode_times.cases(dry=False)} == {
-        (size, method, target)
-        for size in ("1B", "3B", "8B")
-        for method in ("plain", "chain 4", "tree 3x2x1x1")
-        for target in ("eager", "graph", "graphs")
-        if (method, target) != ("plain", "graphs")
-    }
 
 
 @pytest.mark.parametrize("size", decode_times.LLAMA)
@@ -166,39 +115,26 @@ def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
     assert accuracy.check(case, CPU)["passed"] is passes
 
 
-def test_kernel_times_go_on_where_they_were_killed(session, monkeypatch):
-    times, killed = [], 4
-
+def test_a_baseline_that_fails_is_written_down(session, monkeypatch):
     def measured(session, case, name, sets):
-        if len(times) == killed:
-            raise KeyboardInterrupt
-        times.append((case, name))
         if name == "flex":
             raise torch.OutOfMemoryError("too large\nand more")
         return {"with_launch": {"median_us": 5.0}, "device": {"median_us": 2.0}}
 
     monkeypatch.setattr(kernel_times, "_times", measured)
-    with pytest.raises(KeyboardInterrupt):
-        kernel_times.run(session, LATER)
-    assert len(read(session.folder, "kernels")["cells"]) == killed
-    killed = -1
     kernel_times.run(session, LATER)
     cells = read(session.folder, "kernels")["cells"]
-    count = len(CANDIDATES) * len(kernel_times.cases(True))
-    assert len(times) == len(set(times)) == len(cells) == count  # each once
+    count = len(kernel_times.cases(True))
+    assert len(cells) == len(CANDIDATES) * count
     errors = [cell["error"] for cell in cells.values() if "error" in cell]
-    assert errors == ["out of memory: too large"] * len(kernel_times.cases(True))
+    assert errors == ["out of memory: too large"] * count
     assert not session.failures
-    kernel_times.run(session, LATER)
-    assert len(times) == count
 
 
 def test_nothing_is_begun_when_the_time_is_over(session, monkeypatch):
     for part, name in ((kernel_times, "_measure"), (accuracy, "check"), (decode_times, "_cell")):
         monkeypatch.setattr(part, name, lambda *args: pytest.fail("begun"))
-        part.run(session, Deadline(0.0))
-    assert Deadline(5.0, clock=lambda: 5.0).passed
-    assert not Deadline(5.0, clock=lambda: 4.9).passed
+        part.run(session, 0.0)
 
 
 def test_a_failing_kernel_is_a_failure_and_is_written_down(session, monkeypatch):
@@ -230,9 +166,7 @@ def test_a_device_that_is_gone_ends_the_run(session, monkeypatch):
 def run(*arguments):
     line = [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
-    )
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.slow
@@ -260,13 +194,11 @@ def test_the_dry_run_goes_to_its_end(tmp_path):
         assert data["dry"] is True
         assert data["hardware"]["cpu"]
         assert data["versions"]["torch"]
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
     assert before == sorted((path.name, path.stat().st_mtime) for path in RESULTS.iterdir())
 
 
 def test_a_dry_run_leaves_no_figures_among_the_measured(tmp_path):
-    with pytest.raises(SystemExit, match="a dry run has none"):
-        command.folder_of(RESULTS / "here", dry=True)
     assert command.folder_of(RESULTS, dry=False) == RESULTS
     assert command.folder_of(None, dry=False) == RESULTS
     assert command.folder_of(tmp_path, dry=True) == tmp_path

@@ -219,12 +219,6 @@ REFUSED = {
     "rates['T=1'] has 3 entries for 2 sources": (
         (MERGE | {"rates": {"T=1": [*RATES, [[0.1]]]}}, SMALL), {}
     ),
-    "methods[0].draft.budgets.model = 0: must be greater than or equal to 1": (
-        (APART | {"budgets": {"model": 0, "lookup": 5}}, SMALL), {}
-    ),
-    "methods[0].draft.budgets.lookup = -3: must be greater than or equal to 1": (
-        (APART | {"budgets": {"model": 1, "lookup": -3}}, SMALL), {}
-    ),
     "budgets: there is no source 'modle'; did you mean 'model'? (the sources are model, lookup)": (
         (APART | {"budgets": {"modle": 1, "lookup": 5}}, SMALL), {}
     ),
@@ -235,7 +229,6 @@ REFUSED = {
     "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: budgets: {": (
         (APART | {"budgets": None}, SMALL), {}
     ),
-    "must be less than or equal to 1": ((MERGE | {"rates": [[[1.5]], [[0.4]]]}, SMALL), {}),
 }  # fmt: skip
 
 

@@ -6,11 +6,12 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from treespec import plugins
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import load_config
-from treespec.experiments.config.shapes import FixedShape, GrowthShape, Shape
-from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS, examples_near
-from treespec.experiments.config.trees import TREES
+from treespec.experiments.config.shapes import AnyShape, Shape
+from treespec.experiments.config.spellings import SPELLINGS, examples, examples_near
+from treespec.experiments.config.trees import label_of_shape, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.search_then_run.replays import read_shapes
@@ -57,7 +58,7 @@ def test_in_a_file_and_in_flow_style(tmp_path):
 @pytest.mark.parametrize("text", [t for t in MEANT if not t.startswith("optimal")])
 def test_the_command_line_reads_the_same_trees(text):
     shape = SHAPE.validate_python(text)
-    assert read_shapes(text)[text] == TREES[type(shape)](shape)
+    assert read_shapes(text)[text] == tree_of(shape)
 
 
 def test_what_must_be_searched_is_no_tree_to_replay():
@@ -96,11 +97,14 @@ def test_a_wrong_shape_is_answered_with_an_example(given, parts):
 
 
 def test_every_kind_has_an_example_that_is_one():
-    kinds = {get_args(shape.model_fields["kind"].annotation)[0] for shape in get_args(FixedShape)}
-    kinds |= {get_args(shape.model_fields["kind"].annotation)[0] for shape in get_args(GrowthShape)}
-    assert set(EXAMPLES) == kinds
-    for kind, text in EXAMPLES.items():
-        assert SHAPE.validate_python(yaml.safe_load(text)).kind == kind
+    shapes = get_args(get_args(AnyShape)[0])
+    kinds = {get_args(shape.model_fields["kind"].annotation)[0] for shape in shapes}
+    growths = {name for name, part in plugins.parts("growth").items() if not part.plugged}
+    assert set(examples()) == (kinds | growths) - {"budget"}
+    for kind, text in examples().items():
+        shape = SHAPE.validate_python(yaml.safe_load(text))
+        assert shape.kind == kind
+        assert label_of_shape(shape)
         assert text in examples_near({"kind": kind})
     for text, _ in SPELLINGS.values():
         assert SHAPE.validate_python(text)

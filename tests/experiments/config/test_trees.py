@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from treespec import plugins
 from treespec.errors import TreespecError
 from treespec.experiments.config.shapes import Shape
-from treespec.experiments.config.trees import LABELS, TREES
+from treespec.experiments.config.trees import tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.protocols import Growth, MarginalGrowth
 from treespec.search import (
@@ -17,15 +18,13 @@ from treespec.search import (
     estimate_acceptance,
     optimal_tree,
 )
-from treespec.search.growth import POLICIES
 from treespec.tree import TreeShape
 
 SHAPE = TypeAdapter(Shape)
 
 
 def made(**data):
-    shape = SHAPE.validate_python(data)
-    return TREES[type(shape)](shape)
+    return tree_of(SHAPE.validate_python(data))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +62,8 @@ def test_ddtree_and_delayed_expansion_have_names_in_configs():
     assert growth == DDTree(6, 3)
     assert made(kind="ddtree", size=6, depth=3, branching=2) == DDTree(6, 3, 2)
     shape = SHAPE.validate_python({"kind": "delayed_expansion", "chain": 2, "branching": [3, 1]})
-    assert TREES[type(shape)](shape) == TreeShape.expansion([1, 1, 3, 1])
-    assert LABELS[type(shape)](shape) == "delayed expansion 2+3x1"
+    assert tree_of(shape) == TreeShape.expansion([1, 1, 3, 1])
+    assert shape.label == "delayed expansion 2+3x1"
     for wrong in (
         {"kind": "delayed_expansion", "chain": 0, "branching": [2]},
         {"kind": "delayed_expansion", "chain": 2, "branching": []},
@@ -77,18 +76,21 @@ def test_ddtree_and_delayed_expansion_have_names_in_configs():
             SHAPE.validate_python(wrong)
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", GROWTHS)
 def test_every_policy_has_a_name_in_configs(kind, files):
+    assert {*GROWTHS, "ddtree"} == {
+        name for name, part in plugins.parts("growth").items() if not part.plugged
+    }
     data = {"kind": kind, **GROWTHS[kind], "calibration": str(files / "trace.npz")}
     if kind == "cost_aware":
         data["latency"] = str(files / "latency.json")
     growth = made(**data)
     assert isinstance(growth, Growth)
-    assert type(growth) is POLICIES[kind]
+    assert type(growth) is plugins.parts("growth")[kind].make
     assert growth.max_depth == 3
     assert growth.calibration([0.55])[0] == pytest.approx(0.6, abs=0.05)
     shape = SHAPE.validate_python(data)
-    assert "6" in LABELS[type(shape)](shape)
+    assert "6" in shape.label
 
 
 def test_optimal_takes_an_estimate_or_a_trace(files):

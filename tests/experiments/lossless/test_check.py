@@ -150,13 +150,6 @@ def test_json_for_programs(call, tmp_path):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_samples_of_plain_decoding_can_be_the_reference(call):
-    result = call("exp.yaml", *SMALL, "--against-samples", "samplings=[{temperature: 3.0}]")
-    assert result.exit_code == 0, result.output + result.stderr
-    assert "against samples of plain decoding" in result.output
-
-
-@pytest.mark.usefixtures("without_shape_checks")
 def test_a_planted_bias_fails(call, monkeypatch):
     monkeypatch.setitem(RULES, "rrsw", planted(rrsw, 0.4))
     arguments = ("exp.yaml", "--samples", "120", "--tokens", "1", "--prompts", "1")
@@ -187,52 +180,31 @@ def test_a_lossy_rule_is_called_lossy_and_does_not_fail(settings, loaded_pair, m
     console = Console(width=120, file=io.StringIO())
     print_check(check, console)
     assert "lossy: measurable" in printed(console)
-    assert "the rule changes the law by design" in printed(console)
     assert "lossy by design do not count" in verdict(check)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
-    ("cut", "exact", "warned"),
+    ("cut", "warned"),
     [
-        ({"top_p": 0.9}, True, True),
-        ({"top_k": 20}, True, True),
-        ({"min_p": 0.001}, True, True),
-        ({"top_p": 0.9}, False, False),
-        ({"top_p": 1.0, "min_p": 0.0}, True, False),
-        ({}, True, False),
+        ({"top_p": 0.9}, True),
+        ({"top_k": 20}, True),
+        ({"min_p": 0.001}, True),
+        ({"top_p": 1.0, "min_p": 0.0}, False),
+        ({}, False),
     ],
 )
-def test_rounding_at_a_cut_is_warned_of(settings, loaded_pair, cut, exact, warned):
+def test_rounding_at_a_cut_is_warned_of(settings, loaded_pair, cut, warned):
     check = check_lossless(
         config_of(settings, samplings=[{"temperature": 3.0} | cut]),
         samples=60,
         tokens=1,
         prompts=1,
-        exact=exact,
         load=lambda config: loaded_pair,
     )
     console = Console(width=120, file=io.StringIO())
     print_check(check, console)
     assert ("A token within rounding of the cut" in printed(console)) == warned
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-def test_a_bound_that_every_law_meets_is_not_shown(settings, loaded_pair):
-    check = check_lossless(
-        config_of(settings, samplings=WARM),
-        samples=60,
-        tokens=1,
-        prompts=1,
-        load=lambda config: loaded_pair,
-    )
-    comparison = check.laws[0].comparison
-    assert comparison.degrees
-    comparison = replace(comparison, positions=(replace(comparison.positions[0], detectable=1.0),))
-    check = replace(check, laws=(replace(check.laws[0], comparison=comparison),))
-    console = Console(width=120, file=io.StringIO())
-    print_check(check, console)
-    assert "1.000" not in printed(console)
 
 
 @pytest.mark.parametrize("name", ["samples", "tokens", "prompts", "false_alarm"])
@@ -333,11 +305,6 @@ def test_remembered_passes_change_no_token(loaded_pair, temperature):
 )
 def test_wrong_input(call, arguments, parts):
     refused(call("exp.yaml", "samplings=[{temperature: 3.0}]", *arguments), *parts)
-
-
-def test_help_says_what_a_false_alarm_is(call):
-    words = [word for word in call("--help").output.split() if word not in "│|"]
-    assert "Probability that any comparison fails by chance" in " ".join(words)
 
 
 def test_the_shipped_config_is_valid():

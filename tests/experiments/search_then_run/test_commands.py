@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from treespec import TreeShape
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.shapes import OptimalShape
-from treespec.experiments.config.trees import TREES
+from treespec.experiments.config.trees import tree_of
 from treespec.search import LatencyModel, Trace, expected_tokens, formats, optimal_tree
 
 
@@ -76,9 +76,9 @@ def test_export_says_what_is_lost():
 
 def test_the_shape_optimal_in_a_config():
     shape = OptimalShape(kind="optimal", rates=[0.6, 0.2], size=7, depth=3)
-    assert TREES[OptimalShape](shape) == optimal_tree([0.6, 0.2], 7, depth=3)
+    assert tree_of(shape) == optimal_tree([0.6, 0.2], 7, depth=3)
     levels = OptimalShape(kind="optimal", rates=[[0.6, 0.2], [0.3, 0.3]], size=5)
-    assert TREES[OptimalShape](levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)
+    assert tree_of(levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)
 
 
 def test_a_found_tree_is_written_for_export(tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from treespec.experiments.studies.trust_sections import estimator
 
 from treespec.experiments.studies.estimator_excerpts import EXCERPT, excerpt, excerpts
 from treespec.experiments.studies.interleaved_estimator import (
@@ -13,7 +14,6 @@ from treespec.experiments.studies.interleaved_estimator import (
     WORLDS,
     spread,
 )
-from treespec.experiments.studies.trust_sections import estimator
 
 FIGURES = ("bias", "sd", "half-width", "coverage")
 

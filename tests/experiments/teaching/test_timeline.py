@@ -1,12 +1,9 @@
 import pytest
 import torch
-from run_folders.folders import write_run
 
 from treespec import Sampling, TreeShape
-from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.run import load_run
 from treespec.experiments.teaching import timeline
-from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane, Span, recorded, watch
+from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane, watch
 
 METHODS = {
     "plain": TreeShape.chain(0),
@@ -75,26 +72,3 @@ def test_the_lane_of_median_length_is_kept_and_the_first_round_is_not(loaded_pai
     monkeypatch.setattr(timeline, "_decoded", fake)
     (lane,) = watch(loaded_pair, torch.tensor([1]), {"a": TreeShape.chain(0)}, repeats=3)
     assert lane.seconds == 2.0
-
-
-def test_a_recorded_lane_has_the_runs_times_and_tokens(tmp_path):
-    run = load_run(write_run(tmp_path / "run", prompts=2, new_tokens=10))
-    method = next(m.name for m in run.methods if m.group == "tree")
-    lane = recorded(run, method, "T=0", 1, lambda ids: f"<{ids[0]}>")
-    row = next(
-        r
-        for r in run.prompts.to_dicts()
-        if (r["method"], r["sampling"], r["prompt"]) == (method, "T=0", 1)
-    )
-    assert lane.text == "".join(f"<{token}>" for token in row["tokens"])
-    assert (lane.tokens, len(lane.steps)) == (row["new_tokens"], row["steps"])
-    for stage in ("draft", "verify", "accept", "commit"):
-        assert lane.total(stage) == pytest.approx(row[f"{stage}_s"])
-    assert lane.seconds == pytest.approx(sum(span.seconds for span in lane.spans))
-    assert lane.spans[1] == Span("verify", lane.spans[0].seconds, lane.spans[1].seconds)
-
-
-def test_a_method_without_steps_is_named(tmp_path):
-    run = load_run(write_run(tmp_path / "run", prompts=1, new_tokens=4))
-    with pytest.raises(RunFolderError, match=r"no steps of method 'generate' on prompt 0"):
-        recorded(run, "generate", "T=0", 0, str)

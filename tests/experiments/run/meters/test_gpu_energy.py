@@ -1,13 +1,12 @@
-"""NVML and zeus, with stand-ins for both."""
+"""NVML, with a stand-in for it."""
 
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from treespec.errors import Unavailable
 from treespec.experiments.run.meters import energy
-from treespec.experiments.run.meters.energy import Nvml, Zeus, find_gpu_energy
+from treespec.experiments.run.meters.energy import Nvml, find_gpu_energy
 
 
 class NVMLError(Exception):
@@ -59,69 +58,12 @@ def test_a_gpu_that_does_not_tell():
         Nvml(FakeNvml({}), ["GPU-a"])
 
 
-class FakeMonitor:
-    def __init__(self, gpu_indices, cpu_indices):
-        if 9 in gpu_indices:
-            raise RuntimeError("no such GPU")
-        assert cpu_indices == []
-        self.gpus, self.open, self.joules = gpu_indices, False, 3.0
-
-    def begin_window(self, key, sync_execution):
-        assert not self.open
-        self.open = True
-
-    def end_window(self, key, sync_execution, cancel=False):
-        assert self.open
-        self.open = False
-        return SimpleNamespace(gpu_energy=dict.fromkeys(self.gpus, self.joules))
-
-
-def test_zeus_adds_its_gpus_up_and_survives_a_failed_prompt():
-    source = Zeus(SimpleNamespace(ZeusMonitor=FakeMonitor), [0, 1])
-    source.begin()
-    source.begin()  # the previous prompt failed
-    assert source.end(1.0) == 6.0
-    source._monitor.joules = 0.0  # the window was shorter than the counter's step
-    source.begin()
-    assert source.end(0.01) is None
-    with pytest.raises(Unavailable, match="zeus: no such GPU"):
-        Zeus(SimpleNamespace(ZeusMonitor=FakeMonitor), [9])
-
-
-def module(name, **members):
-    made = ModuleType(name)
-    for key, value in members.items():
-        setattr(made, key, value)
-    return made
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """Set which of the two packages are installed."""
-
-    def installed(zeus=None, pynvml=None):
-        package = None if zeus is None else module("zeus", monitor=zeus)
-        for name, own in (("zeus", package), ("zeus.monitor", zeus), ("pynvml", pynvml)):
-            monkeypatch.setitem(sys.modules, name, own)
-
+def test_nvml_or_a_reason(monkeypatch):
     monkeypatch.setattr(energy, "_uuid", lambda index: f"GPU-{'abc'[index]}")
-    return installed
-
-
-def test_zeus_comes_first_then_nvml_then_a_reason(installed):
-    nvml = FakeNvml({"GPU-a": 1})
-    zeus = module("zeus.monitor", ZeusMonitor=FakeMonitor)
-    installed(zeus, nvml)
-    assert isinstance(find_gpu_energy([0]), Zeus)
-    installed(None, nvml)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml({"GPU-a": 1}))
     assert isinstance(find_gpu_energy([0]), Nvml)
-    installed(module("zeus.monitor", ZeusMonitor=lambda **more: 1 / 0), nvml)
-    assert isinstance(find_gpu_energy([0]), Nvml)
-    installed()
-    with pytest.raises(Unavailable, match="neither zeus nor nvidia-ml-py is installed"):
-        find_gpu_energy([0])
-    installed(None, FakeNvml({"GPU-a": 1}, refuse=True))
-    with pytest.raises(Unavailable, match="Not Supported"):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(Unavailable, match="nvidia-ml-py"):
         find_gpu_energy([0])
     with pytest.raises(Unavailable, match="no model is on a CUDA device"):
         find_gpu_energy([])
