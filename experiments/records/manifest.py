@@ -72,6 +72,7 @@ def new_manifest(
     meters: Mapping[str, Any],
     together: int,
     twins: Mapping[str, str],
+    judges: Mapping[str, str],
     groups: Sequence[Sequence[str]],
     planned: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -100,6 +101,7 @@ def new_manifest(
         "warmup": dict(warmup),
         "together": together,
         "twins": dict(twins),
+        "judges": dict(judges),
         "groups": [list(names) for names in groups],
         "planned": dict(planned),
         "looks": [],

@@ -44,7 +44,7 @@ Confidence Interval Approach, J. R. Stat. Soc. B 51, 1989, 305-361), whatever ma
 Tables from a simulation are in `treespec.experiments.studies.until_simulation`, which repeats it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf, isfinite, sqrt
 from typing import Any
@@ -52,20 +52,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.statistics import CONFIDENCE
 from treespec.search.intervals import Interval
-
-__all__ = [
-    "Floats",
-    "boundaries",
-    "boundary_at",
-    "log_ratio",
-    "looks",
-    "reach",
-    "repeated_interval",
-    "spent",
-    "student",
-]
 
 FIRST_LOOK = 8
 """Number of prompts at the first look; each further look comes after half as many prompts again."""
@@ -78,6 +67,13 @@ FARTHEST_DENSITY = 9.0
 
 LARGEST_BOUNDARY = 37.0
 """Largest boundary with a representable tail probability; a look that needs a larger one cannot decide."""
+
+ENDED_EARLY = (
+    "The run ended early because this interval excluded 1: an estimate that ends a run lies too far from 1 "
+    "on average. The interval allows for that."
+)
+
+REPEATED = "Repeated intervals allow for all looks that a run may take."
 
 Floats = NDArray[np.float64]
 
@@ -306,3 +302,60 @@ def repeated_interval(
     below, above = reach(tokens, spent, b_tokens, b_spent, boundary)
     with np.errstate(over="ignore"):
         return Interval(estimate, float(estimate * np.exp(-below)), float(estimate * np.exp(above)))
+
+
+def boundary_of(
+    manifest: Mapping[str, Any], sampling: str, samples: int, tried: int
+) -> float | None:
+    """The boundary of repeated intervals at the current state of a run, through Student's t.
+
+    Between two looks it is the boundary of a look taken now.
+
+    Args:
+        manifest: manifest of the run.
+        sampling: name of the setting.
+        samples: number of prompts, or files, compared under the setting.
+        tried: number of prompts decoded under the setting.
+
+    Returns:
+        None for runs without `until`; infinity if nothing can be decided yet.
+    """
+    if manifest["config"].get("until") is None:
+        return None
+    planned = manifest["planned"]
+    earlier = [
+        look["samples"]
+        for look in manifest.get("looks") or ()
+        if look["sampling"] == sampling and look["prompts"] < tried
+    ]
+    return boundary_at(samples, planned["samples"], earlier, last=tried >= planned["prompts"])
+
+
+def ending(manifest: Mapping[str, Any]) -> str | None:
+    """The state of a run with `until`, such as `stopped after 18 of 60 prompts: decided`.
+
+    None before the first look and for runs without `until`.
+    """
+    looks = manifest.get("looks") or []
+    if not looks:
+        return None
+    after, planned = looks[-1]["prompts"], manifest["planned"]["prompts"]
+    met = all(look["decided"] for look in looks if look["prompts"] == after)
+    until = manifest["config"]["until"]
+    if until["decided"]:
+        outcome = "decided" if met else "not decided"
+    else:
+        narrower = "narrower" if met else "not narrower"
+        outcome = f"half the interval is {narrower} than {until['half_width']:g}"
+    if after == planned:
+        return f"went through all {planned} prompts: {outcome}"
+    return f"{'stopped' if met else 'looked'} after {after} of {planned} prompts: {outcome}"
+
+
+def ended_early(run: RunRecords) -> bool:
+    """Whether the run ended before its last planned prompt because the verdict was decided."""
+    looks = run.manifest.get("looks") or []
+    until = run.manifest["config"].get("until")
+    if not run.finished or not looks or until is None or not until["decided"]:
+        return False
+    return looks[-1]["prompts"] < run.manifest["planned"]["prompts"]

@@ -35,9 +35,14 @@ from treespec.experiments.report.cautions import (
     turns_caution,
 )
 from treespec.experiments.report.equality import equality
-from treespec.experiments.report.looks import ENDED_EARLY, REPEATED, ended_early, ending
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
-from treespec.experiments.report.sequential import repeated_interval
+from treespec.experiments.report.sequential import (
+    ENDED_EARLY,
+    REPEATED,
+    ended_early,
+    ending,
+    repeated_interval,
+)
 from treespec.experiments.report.statistics import by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import noise_caution, resolution_sentence

@@ -21,7 +21,6 @@ from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.decoding import Unit, decode_units
-from treespec.experiments.run.looks import through_looks
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
@@ -29,6 +28,7 @@ from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.readiness import Ready, ready
 from treespec.experiments.run.session import Searching, Session, open_session
 from treespec.experiments.run.unit import Bench
+from treespec.experiments.run.until import through_looks
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

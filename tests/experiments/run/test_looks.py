@@ -4,10 +4,10 @@ import json
 
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
+from treespec.experiments.run.looks import look_at
 
 from treespec.experiments.config.schema import Until
 from treespec.experiments.report.run import load_run
-from treespec.experiments.run.looks import look_at
 from treespec.tree import TreeShape
 
 
