@@ -84,7 +84,7 @@ class RunRecords:
         folder: the run's folder.
         manifest: the parsed `manifest.json`.
         all_prompts: one row per prompt, sampling setting, repeat and method, including twins.
-        all_steps: one row per step, including those of twins and judging copies.
+        all_steps: one row per step, including those of twins.
     """
 
     folder: Path
@@ -97,11 +97,6 @@ class RunRecords:
         """Second copies of a method that ran beside the first: twin's name to method's name."""
         return self.manifest.get("twins") or {}
 
-    @property
-    def judges(self) -> Mapping[str, str]:
-        """Judging copies: name to method's name, one for each group. They have steps, but no other rows."""
-        return self.manifest.get("judges") or {}
-
     def group_of(self, name: str) -> int:
         """Index of the group that this method or twin took turns in; 0 if unknown."""
         groups = enumerate(self.manifest.get("groups") or ())
@@ -110,15 +105,15 @@ class RunRecords:
     @cached_property
     def prompts(self) -> pl.DataFrame:
         """One row per prompt, sampling setting, repeat and method; without twins."""
-        return self._without_copies(self.all_prompts)
+        return self._without_twins(self.all_prompts)
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """One row per step; without twins and judging copies."""
-        return self._without_copies(self.all_steps)
+        """One row per step; without twins."""
+        return self._without_twins(self.all_steps)
 
-    def _without_copies(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.filter(~rows["method"].is_in([*self.twins, *self.judges]))
+    def _without_twins(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.filter(~rows["method"].is_in(list(self.twins))) if self.twins else rows
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -214,7 +209,7 @@ class RunRecords:
         Raises:
             RunFolderError: if the file is damaged.
         """
-        return self._without_copies(_rows(self.folder, self.manifest, "trees", TreeRow))
+        return self._without_twins(_rows(self.folder, self.manifest, "trees", TreeRow))
 
     @property
     def target_dtype(self) -> str:

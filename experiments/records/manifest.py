@@ -72,7 +72,6 @@ def new_manifest(
     meters: Mapping[str, Any],
     together: int,
     twins: Mapping[str, str],
-    judges: Mapping[str, str],
     groups: Sequence[Sequence[str]],
     planned: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -101,7 +100,6 @@ def new_manifest(
         "warmup": dict(warmup),
         "together": together,
         "twins": dict(twins),
-        "judges": dict(judges),
         "groups": [list(names) for names in groups],
         "planned": dict(planned),
         "looks": [],

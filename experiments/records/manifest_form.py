@@ -92,8 +92,7 @@ _MANIFEST = {
     "samplings": Annotated[list[_SAMPLING], *_ONE_OR_MORE],
     "tuning?": with_keys({"assisted?": dict[str, dict[str, _TUNED]]}),
     "warmup?": _WARMUP | _NOTHING | None,
-    "together?": COUNT, "twins?": dict[str, NAME], "judges?": dict[str, NAME],
-    "groups?": list[list[NAME]],
+    "together?": COUNT, "twins?": dict[str, NAME], "groups?": list[list[NAME]],
     "planned?": with_keys({"prompts": COUNT, "samples": COUNT}), "looks?": list[_LOOK],
     "meters?": with_keys({"sources?": DATA, "unavailable?": dict[str, str] | None}) | None,
 }  # fmt: skip

@@ -107,7 +107,7 @@ def require_rows(
     refuse = partial(_refuse, folder, name, frame)
     for key, known in (("method", "methods"), ("sampling", "samplings")):
         names = [entry["name"] for entry in manifest[known]]
-        names += [*manifest.get("twins", ()), *manifest.get("judges", ())] * (key == "method")
+        names += manifest.get("twins", ()) if key == "method" else ()
         refuse(~pl.col(key).is_in(names), key, f"none of the {known}")
     for column, annotated in kind.model_fields.items():
         types = (annotated.annotation, *get_args(annotated.annotation))
@@ -124,7 +124,7 @@ def require_rows(
     columns = ["prompt", "sampling", "method", "repeat", "step"]
     duplicated = pl.struct([c for c in columns if c in frame.columns]).is_duplicated()
     refuse(duplicated, "method", "twice for a prompt")
-    # In turns, steps are judged by what ran beside them.
+    # Steps of methods that took turns are compared with their neighbours in time.
     if name == "steps" and manifest.get("together", 1) > 1:
         for column in ("at_s", "step_s"):
             refuse(pl.col(column).is_null(), column, "missing")

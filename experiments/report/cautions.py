@@ -226,7 +226,7 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
     if run.manifest.get("together", 1) == 1 or not data.prompts:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}
-    plain |= {copy for copy, name in {**run.twins, **run.judges}.items() if name in plain}
+    plain |= {twin for twin, name in run.twins.items() if name in plain}
     steps = run.all_steps.filter(pl.col("sampling") == data.sampling).sort("at_s")
     is_plain = steps["method"].is_in(list(plain)).to_numpy()
     seconds = steps["step_s"].to_numpy()

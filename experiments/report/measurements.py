@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,15 +11,19 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.rounds import costs, with_calm
 from treespec.experiments.report.sequential import boundary_of
+from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
 TIMES = ("decode_s", "total_s", *STAGED)
 CLOCK = "clock_s"
-"""Column of the decoding time as measured, slow rounds of the machine included."""
+"""Column of the decoding time as measured, slowdowns of the machine included."""
+
+OF_PROMPT = "of_prompt_s"
+"""Column of the decoding time of each prompt by itself. The values of `decode_s` are for sums over prompts
+and their intervals, and may be negative for a prompt (`report.slowdown.Adjusted`)."""
 
 METRIC = "metric "
 """Prefix of the columns that hold metrics of plug-ins."""
@@ -29,21 +34,14 @@ BY_PROMPTS = (
 )
 
 ONE_METHOD = (
-    "the run has a single method: there is nothing to compare it with, so its times are as measured"
-)
-
-NO_JUDGE = (
-    "times are totals of steps in turns: no judging copy ran, which would tell in which rounds the machine "
-    "was slow"
+    "the run has a single method: there is nothing to compare it with, and nothing from which to estimate "
+    "how slow the machine was, so its times are as measured"
 )
 
 APART = (
     "Methods took turns in {groups} groups, one after the other; a slow phase of the machine may have hit "
     "one group more than another."
 )
-
-LEAST_LEFT_OUT = 0.05
-"""Share of steps left out from which on a remark says so."""
 
 ROWS = "rows"
 """Column of the number of rows of each prompt, that is, of its repeats."""
@@ -67,10 +65,10 @@ class Measurements:
             independent samples.
         attempted: number of prompts that at least one method attempted.
         values: one value per compared prompt, by (method, column). Columns that a method does not have
-            (stage times of a baseline) are absent. Times of decoding and of its stages are without the
-            slow rounds of the machine (`report.rounds`) where the run has a judging copy.
+            (stage times of a baseline) are absent. Times of decoding and of its stages are adjusted by
+            `report.slowdown` where the run allows it.
         failed: methods that finished no prompt.
-        totals_because: why times are as measured, as a sentence; None if slow rounds were left out.
+        totals_because: why times are reported as measured, as a sentence; None if they were adjusted.
         remark: further remarks on the times, as sentences; None if there are none.
         boundary: boundary of the repeated intervals (`report.sequential`) in comparisons of the best
             methods; None if intervals are for a single look.
@@ -168,7 +166,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         for column in (*columns, *([ROWS] if metrics else [])):
             if shared[column].null_count() == 0:
                 values[name, column] = shared[column].to_numpy()
-        values[name, CLOCK] = values[name, "decode_s"]
+        values[name, CLOCK] = values[name, OF_PROMPT] = values[name, "decode_s"]
     data = Measurements(
         sampling=sampling,
         methods=working,
@@ -185,7 +183,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         return data
     tried = 1 + max(rows["prompt"])
     boundary = boundary_of(run.manifest, sampling, data.samples, tried)
-    return _without_slow_rounds(run, replace(data, boundary=boundary), twins)
+    return _adjusted(run, replace(data, boundary=boundary), twins)
 
 
 def _beside(
@@ -222,37 +220,51 @@ def _no_twin(run: RunRecords) -> str | None:
     )
 
 
-def _without_slow_rounds(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
-    """Leave the rounds in which the machine was slow out of the decoding times."""
+def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
+    """Remove the slowdowns of the machine from the decoding times."""
     if not data.in_turns:
         return data
     names = [*(m.name for m in data.methods), *twins]
-    groups = sorted({run.group_of(name) for name in names})
-    remarks = [APART.format(groups=len(groups))] * (len(groups) > 1)
-    judges = list(run.judges)
-    if len(judges) <= groups[-1]:
-        return replace(data, totals_because=NO_JUDGE, remark=" ".join(remarks) or None)
-    rows = run.all_steps.filter(
-        pl.col("sampling") == data.sampling, pl.col("prompt").is_in(list(data.prompts))
+    steady = {m.name for m in data.methods if m.draft_tokens is not None}
+    steady |= {name for name in twins if run.twins[name] in steady}
+    steps = run.all_steps.filter(
+        pl.col("sampling") == data.sampling,
+        pl.col("prompt").is_in(list(data.prompts)),
+        pl.col("method").is_in(names),
     )
-    members = [[n for n in names if run.group_of(n) == g] + [judges[g]] for g in groups]
-    steps = pl.concat(
-        [with_calm(rows.filter(pl.col("method").is_in(group)), group[-1]) for group in members]
+    work = steps.select("method", "size", "depth", pl.col("step") == 0)
+    adjusted = adjust(
+        Steps(
+            method=_places(steps["method"], names),
+            prompt=_places(steps["prompt"], data.prompts),
+            work=work.select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy().astype(int)
+            - 1,
+            at=(steps["at_s"] + steps["step_s"] / 2).to_numpy(),
+            seconds=steps["step_s"].to_numpy(),
+            steady=np.array([name in steady for name in names]),
+            prompts=len(data.prompts),
+        ),
+        {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
-    found = costs(steps.with_columns(pl.col(STAGED).fill_null(0.0)), ["step_s", *STAGED])
     values = dict(data.values)
-    for name in names:
-        own = found.filter(method=name).sort("prompt")
+    for i, name in enumerate(names):
         prefill = values[name, "total_s"] - values[name, "decode_s"]
-        values[name, "decode_s"] = own["step_s"].to_numpy()
-        values[name, "total_s"] = prefill + values[name, "decode_s"]
-        values |= {(name, c): own[c].to_numpy() for c in STAGED if (name, c) in values}
-    left_out = 1 - float(steps["calm"].to_numpy().mean())
-    if left_out >= LEAST_LEFT_OUT:
-        remarks.append(
-            f"The machine was slow around {left_out:.0%} of the steps; they are left out."
-        )
-    return replace(data, values=values, remark=" ".join(remarks) or None)
+        values[name, "decode_s"] = adjusted.seconds[i]
+        values[name, OF_PROMPT] = adjusted.of_prompts[i]
+        values[name, "total_s"] = prefill + adjusted.seconds[i]
+        for column in STAGED:
+            if (name, column) in values:
+                values[name, column] = adjusted.stages[column][i]
+    groups = len({run.group_of(name) for name in names})
+    remarks = [APART.format(groups=groups) if groups > 1 else None, adjusted.remark(names)]
+    remark = " ".join(filter(None, remarks)) or None
+    return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
+
+
+def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:
+    """The index of each value in `names`."""
+    order = {name: index for index, name in enumerate(names)}
+    return column.replace_strict(order, return_dtype=pl.Int64).to_numpy()
 
 
 def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:

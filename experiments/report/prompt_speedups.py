@@ -16,7 +16,7 @@ from treespec.experiments.report.figure_style import (
     clean,
     wrapped,
 )
-from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.measurements import OF_PROMPT, Measurements
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
     """The speedups under one sampling setting; None without a baseline or without a method that drafts."""
     if data.baseline is None:
         return None
-    plain = data.values[data.baseline, "new_tokens"] / data.values[data.baseline, "decode_s"]
+    plain = data.values[data.baseline, "new_tokens"] / data.values[data.baseline, OF_PROMPT]
     fastest = {family: data.fastest(data.named(*groups)) for family, groups in FAMILIES.items()}
     methods = {family: name for family, name in fastest.items() if name is not None}
     if not methods:
@@ -84,7 +84,7 @@ def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
         methods,
         {family: known[name] for family, name in methods.items()},
         {
-            family: data.values[name, "new_tokens"] / data.values[name, "decode_s"] / plain
+            family: data.values[name, "new_tokens"] / data.values[name, OF_PROMPT] / plain
             for family, name in methods.items()
         },
     )

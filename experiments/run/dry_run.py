@@ -16,7 +16,7 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.decoding import units_of
-from treespec.experiments.run.groups import COPIES, reference_of
+from treespec.experiments.run.groups import reference_of
 from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
@@ -95,7 +95,7 @@ def _timed(
     remaining = Counter(unit.sampling for unit in units)
     alone = Counter(u.sampling for u in units if runs_alone(config, u.prompt, u.repeat))
     in_turns = config.together != 1 and len(session.known.methods) > 1
-    copied = reference_of(session.known.methods) if in_turns else None
+    doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}
     seconds = 0.0
     with reporter.task("timing every method") as say:
@@ -110,10 +110,7 @@ def _timed(
                 text = prefill_s + token_s * config.max_new_tokens
                 text_s[method.name, sampling] = text
                 warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
-                texts = (
-                    remaining[sampling] * (1 + len(COPIES) if method is copied else 1)
-                    + alone[sampling]
-                )
+                texts = remaining[sampling] * (2 if method is doubled else 1) + alone[sampling]
                 seconds += texts * text + warm_up
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid

@@ -1,8 +1,8 @@
 """Group the methods that take turns with each other: all of them, or as many as memory holds.
 
-In every group a judging copy of plain decoding takes turns with the methods, from which it is seen in which
-rounds the machine was slow (`report.rounds`). The first group also holds a twin of plain decoding, another
-copy with the same coins; the ratio of the two shows how small a difference the run can resolve.
+Every group holds the plain baseline or a copy of it, its twin, which does the same work with the same
+coins: from its steps it is also read how slow the machine was. The first group holds both, so that their
+ratio shows how small a difference this machine can resolve in this run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 Group = Mapping[str, BuiltMethod]
 """Methods by the name of their rows, which differs from the method's own name for twins."""
 
-COPIES = ("twin", "judge")
-"""Copies of plain decoding that take turns with the methods, beside those that are compared."""
-
 LOGIT_BYTES = 4
 
 PART_OF_MEMORY = 0.5
@@ -35,52 +32,43 @@ def reference_of(methods: Sequence[BuiltMethod]) -> BuiltMethod | None:
     return next(iter([*plain, *(m for m in methods if m.shape is not None)]), None)
 
 
-def groups_of(
-    methods: Sequence[BuiltMethod], together: int
-) -> tuple[list[Group], dict[str, BuiltMethod]]:
-    """Divide the methods into groups, and find their judging copies.
+def groups_of(methods: Sequence[BuiltMethod], together: int) -> list[Group]:
+    """Divide the methods into groups.
 
     Args:
         methods: the methods of the experiment.
-        together: how many may be open at once, including copies. With 1, each method is a group. There is
-            no judging copy below 3, and no twin below 4.
-
-    Returns:
-        The groups, and the judging copy of each by its name in `steps`; none if there is no room.
+        together: how many may be open at once, including twins. With 1, each method is a group and there
+            are no twins.
 
     Raises:
-        ConfigError: if a method has the name of a copy.
+        ConfigError: if a method has the name of a twin.
 
     Example:
         >>> from treespec import Sampling
         >>> from treespec.experiments.config.build import plain_method
         >>> methods = [plain_method(name, {"T=0": Sampling(temperature=0.0)}) for name in "abcd"]
-        >>> groups, judges = groups_of(methods, 4)
-        >>> [list(group) for group in groups], list(judges)
-        ([['a', 'a (twin)', 'b'], ['c', 'd']], ['a (judge)', 'a (judge 2)'])
+        >>> [list(group) for group in groups_of(methods, 4)]
+        [['a', 'a (twin)', 'b', 'c'], ['a (twin 2)', 'd']]
     """
     reference = reference_of(methods)
-    judged = together > 2 and reference is not None and len(methods) > 1
-    size = max(1, together - judged)
-    members = [(method.name, method) for method in methods]
-    if judged:
-        assert reference is not None
-        members.remove((reference.name, reference))
-        twin = [(f"{reference.name} (twin)", reference)] * (size > 2)
-        members = [(reference.name, reference), *twin, *members]
-    groups: list[Group] = [dict(members[i : i + size]) for i in range(0, len(members), size)]
-    judges = {
-        f"{reference.name} (judge{f' {number}' * (number > 1)})": reference
-        for number in range(1, 1 + len(groups) * judged)
-        if reference is not None
-    }
-    names = [method.name for method in methods]
-    for copy in (*twins_of(groups), *judges):
-        if copy in names:
+    if together == 1 or reference is None or len(methods) == 1:
+        size = max(1, together)
+        return [{m.name: m for m in methods[i : i + size]} for i in range(0, len(methods), size)]
+    waiting = [method for method in methods if method is not reference]
+    groups: list[Group] = []
+    names = {method.name for method in methods}
+    while waiting or not groups:
+        twin = f"{reference.name} (twin{f' {len(groups) + 1}' * bool(groups)})"
+        if twin in names:
             raise ConfigError(
-                f"{copy!r} is a name that runs use themselves: give the method another name"
+                f"{twin!r} is a name that runs use themselves: give the method another name"
             )
-    return groups, judges
+        original = {} if groups else {reference.name: reference}
+        copy = {twin: reference} if together > 2 or groups else {}
+        room = together - len(original) - len(copy)
+        members, waiting = waiting[:room], waiting[room:]
+        groups.append(original | copy | {method.name: method for method in members})
+    return groups
 
 
 def twins_of(groups: Sequence[Group]) -> dict[str, str]:

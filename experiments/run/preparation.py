@@ -18,7 +18,7 @@ from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Unit, units_of
-from treespec.experiments.run.groups import COPIES, groups_of, that_fit, together_in_words, twins_of
+from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import (
@@ -85,8 +85,8 @@ def prepare(
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     room = _room(session, experiment, pair, prompts)
     together = _together(session, experiment, room)
-    groups, judges = groups_of(experiment.methods, together)
-    bench = Bench.of(experiment, pair, groups, meters, judges)
+    groups = groups_of(experiment.methods, together)
+    bench = Bench.of(experiment, pair, groups, meters)
     warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
     if session.manifest is not None:
         manifest = _resumed(session, session.manifest, meters.about())
@@ -104,7 +104,6 @@ def prepare(
             meters.about(),
             together,
             twins_of(groups),
-            {name: method.name for name, method in judges.items()},
             [list(group) for group in groups],
             planned_of(session.ready.measured),
         )
@@ -113,13 +112,12 @@ def prepare(
         # Growths name the files that they read; these have just moved into the run's folder.
         experiment = _with_trees(session, measured, records)
         manifest["methods"] = [method_data(method) for method in experiment.methods]
-        groups, judges = groups_of(experiment.methods, together)
+        groups = groups_of(experiment.methods, together)
     records.write_manifest(manifest)
     bench = replace(
         bench,
         experiment=experiment,
         groups=groups,
-        judges=judges,
         tuned=tuned_choices(manifest["tuning"]["assisted"]),
     )
     return bench, units_of(experiment, prompts, session.finished), manifest
@@ -207,7 +205,7 @@ def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Seque
 
 
 def _together(session: Session, experiment: Experiment, room: int) -> int:
-    """How many methods take turns with each other, copies included; 1 if none do."""
+    """How many methods take turns with each other, twins included; 1 if none do."""
     if len(experiment.methods) == 1:
         return 1
     if session.manifest is not None or session.config.together is not None:
@@ -217,7 +215,7 @@ def _together(session: Session, experiment: Experiment, room: int) -> int:
             "memory holds the caches of one method only: each prompt is decoded by one method after the "
             "other, so a slowdown of the machine may affect one method more than another"
         )
-    return min(room, len(experiment.methods) + len(COPIES))
+    return min(room, len(experiment.methods) + 1)
 
 
 def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:
@@ -262,13 +260,11 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
         # In turns, because methods that are open at once have caches and graphs of their own.
-        settings = product(prompts, bench.experiment.samplings, bench.judged_groups)
-        for prompt, sampling, (group, judge) in settings:
+        for prompt, sampling, group in product(prompts, bench.experiment.samplings, bench.groups):
             say(f"warming up: {sampling}, {together_in_words(group)}")
-            members = {**group, **({judge: bench.judges[judge]} if judge else {})}
             turns = {
                 name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
-                for name, method in members.items()
+                for name, method in group.items()
             }
             for name, outcome in take_turns(turns, seed=0).items():
                 if isinstance(outcome, str):

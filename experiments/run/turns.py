@@ -30,14 +30,12 @@ def take_turns(
     decodings: Mapping[_Name, Callable[[], Decoding]],
     *,
     seed: int,
-    judge: _Name | None = None,
 ) -> dict[_Name, Outcome | str]:
     """Decode several texts concurrently, one step at a time.
 
     Args:
         decodings: functions that begin a text, by name.
         seed: decides which of several texts of equal length steps next.
-        judge: a text that ends when all others have ended.
 
     Returns:
         The outcome of each text, or its error message if it failed. A text that fails does not affect the
@@ -50,7 +48,7 @@ def take_turns(
         kept = Counter[_Name]()
         draw = random.Random(seed)
         try:
-            while set(waiting := [name for name in texts if name not in outcomes]) - {judge}:
+            while waiting := [name for name in texts if name not in outcomes]:
                 least = min(kept[name] for name in waiting)
                 name = draw.choice([n for n in waiting if kept[n] == least])
                 try:
@@ -62,8 +60,6 @@ def take_turns(
                         kept[name] += step.kept
                 except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
                     outcomes[name] = in_words(error, "the decoding")
-            for name in waiting:  # the judging copy
-                outcomes[name] = Outcome.of(steps[name])
         finally:
             for text in texts.values():
                 text.close()

@@ -2,10 +2,9 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +56,6 @@ class Bench:
         pair: the models.
         stop: condition that ends a text.
         groups: groups of methods; those of one group take turns with each other.
-        judges: the judging copy of each group, by its name in `steps`; empty without.
         tuned: length and threshold of assisted generation, by (method, sampling).
         meters: of memory and energy, read while a method decodes a prompt by itself.
     """
@@ -68,7 +66,6 @@ class Bench:
     groups: Sequence[Group]
     tuned: Mapping[tuple[str, str], tuple[int, float]]
     meters: Meters
-    judges: Mapping[str, BuiltMethod] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,18 +74,12 @@ class Bench:
         pair: "Pair",
         groups: Sequence[Group] = (),
         meters: Meters | None = None,
-        judges: Mapping[str, BuiltMethod] | None = None,
     ) -> "Bench":
         """The bench of an experiment before tuning, with the stop conditions of its config."""
         stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
-        return cls(experiment, pair, stop, groups, {}, meters or Meters([]), judges or {})
-
-    @property
-    def judged_groups(self) -> list[tuple[Group, str | None]]:
-        """Each group with the name of its judging copy, if it has one."""
-        return list(zip_longest(self.groups, self.judges))
+        return cls(experiment, pair, stop, groups, {}, meters or Meters([]))
 
     def decode(
         self,
@@ -99,7 +90,6 @@ class Bench:
         seed: int,
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
-        judging: bool = False,
     ) -> Decoding:
         """Begin to decode a prompt with a method.
 
@@ -110,13 +100,12 @@ class Bench:
             seed: seed of the coins.
             tuned: length and threshold of assisted generation; those chosen by tuning by default.
             max_new_tokens: token budget; the config's by default.
-            judging: whether no stop condition ends the text.
         """
         config = self.experiment.config
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
         arguments: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or config.max_new_tokens,
-            "stop": (lambda ids: False) if judging else self.stop,
+            "stop": self.stop,
             "seed": seed,
         }
         if method.kind in ("plain", "tree"):
@@ -165,15 +154,13 @@ def run_unit(
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
     rng = random.Random(seed_of(*unit, *repeated))
-    for group, judge in _rotated_groups(bench, prompt.index + repeat, sampling):
+    for group in _rotated_groups(bench, prompt.index + repeat, sampling):
         started(together_in_words(group), len(group))
         members = list(group.items())
         rng.shuffle(members)
         order += members
         turns = {name: begins[method.name] for name, method in members}
-        if judge is not None:
-            turns[judge] = partial(begins[bench.judges[judge].name], judging=True)
-        outcomes |= take_turns(turns, seed=rng.getrandbits(32), judge=judge)
+        outcomes |= take_turns(turns, seed=rng.getrandbits(32))
     alone: dict[str, dict[str, Any]] = {}
     if runs_alone(config, prompt, repeat):
         for name, method in order:
@@ -182,15 +169,11 @@ def run_unit(
                 alone[name] = _by_itself(bench, begins[name])
     reference = _reference(bench, outcomes, sampling)
     prompts, steps, trees = [], [], []
-    key: dict[str, Any] = {"prompt": prompt.index, "sampling": sampling, "repeat": repeat}
-    for name in bench.judges:
-        if isinstance(judged := outcomes[name], Outcome):
-            steps += [step_row({**key, "method": name}, i, s) for i, s in enumerate(judged.steps)]
     # A part of a character becomes U+FFFD.
     piece_of = cache(lambda token: str(bench.pair.tokenizer.decode([token])))
     for number, (name, method) in enumerate(order):
         outcome = outcomes[name]
-        key = {**key, "method": name}
+        key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
         columns = {
             **key,
             "prompt_id": prompt.id,
@@ -227,11 +210,11 @@ def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
     return repeat == 0 and prompt.index < config.alone
 
 
-def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[tuple[Group, str | None]]:
+def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[Group]:
     """The groups, rotated from unit to unit so that no group always comes first."""
     first = number + list(bench.experiment.samplings).index(sampling)
     first %= max(1, len(bench.groups))
-    return [*bench.judged_groups[first:], *bench.judged_groups[:first]]
+    return [*bench.groups[first:], *bench.groups[:first]]
 
 
 def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
