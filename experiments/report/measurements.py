@@ -23,7 +23,7 @@ CLOCK = "clock_s"
 
 OF_PROMPT = "of_prompt_s"
 """Column of the decoding time of each prompt by itself. The values of `decode_s` are for sums over prompts
-and their intervals, and may be negative for a prompt (`report.slowdown.Adjusted`)."""
+and their intervals, and may be negative for a prompt (`report.slowdown`)."""
 
 METRIC = "metric "
 """Prefix of the columns that hold metrics of plug-ins."""

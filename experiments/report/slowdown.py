@@ -232,7 +232,7 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
     fast = slowdown <= SLOWEST_COUNTED * calmest
     uneven = (weights > 0) & (relative > CALM_SLOWDOWN * slowdown[:, None])
     uneven[:, NEIGHBOURS_EACH_SIDE : NEIGHBOURS_EACH_SIDE + STEPS_IN_THE_WAKE] = False
-    even = ~uneven.any(axis=1)
+    even = np.logical_not(np.any(uneven, axis=1))
     calm = fast & even
     if even[fast].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
         calm = np.zeros_like(calm)

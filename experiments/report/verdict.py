@@ -48,18 +48,6 @@ from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
 
-__all__ = [
-    "LEAST_PROMPTS",
-    "Comparison",
-    "Side",
-    "best_against_plain",
-    "compare",
-    "comparison_finding",
-    "comparisons",
-    "sentences",
-    "trees_against_chains",
-]
-
 LEAST_PROMPTS = 4
 """Fewest prompts for a verdict: two halves of two prompts each."""
 

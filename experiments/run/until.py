@@ -48,23 +48,12 @@ def planned_prompts(config: Config) -> Prompts:
 
 
 def planned_of(prompts: Sequence[RawPrompt]) -> dict[str, int]:
-    """How many prompts a run has at most, and how many samples they amount to.
-
-    Args:
-        prompts: the measured prompts.
-
-    Returns:
-        `prompts`, and `samples`: the number of files where prompts are excerpts, since excerpts of a file
-        are alike.
-    """
+    """How many prompts a run has at most, and how many samples: files, where prompts are excerpts."""
     return {"prompts": len(prompts), "samples": len(_ends_of_samples(prompts))}
 
 
 def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
     """The numbers of prompts after which a run looks; it never looks between excerpts of one file.
-
-    Args:
-        prompts: the measured prompts.
 
     Example:
         >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(14)]
@@ -128,16 +117,7 @@ def _sides(written: Method, built: BuiltMethod) -> set[str]:
 
 
 def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
-    """Look at the first prompts of a run.
-
-    Args:
-        run: the run, whose manifest holds the earlier looks.
-        until: when the run may end.
-        prompts: number of prompts to look at; rows of later prompts are ignored.
-
-    Returns:
-        An entry of the manifest's `looks` for each sampling setting.
-    """
+    """Look at the first `prompts` prompts of a run: an entry of `looks` for each sampling setting."""
     counted = pl.col("prompt") < prompts
     seen = replace(
         run, all_prompts=run.all_prompts.filter(counted), all_steps=run.all_steps.filter(counted)
@@ -189,10 +169,7 @@ def through_looks(
 ) -> "Iterator[Unit]":
     """Iterate over the units to decode: look when all units before a look are written, maybe end there.
 
-    Args:
-        session: the open run, whose config has `until`.
-        manifest: of the run; new looks are appended to its `looks`.
-        units: the units that are not finished, prompt by prompt.
+    The units come prompt by prompt; new looks are appended to the manifest's `looks`.
     """
     remaining = deque(units)
     for end in ends_of_looks(session.ready.measured):

@@ -22,8 +22,6 @@ from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.statistics import RESAMPLES, bootstrap
 from treespec.experiments.report.table import Table, keyed
 
-__all__ = ["COVERAGE_GOAL", "WORLDS", "World", "coverage"]
-
 COVERAGE_GOAL = (0.93, 0.97)
 SIZES = (6, 12, 24, 48)
 EXPERIMENTS = 1000

@@ -3,8 +3,9 @@
     python -m treespec.experiments.studies.kept_rounds
 
 The steps, in `benchmarks/results/recorded_steps.parquet`, are those of 20 runs of
-`benchmarks.interleaving` on a machine with other work on it (`quiet`) and of 20 beside bursts: of plain decoding, its twin and another
-copy, `judge`; of two identical chains, `one` and `other`; and of `dearer`, which takes 5 % longer. Ways:
+`benchmarks.interleaving` on a machine with other work on it (`quiet`) and of 20 beside bursts: of plain
+decoding, its twin and another copy, `judge`; of two identical chains, `one` and `other`; and of `dearer`,
+which takes 5 % longer. The ways are
 
 - *totals* of steps in turns;
 - *rounds*: totals without the steps around which the judge was slow, that is, took more than `SLOW` times
