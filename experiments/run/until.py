@@ -5,10 +5,9 @@ excerpts. Nothing is judged between two looks, and what a look saw is written to
 run that was killed and resumed ends after the same prompt.
 """
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -17,20 +16,17 @@ from treespec.experiments.config.schema import Config, Method, Prompts, TreeMeth
 from treespec.experiments.config.shapes import BudgetShape
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, NoFinishedPrompt
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.sequential import ending, looks
+from treespec.experiments.report.sequential import looks
 from treespec.experiments.report.verdict import (
     Comparison,
     best_against_plain,
     trees_against_chains,
 )
 from treespec.experiments.run.prompts import RawPrompt
-
-if TYPE_CHECKING:
-    from treespec.experiments.run.decoding import Unit
-    from treespec.experiments.run.session import Session
 
 
 def at_most(config: Config) -> int | None:
@@ -164,33 +160,15 @@ def _clear(until: Until, comparison: Comparison) -> bool:
     return comparison.ratio.bounded and comparison.ratio.half_width < until.half_width
 
 
-def through_looks(
-    session: "Session", manifest: dict[str, Any], units: "Sequence[Unit]"
-) -> "Iterator[Unit]":
-    """Iterate over the units to decode: look when all units before a look are written, maybe end there.
-
-    The units come prompt by prompt; new looks are appended to the manifest's `looks`.
-    """
-    remaining = deque(units)
-    for end in ends_of_looks(session.ready.measured):
-        while remaining and remaining[0].prompt.index < end:
-            yield remaining.popleft()
-        # An earlier start may have decoded prompts past this look (as with `--retry`).
-        went_on = any(prompt >= end for prompt, *_ in session.finished)
-        if _clear_after(end, session, manifest) and not went_on:
-            break
-    session.reporter.note(str(ending(manifest)))
-
-
-def _clear_after(end: int, session: "Session", manifest: dict[str, Any]) -> bool:
+def clear_after(
+    end: int, until: Until, samplings: Iterable[str], records: RunFolder, manifest: dict[str, Any]
+) -> bool:
     """Whether the run may end here, by the look in the manifest or, if there is none, by a new look."""
     looks = manifest["looks"]
     if not any(look["prompts"] == end for look in looks):
-        until, records = session.config.until, session.records
-        assert until is not None
         try:
             looks += look_at(load_run(records.path), until, end)
         except NoFinishedPrompt:
-            looks += [_entry(name, until, end, None) for name in session.known.samplings]
+            looks += [_entry(name, until, end, None) for name in samplings]
         records.write_manifest(manifest)
     return all(look["decided"] for look in looks if look["prompts"] == end)
