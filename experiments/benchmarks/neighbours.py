@@ -23,8 +23,6 @@ import typer
 
 from treespec.experiments.records.machine_load import allowed_cores
 
-__all__ = ["LONGEST_STAY_S", "Neighbour", "beside", "busy_at"]
-
 BURST, PERIOD = 0.7, 2.0
 LONGEST_START_S = 30.0
 """Maximum time until a process of a neighbour starts to work."""

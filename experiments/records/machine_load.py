@@ -11,19 +11,6 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = [
-    "BUSY_PERCENT",
-    "BUSY_RUN_PERCENT",
-    "IN_TURNS",
-    "NOT_RELIABLE",
-    "Counters",
-    "LoadWatch",
-    "allowed_cores",
-    "busy_percent",
-    "busy_sentence",
-    "read_counters",
-]
-
 BUSY_PERCENT = 15
 """Above this use by other processes, a caution is shown before a run; a momentary reading is noisy."""
 

@@ -11,24 +11,9 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.common_reference import copies_of, through_copies
-from treespec.experiments.report.looks import boundary_of
-from treespec.experiments.report.slowdown import adjust
+from treespec.experiments.report.sequential import boundary_of
+from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
-from treespec.experiments.report.timed_steps import Steps
-
-__all__ = [
-    "BY_PROMPTS",
-    "CLOCK",
-    "COUNTS",
-    "METRIC",
-    "OF_PROMPT",
-    "ONE_METHOD",
-    "ROWS",
-    "TIMES",
-    "Measurements",
-    "measure",
-]
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
@@ -38,7 +23,7 @@ CLOCK = "clock_s"
 
 OF_PROMPT = "of_prompt_s"
 """Column of the decoding time of each prompt by itself. The values of `decode_s` are for sums over prompts
-and their intervals, and may be negative for a prompt (`report.slowdown.Adjusted`)."""
+and their intervals, and may be negative for a prompt (`report.slowdown`)."""
 
 METRIC = "metric "
 """Prefix of the columns that hold metrics of plug-ins."""
@@ -51,6 +36,11 @@ BY_PROMPTS = (
 ONE_METHOD = (
     "the run has a single method: there is nothing to compare it with, and nothing from which to estimate "
     "how slow the machine was, so its times are as measured"
+)
+
+APART = (
+    "Methods took turns in {groups} groups, one after the other; a slow phase of the machine may have hit "
+    "one group more than another."
 )
 
 ROWS = "rows"
@@ -256,12 +246,6 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         ),
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
-    copies, group_remark = copies_of(run, [m.name for m in data.methods], twins)
-    linked = {
-        names.index(name): (names.index(reference), names.index(twin))
-        for name, (reference, twin) in copies.items()
-    }
-    adjusted = through_copies(adjusted, linked)
     values = dict(data.values)
     for i, name in enumerate(names):
         prefill = values[name, "total_s"] - values[name, "decode_s"]
@@ -271,7 +255,9 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         for column in STAGED:
             if (name, column) in values:
                 values[name, column] = adjusted.stages[column][i]
-    remark = " ".join(filter(None, (group_remark, adjusted.remark(names)))) or None
+    groups = len({run.group_of(name) for name in names})
+    remarks = [APART.format(groups=groups) if groups > 1 else None, adjusted.remark(names)]
+    remark = " ".join(filter(None, remarks)) or None
     return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
 
 

@@ -43,15 +43,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from treespec.search.intervals import Interval, expanded_tail
 
-__all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
-    "Bootstrap",
-    "bootstrap",
-    "by_file",
-    "paired_bootstrap",
-]
-
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 

@@ -15,15 +15,6 @@ from treespec.experiments.report.measurements import CLOCK, METRIC, ROWS, Measur
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.search.intervals import Interval
 
-__all__ = [
-    "MethodSummary",
-    "SamplingSummary",
-    "accepted_shares",
-    "idle_shares",
-    "speed_ratio",
-    "summarise",
-]
-
 
 @dataclass(frozen=True)
 class MethodSummary:

@@ -17,8 +17,6 @@ from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
-__all__ = ["Times", "noise_caution", "resolution", "resolution_sentence", "times", "times_finding"]
-
 NOTE = (
     "Methods took turns step by step. Step: step time without the slowdowns of the machine, which are "
     "estimated from steps of other methods close in time. By totals: total time over number of steps, as "

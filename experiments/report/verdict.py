@@ -34,25 +34,18 @@ from treespec.experiments.report.cautions import (
     turns_caution,
 )
 from treespec.experiments.report.equality import equality
-from treespec.experiments.report.looks import ENDED_EARLY, REPEATED, ended_early, ending
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
-from treespec.experiments.report.sequential import repeated_interval
+from treespec.experiments.report.sequential import (
+    ENDED_EARLY,
+    REPEATED,
+    ended_early,
+    ending,
+    repeated_interval,
+)
 from treespec.experiments.report.statistics import by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
-
-__all__ = [
-    "LEAST_PROMPTS",
-    "Comparison",
-    "Side",
-    "best_against_plain",
-    "compare",
-    "comparison_finding",
-    "comparisons",
-    "sentences",
-    "trees_against_chains",
-]
 
 LEAST_PROMPTS = 4
 """Fewest prompts for a verdict: two halves of two prompts each."""

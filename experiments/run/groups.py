@@ -1,8 +1,8 @@
 """Group the methods that take turns with each other: all of them, or as many as memory holds.
 
 Every group holds the plain baseline or a copy of it, its twin, which does the same work with the same
-coins. Methods of different groups are compared through them (`report.common_reference`). The first group
-holds both, so that their ratio shows how small a difference this machine can resolve in this run.
+coins: from its steps it is also read how slow the machine was. The first group holds both, so that their
+ratio shows how small a difference this machine can resolve in this run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Group", "groups_of", "reference_of", "that_fit", "together_in_words", "twins_of"]
-
 Group = Mapping[str, BuiltMethod]
 """Methods by the name of their rows, which differs from the method's own name for twins."""
 
@@ -29,7 +27,7 @@ PART_OF_MEMORY = 0.5
 
 
 def reference_of(methods: Sequence[BuiltMethod]) -> BuiltMethod | None:
-    """The method that groups are compared through: the first plain baseline, else the first fixed tree."""
+    """The method that is copied: the first plain baseline, else the first fixed tree."""
     plain = [method for method in methods if method.kind in ("generate", "plain")]
     return next(iter([*plain, *(m for m in methods if m.shape is not None)]), None)
 

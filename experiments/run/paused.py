@@ -5,8 +5,6 @@ from typing import TypeVar
 
 from treespec.errors import Unavailable
 
-__all__ = ["paused"]
-
 _T = TypeVar("_T")
 
 

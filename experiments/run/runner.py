@@ -1,6 +1,7 @@
 """Run an experiment and record it in a folder. A run that was killed resumes where it stopped."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from treespec.experiments.records.machine_load import (
 from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.sequential import ending
 from treespec.experiments.run.decoding import Unit, decode_units
-from treespec.experiments.run.looks import through_looks
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
@@ -29,6 +30,7 @@ from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.readiness import Ready, ready
 from treespec.experiments.run.session import Searching, Session, open_session
 from treespec.experiments.run.unit import Bench
+from treespec.experiments.run.until import clear_after, ends_of_looks
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -135,3 +137,23 @@ def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict
     if (caution := busy_sentence(busy, means=consequence)) is not None:
         reporter.note(caution)
     tracker.end(lambda: load_run(records.path))
+
+
+def through_looks(
+    session: Session, manifest: dict[str, Any], units: Sequence[Unit]
+) -> Iterator[Unit]:
+    """Iterate over the units to decode: look when all units before a look are written, maybe end there.
+
+    The units come prompt by prompt; new looks are appended to the manifest's `looks`.
+    """
+    until, remaining = session.config.until, deque(units)
+    assert until is not None
+    for end in ends_of_looks(session.ready.measured):
+        while remaining and remaining[0].prompt.index < end:
+            yield remaining.popleft()
+        # An earlier start may have decoded prompts past this look (as with `--retry`).
+        went_on = any(prompt >= end for prompt, *_ in session.finished)
+        clear = clear_after(end, until, session.known.samplings, session.records, manifest)
+        if clear and not went_on:
+            break
+    session.reporter.note(str(ending(manifest)))

@@ -13,14 +13,6 @@ from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run
 
-__all__ = [
-    "PROJECT",
-    "Tracker",
-    "open_tracker",
-    "row_figures",
-    "summary_figures",
-]
-
 PROJECT = "treespec"
 """The tracker's project that runs are logged to."""
 

@@ -4,28 +4,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.report.slowdown import adjust
-from treespec.experiments.report.timed_steps import Steps
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.turns import take_turns
 from treespec.experiments.run.unit import Bench, seed_of
-
-__all__ = ["RACE_KEEPS", "prompts_needed", "tune", "tuned_choices"]
 
 Setting = tuple[int, float]
 """Length and threshold."""
 
 RACE_KEEPS = (0.7, 0.8, 0.85, 0.9)
 """Candidates below this fraction of the fastest speed are dropped: after 1, 2, 3, and 4 or more prompts."""
-
-NOT_TOGETHER = (
-    "totals decide: memory does not hold all settings at once, so that not all of them took turns"
-)
 
 
 def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
@@ -44,9 +34,7 @@ def tune(
     """Choose length and threshold by tokens per second, for each assisted method and sampling setting.
 
     A race: all candidates decode the first prompt, those not far behind the fastest decode the next, and so
-    on. They take turns step by step, and each step's time is corrected for how slow the machine was then.
-    If memory does not hold all candidates at once, total times decide without this correction, because
-    candidates of different groups do not run close together in time.
+    on. They take turns step by step, as many at once as memory holds, and total times decide.
 
     Args:
         bench: models, methods and settings.
@@ -92,9 +80,7 @@ def _tune_one(
     texts: dict[Setting, list[Outcome]] = {setting: [] for setting in grid}
     failed: dict[Setting, str] = {}
     rates: dict[Setting, float] = {}
-    totals_because: str | None = None
     racing = list(grid)
-    seconds_of = _adjusted_s if len(grid) <= together else _totals_s
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
         started(f"tuning {method.name}, {sampling}: {len(racing)} settings in turns")
         for setting, outcome in _race(bench, method, sampling, prompt, racing, together).items():
@@ -111,11 +97,11 @@ def _tune_one(
             ]
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
-        decoded = {setting: outcomes for setting, outcomes in texts.items() if outcomes}
-        seconds, totals_because = seconds_of(list(decoded.values()))
         rates = {
-            setting: sum(len(outcome.tokens) for outcome in outcomes) / took
-            for (setting, outcomes), took in zip(decoded.items(), seconds, strict=True)
+            setting: sum(len(outcome.tokens) for outcome in outcomes)
+            / sum(step.took for outcome in outcomes for step in outcome.steps)
+            for setting, outcomes in texts.items()
+            if outcomes
         }
         kept_share = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)]
         least = kept_share * max(rates[setting] for setting in racing)
@@ -131,7 +117,7 @@ def _tune_one(
         for length, threshold in rates
     ]
     chosen = dict(zip(("length", "threshold"), best, strict=True))
-    return {"table": table, "chosen": chosen, "totals_because": totals_because}
+    return {"table": table, "chosen": chosen}
 
 
 def _race(
@@ -151,36 +137,3 @@ def _race(
         turns = {s: partial(begin, tuned=s) for s in racing[start : start + together]}
         outcomes |= take_turns(turns, seed=seed)
     return outcomes
-
-
-def _totals_s(texts: Sequence[Sequence[Outcome]]) -> tuple[list[float], str]:
-    """Seconds of all steps of each candidate, as measured."""
-    took = [sum(step.took for outcome in outcomes for step in outcome.steps) for outcomes in texts]
-    return took, NOT_TOGETHER
-
-
-def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> tuple[list[float], str | None]:
-    """The same at the machine's usual speed, for candidates that took turns; totals, with the reason, if
-    it is unknown.
-
-    Steps of a candidate do equal work if they verify equally many tokens; first steps are kept apart.
-    """
-    rows = [
-        (candidate, (candidate, step.shape.size, index == 0), step.at + step.took / 2, step.took)
-        for candidate, outcomes in enumerate(texts)
-        for outcome in outcomes
-        for index, step in enumerate(outcome.steps)
-    ]
-    candidates, kinds, at, seconds = zip(*rows, strict=True)
-    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    method = np.array(candidates, dtype=np.int64)
-    steps = Steps(
-        method=method,
-        prompt=np.zeros_like(method),
-        work=np.array([number_of[kind] for kind in kinds], dtype=np.int64),
-        at=np.array(at),
-        seconds=np.array(seconds),
-        steady=np.ones(len(texts), dtype=bool),
-    )
-    adjusted = adjust(steps)
-    return adjusted.seconds.sum(1).tolist(), adjusted.reason

@@ -18,8 +18,6 @@ from treespec.errors import in_words
 from treespec.experiments.records.outcome import Outcome, StepOutcome
 from treespec.experiments.run.transformers_hooks import quiet_transformers
 
-__all__ = ["Decoding", "finish", "take_turns"]
-
 _Name = TypeVar("_Name", bound=Hashable)
 
 Decoding = Iterator[StepOutcome]

@@ -1,16 +1,32 @@
-"""What `until` determines before a run starts: its prompts, when it looks, and whether it can decide."""
+"""Runs with `until`, which end when their result is clear enough: their prompts, and what their looks saw.
 
-from collections.abc import Sequence
+Looks come after 8, 12, 18, 27, 40, ... prompts (`report.sequential.looks`), or files where prompts are
+excerpts. Nothing is judged between two looks, and what a look saw is written to the manifest, so that a
+run that was killed and resumed ends after the same prompt.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
 
 from treespec.experiments.config.build import BuiltMethod, Experiment
-from treespec.experiments.config.schema import Config, Method, Prompts, TreeMethod
+from treespec.experiments.config.schema import Config, Method, Prompts, TreeMethod, Until
 from treespec.experiments.config.shapes import BudgetShape
 from treespec.experiments.config.trees import wants_measured
-from treespec.experiments.errors import ConfigError
+from treespec.experiments.errors import ConfigError, NoFinishedPrompt
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.sequential import looks
+from treespec.experiments.report.verdict import (
+    Comparison,
+    best_against_plain,
+    trees_against_chains,
+)
 from treespec.experiments.run.prompts import RawPrompt
-
-__all__ = ["at_most", "ends_of_looks", "planned_of", "planned_prompts", "require_decidable"]
 
 
 def at_most(config: Config) -> int | None:
@@ -28,23 +44,12 @@ def planned_prompts(config: Config) -> Prompts:
 
 
 def planned_of(prompts: Sequence[RawPrompt]) -> dict[str, int]:
-    """How many prompts a run has at most, and how many samples they amount to.
-
-    Args:
-        prompts: the measured prompts.
-
-    Returns:
-        `prompts`, and `samples`: the number of files where prompts are excerpts, since excerpts of a file
-        are alike.
-    """
+    """How many prompts a run has at most, and how many samples: files, where prompts are excerpts."""
     return {"prompts": len(prompts), "samples": len(_ends_of_samples(prompts))}
 
 
 def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
     """The numbers of prompts after which a run looks; it never looks between excerpts of one file.
-
-    Args:
-        prompts: the measured prompts.
 
     Example:
         >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(14)]
@@ -105,3 +110,65 @@ def _sides(written: Method, built: BuiltMethod) -> set[str]:
         return {"chain" if built.shape.is_chain else "tree"}
     straight = isinstance(written.shape, BudgetShape) and written.shape.branching == 1
     return {"chain" if straight else "tree"}
+
+
+def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
+    """Look at the first `prompts` prompts of a run: an entry of `looks` for each sampling setting."""
+    counted = pl.col("prompt") < prompts
+    seen = replace(
+        run, all_prompts=run.all_prompts.filter(counted), all_steps=run.all_steps.filter(counted)
+    )
+    names = [setting["name"] for setting in run.manifest["samplings"]]
+    return [_entry(name, until, prompts, seen.measurements.get(name)) for name in names]
+
+
+def _entry(sampling: str, until: Until, prompts: int, data: Measurements | None) -> dict[str, Any]:
+    """What a look sees in one sampling setting; `data` is None if no prompt has been measured."""
+    comparison = None if data is None else _deciding(until, data)
+    ratio = None if comparison is None else comparison.ratio
+    return plain_data(
+        {
+            "prompts": prompts,
+            "samples": 0 if data is None else data.samples,
+            "sampling": sampling,
+            "ratio": ratio and ratio.estimate,
+            "low": ratio and ratio.low,
+            "high": ratio and ratio.high,
+            "boundary": data and data.boundary,
+            "decided": comparison is not None and _clear(until, comparison),
+        }
+    )
+
+
+def _deciding(until: Until, data: Measurements) -> Comparison | None:
+    """The comparison that `until` judges.
+
+    Trees against chains; for `half_width`, if the run lacks one of the two, the best method against plain
+    decoding.
+    """
+    groups = {method.group for method in (*data.methods, *data.failed) if method.lossless}
+    trees_and_chains = "tree" in groups and groups & {"chain", "assisted"}
+    if until.decided or trees_and_chains:
+        return trees_against_chains(data)
+    return best_against_plain(data)
+
+
+def _clear(until: Until, comparison: Comparison) -> bool:
+    """Whether a comparison is clear enough for the run to end."""
+    if until.half_width is None:
+        return comparison.winner is not None
+    return comparison.ratio.bounded and comparison.ratio.half_width < until.half_width
+
+
+def clear_after(
+    end: int, until: Until, samplings: Iterable[str], records: RunFolder, manifest: dict[str, Any]
+) -> bool:
+    """Whether the run may end here, by the look in the manifest or, if there is none, by a new look."""
+    looks = manifest["looks"]
+    if not any(look["prompts"] == end for look in looks):
+        try:
+            looks += look_at(load_run(records.path), until, end)
+        except NoFinishedPrompt:
+            looks += [_entry(name, until, end, None) for name in samplings]
+        records.write_manifest(manifest)
+    return all(look["decided"] for look in looks if look["prompts"] == end)

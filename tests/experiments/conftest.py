@@ -157,6 +157,6 @@ def demo_page(tmp_path_factory):
 @pytest.fixture
 def clear_at_once(monkeypatch):
     """A look that compares anything is clear, however the clock ran."""
-    from treespec.experiments.run import looks
+    from treespec.experiments.run import until
 
-    monkeypatch.setattr(looks, "_clear", lambda until, duel: True)
+    monkeypatch.setattr(until, "_clear", lambda until, duel: True)

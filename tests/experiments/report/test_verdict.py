@@ -7,9 +7,9 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
 from treespec.experiments.report import times, verdict
-from treespec.experiments.report.looks import ENDED_EARLY
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.sequential import ENDED_EARLY
 from treespec.experiments.report.verdict import compare, comparisons, cross_fit
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape

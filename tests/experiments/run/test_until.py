@@ -4,12 +4,16 @@ import json
 
 import polars as pl
 import pytest
+from run_folders.folders import SyntheticMethod, write_run
 
+from treespec.experiments.config.schema import Until
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import decoding
-from treespec.experiments.run import looks as looks_module
+from treespec.experiments.run import until as looks_module
+from treespec.experiments.run.until import look_at
 from treespec.experiments.search_then_run.run import dry_run
+from treespec.tree import TreeShape
 
 CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
 TREE = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2]}}
@@ -223,3 +227,44 @@ def test_a_dry_run_says_the_most(settings, many, loaded_pair, tmp_path):
     text = StringIO()
     print_plan(plan, Console(file=text, width=200))
     assert "at most 28 texts" in text.getvalue()
+
+
+@pytest.fixture
+def known(tmp_path, request):
+    """Twelve prompts; the tree keeps 1.38 times the tokens, and its drafting time is set by the test."""
+    rates, ms = (0.6, 0.2), (1.0, 20.0, 0.3, 0.3)
+    drafting = getattr(request, "param", 1.0)
+    path = write_run(
+        tmp_path / "run",
+        [
+            SyntheticMethod("plain", "plain"),
+            SyntheticMethod("chain", "tree", TreeShape.chain(3), rates, ms),
+            SyntheticMethod("tree", "tree", TreeShape.kary(2, 3), rates, (drafting, *ms[1:])),
+        ],
+        prompts=12,
+        temperatures=[0.0],
+        jitter=0.02,
+    )
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["config"]["until"] = {"decided": False, "half_width": 0.1, "at_most": None}
+    manifest |= {"planned": {"prompts": 12, "samples": 12}, "looks": []}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return load_run(path)
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_a_width_is_clear_from_just_above_it(known, share):
+    (look,) = look_at(known, Until(half_width=0.1), 12)
+    wide = (look["high"] - look["low"]) / 2
+    (again,) = look_at(known, Until(half_width=share * wide), 12)
+    assert again["decided"] is (share > 1)
+
+
+def test_no_prompt_is_not_clear(known):
+    assert [look["decided"] for look in look_at(known, Until(half_width=9.0), 0)] == [False]
+
+
+@pytest.mark.parametrize(("known", "decided"), [(1.0, True), (9.0, False)], indirect=["known"])
+def test_a_winner_is_clear(known, decided):
+    (look,) = look_at(known, Until(decided=True), 12)
+    assert look["decided"] is decided

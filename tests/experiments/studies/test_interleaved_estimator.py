@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from treespec.experiments.studies.trust_sections import estimator
-
 from treespec.experiments.studies.estimator_excerpts import EXCERPT, excerpt, excerpts
 from treespec.experiments.studies.interleaved_estimator import (
     HARD_WORLDS,
@@ -14,6 +12,7 @@ from treespec.experiments.studies.interleaved_estimator import (
     WORLDS,
     spread,
 )
+from treespec.experiments.studies.trust_sections import estimator
 
 FIGURES = ("bias", "sd", "half-width", "coverage")
 
