@@ -16,7 +16,6 @@ ORDER = (
     *("init", "run", "sweep", "report", "diff", "generate"),
     *(
         "search",
-        "regret",
         "estimate",
         "trace",
         "replay",

@@ -1,4 +1,4 @@
-"""Commands that choose and export trees: `search`, `regret`, `export`."""
+"""Commands that choose and export trees: `search`, `export`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,6 @@ from treespec.experiments.cli.common import (
     Debug,
     complain,
     friendly,
-    output,
     working,
 )
 from treespec.experiments.cli.help import app, examples
@@ -128,59 +127,6 @@ def search_command(
         typer.echo(json_text(result.data()) if as_json else str(result))
         if out is not None:
             complain(write_tree(result.shape, into, out))
-
-
-@app.command(
-    "regret",
-    rich_help_panel="Trees",
-    epilog=examples(
-        "treespec regret cold.npz warm.npz --latency latency.json",
-        "treespec regret trace.npz --latency laptop.json --latency server.json",
-        "treespec regret a.npz b.npz --latency l.json --shapes chain:4,kary:2x3",
-    ),
-)
-def regret_command(
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SOURCE...", help="Traces (`treespec trace`) or acceptance rates."),
-    ],
-    latency: LatencyFiles = None,
-    shapes: Annotated[
-        str | None,
-        typer.Option(
-            "--shapes", help="Additional trees: chain:4,kary:2x3,expansion:3x2x1, or files."
-        ),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option("--size", help="Maximum nodes, root included.")
-    ] = None,
-    prefix: Annotated[int | None, typer.Option("--prefix", help="Tokens before the tree.")] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Texts in a batch.")] = 1,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Measure what a tree tuned for something else costs.
-
-    Applies the best shape of each source (a temperature, kind of text, draft or machine) to every other
-    source, and prints the share of speed it loses there against the best shape, with an interval.
-    """
-    with friendly(debug):
-        from treespec.experiments.errors import ConfigError
-        from treespec.experiments.report.terminal import print_table
-        from treespec.experiments.search_then_run.fastest import regrets
-
-        if not latency:
-            raise ConfigError(
-                "the cost of a tree depends on times: give --latency (`treespec profile`)"
-            )
-        with working("searching each source"):
-            result = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
-        if as_json:
-            typer.echo(json_text(result.data()))
-        else:
-            print_table(result.table(), output())
-            for note in result.notes:
-                typer.echo(f"note: {note}")
 
 
 @app.command(

@@ -229,5 +229,5 @@ class _Case:
             speedup=speed.scaled(self._plain_s),
             speed=speed.estimate,
             sure=float(replayed.sure.mean()),
-            untimed=parts.law_times.decide is None,
+            untimed=parts.decide is None,
         )

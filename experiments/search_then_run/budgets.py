@@ -7,7 +7,7 @@ from typing import Any
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget
 from treespec.search import Trace
-from treespec.search.rates.budget_replay import replay_budget
+from treespec.search.rates.replay import replay_budget
 from treespec.shape import TreeShape
 
 __all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]

@@ -26,13 +26,9 @@ from treespec.reading_models import problems
 from treespec.reading_yaml import parse_yaml
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.intervals import Interval
-from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import EMITTED, Replay, replay_many
+from treespec.search.rates.replay import EMITTED, Replay, replay, replay_budget
 from treespec.shape import TreeShape
-
-__all__ = ["RECORDING", "read_shapes", "replay_tables", "replay_traces"]
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
 """The command that writes traces."""
@@ -148,34 +144,22 @@ def replay_traces(
         require_there(path, "", RECORDING)
         trace = Trace.load(path)
         try:
-            replays = replay_many([trace], list(trees.values()))[0] if trees else []
-            grown = {
-                name: replay_budget(trace, growth)
-                if isinstance(growth, Budget)
-                else replay_growth(trace, growth)
-                for name, growth in growing.items()
-            }
+            for name, tree in (trees | growing).items():
+                rows.append(_row(str(path), trace, name, _replayed(trace, tree)))
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
-        rows += [
-            _row(str(path), trace, name, replay)
-            for name, replay in (*zip(trees, replays, strict=True), *grown.items())
-        ]
     return rows
 
 
-def _row(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
+def _replayed(trace: Trace, tree: TreeShape | Growth | Budget) -> Replay:
+    if isinstance(tree, TreeShape):
+        return replay(trace, tree)
+    return replay_budget(trace, tree) if isinstance(tree, Budget) else replay_growth(trace, tree)
+
+
+def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
     bounded = trace.samples > 1
-    trees = (
-        {
-            "nodes": replay.nodes_per_step,
-            "depth": replay.max_depth,
-            "sure": float(replay.sure.mean()),
-        }
-        if isinstance(replay, GrowthReplay)
-        else {"nodes": replay.shape.size, "depth": replay.shape.depth, "sure": 1.0}
-    )
     return {
         "trace": path,
         "rule": trace.rule,
@@ -189,7 +173,9 @@ def _row(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> d
         "high": high if bounded else None,
         "kept_per_step": replay.kept_per_step,
         "accepted_by_depth": replay.accepted_by_depth.tolist(),
-        **trees,
+        "nodes": replay.nodes_per_step if replay.shape is None else replay.shape.size,
+        "depth": replay.max_depth,
+        "sure": float(replay.sure.mean()),
     }
 
 

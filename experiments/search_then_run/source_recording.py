@@ -127,7 +127,7 @@ def record_source(
     """Record what a text source drafts at every position, and which of its drafts are accepted.
 
     The drafts are a function of the text, so the record serves every budget within the source's limits
-    (`treespec.search.rates.budget_replay`).
+    (`treespec.search.rates.replay`).
 
     Args:
         target: the target model.

@@ -242,7 +242,7 @@ def candidates(
         InvalidLimit: as `optimal_frontier`.
     """
     prefix = side.times.prefix
-    verify = side.times.latency.times(side.times.batch).verify
+    verify = side.times.latency.law_times(side.law, side.times.batch).verify
     sizes = limits.sizes or candidate_sizes(
         room.size, [size for curve, _ in verify.shares(prefix) for size in curve.sizes]
     )

@@ -20,9 +20,8 @@ from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, Spec
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.rates.replay import Replay, replay_budget
 from treespec.shape import TreeShape
 
 __all__ = ["DECIDING", "budgeted", "grown"]
@@ -49,7 +48,7 @@ class _Replayed:
     """One growth replayed on all texts: its steps, and their time for each text and in total."""
 
     growing: Growing
-    replay: GrowthReplay
+    replay: Replay
     seconds: Float[np.ndarray, "texts"]
     total_terms: Sequence[Term]
 
@@ -82,7 +81,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
         for growing, make in _grid(side, limits, room)
     )
     entries, notes = _fitted(side, replays)
-    if entries and side.parts_of_steps.law_times.decide is None:
+    if entries and side.parts_of_steps.decide is None:
         notes.append(f"{DECIDING}: profile again (`treespec profile`)")
     return entries, notes
 
@@ -109,7 +108,7 @@ def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry],
 
 
 def _fitted(
-    side: TraceSpeed, replays: Iterable[tuple[Growing, Callable[[], GrowthReplay]]]
+    side: TraceSpeed, replays: Iterable[tuple[Growing, Callable[[], Replay]]]
 ) -> tuple[list[Entry], list[str]]:
     """Entries of all growths that can be replayed: the best on all texts first, cross-fitted."""
     growths, notes = [], []
@@ -194,7 +193,7 @@ def _grid(
     yield Growing(f"cost-aware {size}", config, 0.0, deepest, 1.0), make
 
 
-def _replayed(growing: Growing, replay: GrowthReplay, side: TraceSpeed) -> _Replayed:
+def _replayed(growing: Growing, replay: Replay, side: TraceSpeed) -> _Replayed:
     """Time a replayed growth; raises NotMeasured if the time of a part of a step is not known."""
     sure = float(replay.sure.mean())
     described = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)

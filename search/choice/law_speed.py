@@ -254,7 +254,7 @@ def chains_as_run(acceptance: Any, latency: LatencyModel, batch: int) -> dict[st
     drawn, single = Law.WITHOUT_REPLACEMENT, Law.IID
     if not isinstance(acceptance, Trace) or acceptance.law != str(drawn):
         return None
-    laws = latency.times(batch).laws
+    laws = latency.times(batch)
     if acceptance.rule != str(RULE_OF_LAW[drawn]) or not {str(drawn), str(single)} <= laws.keys():
         return None
     alike = laws[str(drawn)].sampling == laws[str(single)].sampling
@@ -283,7 +283,7 @@ def _by_law(
         return {law_of_rates: acceptance}
     if wanted is not None:
         return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
-    names = list(latency.times(batch).laws)
+    names = list(latency.times(batch))
     if len(names) > 1:
         raise InvalidAcceptance(
             f"the times are known by law ({', '.join(names)}), but the acceptance does not say which law "
@@ -294,7 +294,7 @@ def _by_law(
 
 def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
     """The names of the requested laws, at least one."""
-    known = ", ".join(latency.times(batch).laws)
+    known = ", ".join(latency.times(batch))
     if isinstance(laws, str):
         raise InvalidLimit(
             f"laws = {shown(laws)}, but must be a list of names: give laws=[{laws!r}]"

@@ -11,8 +11,6 @@ from treespec.search.errors import InvalidGrowth
 from treespec.search.latency.latency import LatencyModel
 from treespec.tree import Law
 
-__all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
-
 MOST_TIMES = 2**16
 """Limit on the sizes and widths whose times are read: far more nodes than a model's pass can have."""
 
@@ -131,8 +129,8 @@ def read_seconds(
     by_size = np.array([0.0, *(times.verify_s(n, prefix) for n in sizes)])
     if isinstance(times, LatencyModel):
         law = Law.DETERMINISTIC.value
-        shared, law_times = times.times(), times.law_times(law)
-        for table in (law_times.accept, shared.commit, shared.rest):
+        law_times = times.law_times(law)
+        for table in (law_times.accept, law_times.commit, law_times.rest):
             by_size[1:] += [table.at(n, prefix) for n in sizes]
         # The minimum time of assembling is charged for drafting at all, the rest to the nodes kept.
         least = law_times.assemble.at(1, prefix)

@@ -8,8 +8,6 @@ from treespec.search.intervals import bootstrap_bounds, draws, wilson
 from treespec.search.rates.counts import Counts
 from treespec.search.rates.rates import RateSettings, stood_in
 
-__all__ = ["bounds_over_texts", "wilson_bounds"]
-
 NUMBERS_PER_BLOCK = 1 << 21
 """Limit on the numbers that are processed at a time."""
 
@@ -22,14 +20,13 @@ def wilson_bounds(
 ) -> list[Float[np.ndarray, "levels ranks"]]:
     """Wilson's bounds of expected hits over trials, processed like the rates.
 
-    They are shrunk, made monotone and scaled as the rates are. The bounds of siblings may sum to more than
+    They are shrunk and scaled as the rates are. The bounds of siblings may sum to more than
     1, since not all siblings are at their bounds at once.
     """
-    scale = settings.scale(settings.ordered(settings.share(mass, trials, mass), trials))
+    scale = settings.scale(settings.share(mass, trials, mass))
     bounds = []
     for bound in wilson(np.minimum(mass, trials), trials, level):
-        processed = settings.ordered(settings.share(bound * trials, trials, mass), trials)
-        bounds.append(np.clip(processed * scale, 0.0, 1.0))
+        bounds.append(np.clip(settings.share(bound * trials, trials, mass) * scale, 0.0, 1.0))
     return bounds
 
 
@@ -50,7 +47,7 @@ def bounds_over_texts(
     drawn = draws(texts, seed=seed)
     mass = counts.mass.reshape(texts, -1)
     trials = counts.trials.reshape(texts, -1).astype(np.float64)
-    rows = max(1, NUMBERS_PER_BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
+    rows = max(1, NUMBERS_PER_BLOCK // (levels * ranks))
     rates = []
     for start in range(0, len(drawn), rows):
         block = drawn[start : start + rows]

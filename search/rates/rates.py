@@ -5,23 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.search.isotonic import non_increasing
 from treespec.search.rates.counts import Counts
-
-__all__ = ["RateSettings", "redrawn", "stood_in"]
 
 
 @dataclass(frozen=True)
 class RateSettings:
-    """How rates are processed.
+    """How rates are processed: `shrinkage` pseudo-trials at the rate of the same rank over all depths."""
 
-    Args:
-        monotone: whether to apply isotonic regression over ranks, so that no child has a larger rate than
-            an elder sibling.
-        shrinkage: pseudo-trials at the rate of the same rank over all depths, added to each depth's trials.
-    """
-
-    monotone: bool
     shrinkage: float
 
     def rates(
@@ -29,12 +19,11 @@ class RateSettings:
         mass: Float[np.ndarray, "*B levels ranks"],
         trials: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Rates from expected hits and trials.
+        """Rates from expected hits and trials; 0 without trials.
 
-        Rates are shrunk, then made monotone by isotonic regression weighted by trials; then rows that sum
-        to more than 1 (possible if ranks have different trials) are scaled to 1. Without trials a rate is
-        0."""
-        rates = self.ordered(self.share(mass, trials, mass), trials)
+        Rates are shrunk; then rows that sum to more than 1 (possible if ranks have different trials) are
+        scaled to 1."""
+        rates = self.share(mass, trials, mass)
         return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
     def share(
@@ -46,14 +35,6 @@ class RateSettings:
         """Hits over trials, shrunk towards the rate over all depths, which is computed from `mass`."""
         pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
         return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
-
-    def ordered(
-        self,
-        rates: Float[np.ndarray, "*B levels ranks"],
-        trials: Float[np.ndarray, "*B levels ranks"],
-    ) -> Float[np.ndarray, "*B levels ranks"]:
-        """The rates after isotonic regression, if `monotone`."""
-        return non_increasing(rates, trials) if self.monotone else rates
 
     @staticmethod
     def scale(
@@ -72,11 +53,6 @@ def stood_in(
 
     All trials of a level may come from one text, which more than a third of all resamples lack. Without
     this replacement its rate would be 0 in these.
-
-    Args:
-        counts: counts by text.
-        mass: expected hits of the resamples.
-        trials: trials of the resamples.
     """
     missing = trials == 0
     return (
@@ -94,11 +70,6 @@ def redrawn(
 
     Ranks of a level with equal trials were tried at the same positions, and at most one child is accepted
     at a position, so their hits are one multinomial draw.
-
-    Args:
-        rates: rates; those of siblings sum to at most 1.
-        trials: trials of each level and rank.
-        rng: generator that the hits are drawn from.
     """
     hits = np.zeros(rates.shape)
     for level, row in enumerate(trials):

@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Int
 
 from treespec.search.errors import InvalidTrace
+from treespec.search.rates.replay import last_nodes
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
-
-__all__ = ["Exits", "TextTotals"]
 
 MOST_WALKS = 2**19
 """Limit on texts times trees that are replayed at once."""
@@ -121,17 +120,7 @@ class TextTotals:
                 f"a tree has a node with {union.table.shape[1] - 1} children, but the trace holds "
                 f"{self.trace.width} at each position: record it again with more (`--width`)"
             )
-        ranks = np.minimum(self.trace.ranks, union.table.shape[1] - 1)
-        last = np.zeros(len(ranks), dtype=np.int64)
-        start, node = np.arange(len(ranks)), last.copy()
-        for level in range(union.depth):
-            inside = start + level < len(ranks)
-            start, node = start[inside], node[inside]
-            node = union.table[node, ranks[start + level]]
-            alive = node >= 0
-            start, node = start[alive], node[alive]
-            last[start] = node
-        return last
+        return last_nodes(self.trace, union.table, union.depth)
 
 
 class _Union:

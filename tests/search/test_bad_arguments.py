@@ -57,8 +57,6 @@ CALLS = {
         "source": TRACE,
         "by": "rank",
         "level": 0.9,
-        "tree": None,
-        "starts": None,
     },
     TIMES.step_s: {"shape": TREE, "prefix": None, "law": None, "batch": 1},
     TIMES.verify_s: {"size": 3, "prefix": None, "batch": 1},

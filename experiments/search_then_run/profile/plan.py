@@ -19,21 +19,6 @@ from treespec.verify import chain, usual_law, usual_rule
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = [
-    "PREFIXES",
-    "SIZES",
-    "Plan",
-    "Setting",
-    "bundle",
-    "completed",
-    "default_sizes",
-    "drift_of",
-    "measured_without",
-    "plan_profile",
-    "settings_of",
-    "shapes_for",
-]
-
 ALWAYS_TIMED = (2, 3, 5)
 """Sizes that are always measured: chains, and the smallest tree with further children of one node."""
 
@@ -185,7 +170,7 @@ def plan_profile(
         config: samplings, methods, and where texts start.
         pair: the models.
         raw: the texts.
-        sizes: trees, nodes with the root; `default_sizes` by default. 2, 3 and 5 are always measured.
+        sizes: nodes of the trees, the root included; `default_sizes` by default.
         prefixes: committed tokens before the root. By default those of `PREFIXES` that fit the context.
 
     Raises:

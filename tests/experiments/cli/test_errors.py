@@ -77,9 +77,6 @@ WRONG = {
     "search 0.5 --latency no.json": [
         "--latency 'no.json': there is no such file; `treespec profile"
     ],
-    "regret 0.5 --latency no.json": [
-        "--latency 'no.json': there is no such file; `treespec profile"
-    ],
     "search 0.5 --latency bytes": ["bytes"],
     "search 0.5 --size -3 --json": ["-3"],
     "search 0.5 --to nobody --json": ["nobody"],

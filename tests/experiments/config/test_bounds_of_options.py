@@ -46,8 +46,6 @@ NUMBERS = {
     "check-lossless missing --samples 0": "--samples = 0: must be at least 1",
     "trace ok.yaml samplings=[{},{temperature:\u00a01}] --out new.npz --width 0": "--width",
     "estimate good.npz --by depth --shrinkage 1e400": "shrinkage",
-    "estimate good.npz --for kary:1000x1000": "--for",
-    "estimate good.npz --starts chain:1000000000": "--starts",
     f"sweep ok.yaml sweep.seed=[0,1] --executor slurm --slurm time={DIGITS}": "--slurm",
 }
 

@@ -1,4 +1,4 @@
-"""`treespec search --latency` over several sources and circumstances, and `treespec regret`."""
+"""`treespec search --latency` over several sources and circumstances."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,6 @@ from treespec.experiments.config.trees import tree_of
 from treespec.experiments.studies.search_advice import stretches
 from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
 from treespec.search.choice import best as searching
-from treespec.search.choice.ranking import CHOSEN
 
 
 def call(*arguments):
@@ -95,18 +94,14 @@ def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
         times = LatencyModel.load(files / "cheap.json")
         replace(times, about=models(name, enlarge="1B")).save(tmp_path / f"{name}.json")
     traces = tmp_path / "small.npz", tmp_path / "large.npz"
-    for command in ("search", "regret"):
-        wrong = call(command, *traces, "--latency", tmp_path / "small.json")
-        assert wrong.exit_code == 2
-        said = " ".join(wrong.output.split())
-        assert "large.npz is of draft large, but the times of" in said
-        assert "small.json are of draft small" in said
-        assert "give --latency for each source" in said
-    swapped = call("regret", traces[0], "--latency", tmp_path / "large.json")
+    wrong = call("search", *traces, "--latency", tmp_path / "small.json")
+    assert wrong.exit_code == 2
+    said = " ".join(wrong.output.split())
+    assert "large.npz is of draft large, but the times of" in said
+    assert "small.json are of draft small" in said
+    assert "give --latency for each source" in said
+    swapped = call("search", traces[0], "--latency", tmp_path / "large.json")
     assert swapped.exit_code == 2
-    several = call("regret", traces[0], *("--latency", tmp_path / "small.json"),
-                   *("--latency", tmp_path / "large.json"))  # fmt: skip
-    assert several.exit_code == 2
     own = ("--latency", tmp_path / "small.json", "--latency", tmp_path / "large.json")
     assert call("search", *traces, *own, "--size", 4).exit_code == 0
     unnamed = call("search", *traces, "--latency", files / "cheap.json", "--size", 4)
@@ -203,45 +198,15 @@ def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
     assert "2 sources can only be ranked by speed" in many.output
 
 
-def test_what_a_wrong_tree_costs(files):
-    times = ("--latency", files / "dear.json", "--latency", files / "cheap.json")
-    done = call("regret", files / "short.npz", *times, "--shapes", "chain:4,kary:3x3", "--json")
-    assert done.exit_code == 0, done.output
-    rows = {
-        row["shape"].partition(":")[0]: row["lost"] for row in json.loads(done.stdout)["regret"]
-    }
-    assert rows["best of dear"]["dear"]["estimate"] == 0
-    assert rows["best of cheap"]["cheap"]["estimate"] == 0
-    assert rows["best of cheap"]["dear"]["estimate"] > 0.05
-    assert rows["kary"]["dear"] is None  # 40 nodes, of which no time is known
-    notes = json.loads(done.stdout)["notes"]
-    assert any(
-        note.startswith("dear: kary:3x3 was not measured: ") and "40" in note for note in notes
-    )
-    assert not any(note.endswith(CHOSEN) for note in notes)  # there are no rows of a ranking
-    assert set(rows) == {"best of dear", "best of cheap", "chain", "kary", "plain decoding"}
-    table = call(
-        "regret", files / "long.npz", files / "short.npz", "--latency", files / "dear.json"
-    )
-    assert table.exit_code == 0, table.output
-    assert "lost at long" in table.stdout
-    assert "lost at short" in table.stdout
-    assert "trees that grow" not in table.stdout
-    none = call("regret", files / "short.npz")
-    assert none.exit_code == 2
-    assert "give --latency" in none.output
-
-
-@pytest.mark.parametrize("command", ["search", "regret"])
-def test_disturbed_times_are_told(files, tmp_path, command):
+def test_disturbed_times_are_told(files, tmp_path):
     said = "3 of 5 rounds were disturbed: profile again"
     times = replace(LatencyModel.load(files / "dear.json"), disturbed=said)
     times.save(tmp_path / "noisy.json")
-    asked = (command, files / "short.npz", "--latency", tmp_path / "noisy.json", "--size", 4)
+    asked = ("search", files / "short.npz", "--latency", tmp_path / "noisy.json", "--size", 4)
     assert said in " ".join(call(*asked).stdout.split())
     notes = json.loads(call(*asked, "--json").stdout)["notes"]
     assert sum(said in note for note in notes) == 1
-    quiet = call(command, files / "short.npz", "--latency", files / "dear.json", "--size", 4)
+    quiet = call("search", files / "short.npz", "--latency", files / "dear.json", "--size", 4)
     assert "disturbed" not in quiet.stdout
 
 

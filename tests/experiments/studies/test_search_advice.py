@@ -213,7 +213,7 @@ def test_the_best_of_every_size_is_as_fast_as_plain_decoding():
             )
     assert {round(speed, 6) for speed, _ in speeds.values()} == {1.0}
     assert {chain for _, chain in speeds.values()} == {True, False}
-    drifted = false_advice.measured(rng, 6, 0.3, 0.0).times().verify.curves[None]
+    drifted = false_advice.measured(rng, 6, 0.3, 0.0).law_times().verify.curves[None]
     assert np.std(np.log(drifted.samples[4])) == pytest.approx(np.std(np.log(drifted.samples[9])))
 
 

@@ -68,7 +68,7 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     model = LatencyModel.from_tables(
         verify=verify, draft=draft, accept={1: 0.1, 8: 0.1}, plain={16: 0.01, 256: 0.3}
     )
-    assert model.middle_prefix == model.prefix_at(None) == 64
+    assert model.prefix_at(None) == 64
     assert model.prefix_at(100) == 100
     shape = TreeShape.kary(2, 2)
     for ask in (
@@ -86,8 +86,8 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     )
     with pytest.raises(NotMeasured, match="draft: prefix = 16"):
         apart.step_s(shape)
-    assert LatencyModel.from_tables(verify=0.02, draft={64: {1: 1.0}}).middle_prefix == 64
-    assert LatencyModel.from_tables(verify=0.02, draft=0.001).middle_prefix is None
+    assert LatencyModel.from_tables(verify=0.02, draft={64: {1: 1.0}}).prefix_at(None) == 64
+    assert LatencyModel.from_tables(verify=0.02, draft=0.001).prefix_at(None) is None
 
 
 def test_parts_of_plain_decoding_draft_nothing():
@@ -245,7 +245,7 @@ def of_rounds(*rounds, more=""):
 
 def test_rounds_are_read_and_written():
     model = of_rounds([24.0, 26.0], [], [28.0])
-    curve = model.times().verify.curves[None]
+    curve = model.times()["iid"].verify.curves[None]
     assert curve.samples[4] == pytest.approx((0.024, 0.026, 0.028))
     assert curve.rounds == {4: (0, 0, 2)}
     assert model.round_count == 3
@@ -275,7 +275,7 @@ def test_rounds_are_resampled_together():
     slow = np.exp(0.2 * rng.standard_normal(rounds))
     model = of_rounds(*([24.0 * one] for one in slow))
     level = tuple(0.001 * one for one in slow)
-    verify = model.times().verify.curves[None]
+    verify = model.times()["iid"].verify.curves[None]
     other = Curve("draft", "width", {1: level}, rounds={1: tuple(range(rounds))})
     times = rng.multinomial(rounds, np.full(rounds, 1 / rounds), size=400).astype(float)
     drawn = [curve.drawn(rng, 400, times)[:, -1] for curve in (verify, other)]
@@ -352,11 +352,10 @@ def place(path, value):
         ("[]", ["must be an object"]),
         ('{"version": 1, "version": 1}', ["version", "twice"]),
         ('{"version": NaN, "batches": {}}', ["NaN"]),
-        ("[" * 100_000, ["nested"]),
         (place("version", 2), ["version = 2", "reads version 1"]),
         (place("version", ...), ["version is missing"]),
         (place("about", 3), ["about = 3"]),
-        (place("batches", {}), ["batches", "at least one"]),
+        (place("batches", {}), ["batches", "at least"]),
         (place("batches/one", {}), ["'one'"]),
         (place("batches/1/verfy_ms", 3), ["batches.1.verfy_ms", "unknown key", "verify_ms"]),
         (place("batches/1/verify_ms", ...), ["batches.1.verify_ms is missing"]),
@@ -369,14 +368,10 @@ def place(path, value):
         (place("batches/1/verify_ms/64/0", 1), ["'0'"]),
         (place("batches/1/verify_ms/64/1.5", 1), ["'1.5'"]),
         (place("batches/1/verify_ms/64", 3), ["mixes"]),
-        (place("batches/1/laws", {}), ["batches.1.laws", "at least one"]),
+        (place("batches/1/laws", {}), ["batches.1.laws", "at least"]),
         (place("batches/1/laws/iid/level_ms", ...), ["laws.iid.level_ms is missing"]),
         (place("batches/1/laws/iid/plain_ms/64", {"1": 3}), ["plain_ms.64", "does not depend"]),
         (place("batches/1/laws/iid/rule", 3), ["laws.iid.rule = 3"]),
-        (
-            place("batches/1/laws", dict.fromkeys(map(str, range(65)), 0)),
-            ["batches.1.laws", "at most 64"],
-        ),
         (place("batches/1/rest_ms", None), ["rest_ms = null", "at least 0"]),
         (place("batches/1/laws/iid/first_ms", {}), ["first_ms", "no entries"]),
     ],
