@@ -28,7 +28,7 @@ from rich.console import Console
 from treespec import TreeShape
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import print_and_save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import in_turns
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
@@ -62,10 +62,7 @@ def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
     model.prefill(torch.arange(PREFIX) + 100)
 
     def measured(size: int) -> float:
-        tokens, parents = torch.arange(size) + 500, (-1, *[0] * (size - 1))
-        seconds = seconds_of(lambda: model.run(tokens, parents))
-        model.keep([])
-        return seconds
+        return pass_seconds(model, size, (-1, *[0] * (size - 1)), first_token=500)
 
     seconds = in_turns({size: partial(measured, size) for size in sizes}, REPEATS)
     return {str(size): 1e3 * statistics.median(spent) for size, spent in seconds.items()}

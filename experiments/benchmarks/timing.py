@@ -20,18 +20,6 @@ from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
-__all__ = [
-    "Spans",
-    "TimedText",
-    "in_turns",
-    "median_ratio",
-    "seconds_of",
-    "timed",
-    "timed_forward",
-    "timed_passes",
-    "timed_text",
-]
-
 Spans = list[tuple[float, float]]
 """Beginning and end of each of several pieces of work, in seconds."""
 

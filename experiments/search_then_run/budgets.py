@@ -10,8 +10,6 @@ from treespec.search import Trace
 from treespec.search.rates.replay import replay_budget
 from treespec.shape import TreeShape
 
-__all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]
-
 USUAL_SIZE = 16
 """Default number of nodes of a tree, including the root."""
 

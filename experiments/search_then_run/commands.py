@@ -35,17 +35,6 @@ from treespec.search.choice.ranking import CHOSEN
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
-__all__ = [
-    "FoundTree",
-    "dumped",
-    "export",
-    "rates_of",
-    "read_source",
-    "require_limits",
-    "search",
-    "write_tree",
-]
-
 CHOSEN_ON_OTHERS = (
     "They are cross-fitted: a tree is chosen on some of the texts and replayed on the others. That mostly "
     "gives fewer tokens than replaying this tree on all texts, on which it was chosen."

@@ -32,7 +32,7 @@ from treespec.experiments.records.measured import (
 )
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import search_prompts
-from treespec.experiments.search_then_run.draft_rows import BEAM, rows_of_position
+from treespec.experiments.search_then_run.beam_recording import BEAM, rows_of_position
 from treespec.experiments.search_then_run.profile.commands import profile
 from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
@@ -44,8 +44,6 @@ from treespec.verify import usual_law, usual_rule
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["measure"]
 
 LARGEST_TIMED = 64
 """Largest tree, in nodes, for which the target is timed by default."""

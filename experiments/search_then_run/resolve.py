@@ -31,8 +31,6 @@ from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.tree import Law, TreeShape
 from treespec.whole_file import write_whole
 
-__all__ = ["resolve"]
-
 STATIC = (
     "trees that grow were left out, since `best` stands for one shape; `treespec search` ranks them too, "
     "on the files in `search/`"

@@ -11,9 +11,7 @@ from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
-from treespec.experiments.config.shapes import (
-    ExpansionShape,
-)
+from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.config.trees import label_of_draft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
@@ -21,18 +19,19 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
-from treespec.experiments.search_then_run.draft_rows import DEPTH
+from treespec.experiments.search_then_run.beam_recording import DEPTH
 from treespec.experiments.search_then_run.recording import POSITIONS_BEYOND, record
-from treespec.experiments.search_then_run.source_recording import record_source
-from treespec.experiments.search_then_run.traced_sources import require_traceable, traced_source
+from treespec.experiments.search_then_run.source_recording import (
+    record_source,
+    require_traceable,
+    traced_source,
+)
 from treespec.plugins import Budget
 from treespec.search.rates.trace import Trace
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["trace"]
 
 WIDTH = 8
 
@@ -110,15 +109,8 @@ def trace(
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
         else:
-            recorded = record(
-                source,
-                ids,
-                law=choice.law,
-                width=width,
-                beam=beam,
-                beam_depth=beam_depth,
-                **settings,
-            )
+            beams = {"beam": beam, "beam_depth": beam_depth}
+            recorded = record(source, ids, law=choice.law, width=width, **beams, **settings)
     return _described(recorded, config, setting, hash_of(prompts), traced_draft)
 
 
@@ -219,15 +211,7 @@ def _described(
     prompts_hash: str,
     method: BuiltMethod | None,
 ) -> Trace:
-    """The trace with a description of its origin in `about`.
-
-    Args:
-        trace: the trace as recorded.
-        config: the config that it was recorded with.
-        setting: the sampling setting.
-        prompts_hash: hash of the prompts.
-        method: the method whose source was recorded, if that is not the pair's draft model.
-    """
+    """The trace with a description of its origin in `about`; `method` is that of `trace`."""
     data = config_data(config)
     more = {
         "created": now(),

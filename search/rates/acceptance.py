@@ -12,8 +12,6 @@ from treespec.door import without_numbers
 from treespec.search.arguments import shown
 from treespec.search.errors import InvalidAcceptance
 
-__all__ = ["Acceptance", "NodeRates", "Rates", "read_rates"]
-
 TOLERANCE = 1e-3
 """How far above 1 the rates of siblings may sum: published tables are rounded to four digits."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from treespec.errors import Unreadable
 from treespec.reading import brief
@@ -69,17 +69,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check that this is a monotone map of [0, 1] into itself."""
-        if not all(isinstance(knots, tuple | list) for knots in (self.xs, self.ys)):
-            raise InvalidCalibration(
-                f"xs and ys must be tuples of numbers, not {shown(self.xs)}, {shown(self.ys)}"
-            )
-        if not isinstance(self.method, str):
-            raise InvalidCalibration(
-                f"method = {shown(self.method)}, but must be 'isotonic' or 'temperature'"
-            )
         if self.method == "temperature":
             value = self.temperature
-            if self.xs or self.ys or not _number(value) or not 0 < float(value or 0) < np.inf:
+            if self.xs or self.ys or not isinstance(value, int | float) or not 0 < value < np.inf:
                 raise InvalidCalibration(
                     f"temperature = {brief(value, 60)}, but must be a finite number above 0, without knots"
                 )
@@ -88,32 +80,26 @@ class Calibration:
             raise InvalidCalibration(
                 f"method = {brief(self.method, 60)}, but must be 'isotonic' or 'temperature'"
             )
-        if self.temperature is not None or len(self.xs) != len(self.ys) or len(self.xs) < 2:
-            raise InvalidCalibration("an isotonic map has at least two knots and no temperature")
-        if not all(map(_number, (*self.xs, *self.ys))):
-            raise InvalidCalibration("knots must be numbers")
-        xs, ys = np.array(self.xs), np.array(self.ys)
-        rising = (np.diff(xs) > 0).all() and (np.diff(ys) >= 0).all()
-        if not rising or xs[0] != 0 or xs[-1] != 1 or not (ys[0] >= 0 and ys[-1] <= 1):
+        xs, ys = _knots(self.xs), _knots(self.ys)
+        if (
+            self.temperature is not None
+            or len(xs) != len(ys)
+            or len(xs) < 2
+            or (xs[0], xs[-1]) != (0, 1)
+            or not ((np.diff(xs) > 0).all() and (np.diff(ys) >= 0).all())
+            or not (ys[0] >= 0 and ys[-1] <= 1)
+        ):
             raise InvalidCalibration(
-                "the knots of a calibration must rise from 0 to 1, and their values must be non-decreasing "
-                "in [0, 1]"
+                "an isotonic map has at least two knots, which rise from 0 to 1, with values that do not "
+                "fall in [0, 1], and no temperature"
             )
 
     def __call__(self, probs: Any) -> Float[np.ndarray, "*shape"]:
-        """The mapped probabilities, in float64.
+        """The mapped probabilities, in float64, of a number, an array or a CPU tensor of any shape.
 
-        Args:
-            probs: an array or CPU tensor of any shape, or a number; values outside [0, 1], such as from
-                rounding, are clipped.
-
-        Raises:
-            InvalidCalibration: if `probs` does not hold numbers.
+        Values outside [0, 1], such as from rounding, are clipped.
         """
-        try:
-            x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidCalibration(f"probs = {shown(probs)}, but must be numbers") from None
+        x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
         if self.temperature is not None:
             inner = np.clip(x, EDGE, 1 - EDGE)
             mapped = 1 / (1 + ((1 - inner) / inner) ** (1 / self.temperature))
@@ -141,18 +127,20 @@ class Calibration:
             file = read_model(_File, text, constants=True)  # NaN and infinity are refused below
         except Unreadable as error:
             raise InvalidCalibration(str(error)) from None
-        return cls(str(file.method), tuple(file.xs), tuple(file.ys), file.temperature)
+        return cls(file.method, tuple(file.xs), tuple(file.ys), file.temperature)
 
 
 class _File(Strict):
+    model_config = ConfigDict(strict=True)
+
     kind: Annotated[
         str, only("calibration", 'a calibration is an object with "kind": "calibration"')
     ]
     version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
-    method: Any = None
-    xs: list[Any] = Field(default_factory=list)
-    ys: list[Any] = Field(default_factory=list)
-    temperature: Any = None
+    method: str = ""
+    xs: list[float] = Field(default_factory=list)
+    ys: list[float] = Field(default_factory=list)
+    temperature: float | None = None
 
 
 def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") -> Calibration:
@@ -173,10 +161,6 @@ def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") 
         InvalidCalibration: if there is nothing to fit, or the method is unknown.
     """
     x, y = pairs(predicted, accepted)
-    if not isinstance(method, str):
-        raise InvalidCalibration(
-            f"method = {shown(method)}, but must be 'isotonic' or 'temperature'"
-        )
     if method == "isotonic":
         return _isotonic(x, y)
     if method == "temperature":
@@ -214,7 +198,8 @@ def _temperature(x: np.ndarray, y: np.ndarray) -> Calibration:
     return Calibration("temperature", temperature=float(np.exp(best.x)))
 
 
-def _number(value: Any) -> bool:
-    """Whether the value is a number within the range of floats, and not NaN."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and abs(value) <= float(np.finfo(np.float64).max)
+def _knots(values: Any) -> Float[np.ndarray, "knots"]:
+    try:
+        return np.asarray(values, dtype=np.float64).reshape(len(values))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidCalibration(f"knots must be numbers, not {shown(values)}") from None

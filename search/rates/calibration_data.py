@@ -12,8 +12,6 @@ from treespec.search.rates.trace import Trace
 from treespec.tree import Law
 from treespec.verify import RULES
 
-__all__ = ["CalibrationData", "calibration_data"]
-
 LEAST_PATH = 1e-12
 """Lower limit of a path's probability when its weight is computed."""
 

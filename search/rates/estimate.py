@@ -126,14 +126,14 @@ class AcceptanceEstimate:
         since no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
         positions were independent.
         """
-        settings, trials = RateSettings(self.shrinkage), self.counts.trials
+        settings, trials = RateSettings(False, self.shrinkage), self.counts.trials
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
             mass_drawn = np.tensordot(drawn, self.counts.mass, axes=1)
             trials_drawn = np.tensordot(drawn, trials, axes=1).astype(np.float64)
             rates = settings.rates(*stood_in(self.counts, mass_drawn, trials_drawn))
         else:
-            raw_rates = RateSettings(0.0).rates(self.counts.mass[0], trials[0])
+            raw_rates = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
             rates = settings.rates(redrawn(raw_rates, trials[0], rng), trials[0])
         return rates.reshape(self.rates.shape)
 
@@ -290,7 +290,7 @@ def _estimate(
     seed = integer("seed", seed, 0, InvalidLimit)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
-    settings = RateSettings(float(shrinkage))
+    settings = RateSettings(False, float(shrinkage))
     hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
     rates = settings.rates(mass, trials.astype(np.float64))
     if interval == "wilson":

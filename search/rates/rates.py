@@ -5,13 +5,21 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.search.isotonic import non_increasing
 from treespec.search.rates.counts import Counts
 
 
 @dataclass(frozen=True)
 class RateSettings:
-    """How rates are processed: `shrinkage` pseudo-trials at the rate of the same rank over all depths."""
+    """How rates are processed.
 
+    Args:
+        monotone: whether to apply isotonic regression over ranks, so that no child has a larger rate than
+            an elder sibling.
+        shrinkage: pseudo-trials at the rate of the same rank over all depths, added to each depth's trials.
+    """
+
+    monotone: bool
     shrinkage: float
 
     def rates(
@@ -21,9 +29,10 @@ class RateSettings:
     ) -> Float[np.ndarray, "*B levels ranks"]:
         """Rates from expected hits and trials; 0 without trials.
 
-        Rates are shrunk; then rows that sum to more than 1 (possible if ranks have different trials) are
-        scaled to 1."""
+        Rates are shrunk, then made monotone by isotonic regression weighted by trials; then rows that sum
+        to more than 1 (possible if ranks have different trials) are scaled to 1."""
         rates = self.share(mass, trials, mass)
+        rates = non_increasing(rates, trials) if self.monotone else rates
         return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
     def share(

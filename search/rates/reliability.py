@@ -11,8 +11,6 @@ from treespec.door import integer, shown
 from treespec.search.errors import InvalidCalibration
 from treespec.search.intervals import require_level, wilson
 
-__all__ = ["Reliability", "Spacing", "pairs", "reliability"]
-
 Spacing = Literal["count", "width"]
 
 
@@ -87,14 +85,11 @@ def reliability(
     require_level(level)
     bins = integer("bins", bins, 1, InvalidCalibration)
     w = None if weights is None else _weights(weights, len(x))
-    if not isinstance(spacing, str) or spacing not in ("count", "width"):
+    if spacing not in ("count", "width"):
         raise InvalidCalibration(f"spacing = {shown(spacing)}, but must be 'count' or 'width'")
     groups: dict[int, Reliability] = {}
     if by is not None:
-        try:
-            labels = np.asarray(by)
-        except ValueError:  # rows of unequal length
-            labels = np.empty(0)
+        labels = np.asarray(by)
         if labels.shape != x.shape or labels.dtype.kind not in "iu":
             raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
         for label in np.unique(labels):
@@ -133,10 +128,7 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _weights(values: Any, count: int) -> np.ndarray:
     """Weights as a float64 vector."""
-    try:
-        weights = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidCalibration("weights must hold numbers, in rows of equal length") from None
+    weights = np.asarray(values, dtype=np.float64)
     if weights.shape != (count,):
         raise InvalidCalibration(f"weights must hold {count} numbers, one for each prediction")
     if not (np.isfinite(weights) & (weights > 0)).all():

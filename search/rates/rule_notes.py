@@ -6,15 +6,6 @@ from treespec.search.errors import InvalidTrace
 from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
-__all__ = [
-    "accepts_alike",
-    "by_member",
-    "in_order",
-    "note_on",
-    "require_alike",
-    "require_replayable",
-]
-
 
 def by_member(rule: str) -> bool:
     """Whether the text alone determines which deterministic children a rule accepts (`Rule.by_member`)."""

@@ -37,8 +37,6 @@ from treespec.search.rates.text_drafts import TextDrafts
 from treespec.tree import Law
 from treespec.whole_file import write_whole
 
-__all__ = ["Trace"]
-
 TOLERANCE = 1e-4
 """How far above 1 the probabilities of a position may sum: they may come from float32 or half precision."""
 

@@ -249,5 +249,5 @@ def test_rows_that_do_not_fit_are_refused():
         with pytest.raises(InvalidTrace, match=r"draft_rows\.\w+ (does not fit|= )"):
             changed(rows, **{name: value})
     trace = recorded(tables(6, 2), [(0,)], 4)
-    with pytest.raises(InvalidTrace, match="draft_rows has [0-9]+ positions"):
+    with pytest.raises(InvalidTrace, match="draft_rows has"):
         changed(trace, draft_rows=rows)
