@@ -85,14 +85,7 @@ def ternary(nodes: int) -> tuple[int, ...]:
 def measure(
     ordinary: TransformersModel, compiled: TransformersModel, rounds: int, size: int
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of eager and compiled passes, for each number of nodes.
-
-    Args:
-        ordinary: the model with passes run operation by operation.
-        compiled: the model with compiled passes.
-        rounds: number of rounds that count.
-        size: bytes of the weights. Reading as many bytes takes turns with the passes and gives the floor.
-    """
+    """Median milliseconds of eager and compiled passes, for each number of nodes."""
     models = {"eager": ordinary, "compiled": compiled}
     for model in models.values():
         model.prefill(torch.arange(PREFIX) + 5)

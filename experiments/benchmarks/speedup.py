@@ -77,12 +77,7 @@ def drafted_nodes(shape: TreeShape) -> list[int]:
 def explained(
     rows: Sequence[MethodSummary], costs: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Split the time of a step into its parts, for each tree.
-
-    Args:
-        rows: summaries of all methods.
-        costs: milliseconds of target passes and draft passes, as returned by `pass_ms`.
-    """
+    """Split the time of a step into its parts, for each tree."""
     explanations = []
     target, draft = costs["target_pass_ms"], costs["draft_pass_ms"]
     trees = [

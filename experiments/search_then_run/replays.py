@@ -46,11 +46,7 @@ _TYPED = (
 
 
 def read_shapes(text: str) -> dict[str, TreeShape]:
-    """Parse trees such as `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`; the words are the keys.
-
-    Raises:
-        ConfigError: if a word is not a tree; the message names it and says how trees are written.
-    """
+    """Parse trees such as `chain:4,kary:2x3,expansion:3x2x1,tree.json`; the words are the keys."""
     shapes: dict[str, TreeShape] = {}
     nodes = 0
     for word in (part.strip() for part in text.split(",")):
@@ -75,11 +71,7 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
 
 
 def _spelled_tree(word: str) -> TreeShape:
-    """The tree that a word spells.
-
-    Raises:
-        ValueError: if the word is wrong, or its tree needs acceptance rates; the message says which.
-    """
+    """The tree that a word spells."""
     data = spelled(word)
     try:
         shape = TypeAdapter(AnyShape).validate_python(data)
@@ -93,11 +85,7 @@ def _spelled_tree(word: str) -> TreeShape:
 
 
 def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
-    """Parse growths and budgets written as in configs, `{kind: eagle2, k: 4, depth: 6, size: 16}`.
-
-    Raises:
-        ConfigError: if a text is neither; the message names it and says how growths are written.
-    """
+    """Parse growths and budgets written as in configs, `{kind: eagle2, k: 4, depth: 6, size: 16}`."""
     growths: dict[str, Growth | Budget] = {}
     for text in texts:
         data: Any = None
@@ -129,12 +117,7 @@ def _growths_near(data: Any) -> str:
 def replay_traces(
     paths: Sequence[Path], shapes: str | None, growths: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Replay trees and growths on traces; return one row per trace and tree, as plain data.
-
-    Raises:
-        ConfigError: if no tree or growth is named, or one of them is invalid.
-        InvalidTrace: if a trace lacks what a tree or growth needs; the message names the trace.
-    """
+    """Replay trees and growths on traces; return one row per trace and tree, as plain data."""
     trees = {} if shapes is None else read_shapes(shapes)
     growing = read_growths(growths)
     if not trees and not growing:

@@ -47,16 +47,6 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
     setting. All of them run under all settings, so that the run shows what a tree tuned for another setting
     loses. Rankings of the search for the fastest shape are written next to the traces, into
     `best-<index of the setting>.json`.
-
-    Args:
-        config: the config as the user wrote it.
-        measured: traces and times.
-        folder: folder with the traces and times.
-        keep: writes a file there; `treespec.whole_file.write_whole` by default.
-
-    Raises:
-        ConfigError: if no tree fits a method's limits, or the measurements do not cover the method; the
-            message names the method.
     """
     resolver = _Resolver(config, measured, folder, keep or write_whole)
     methods: list[Method] = []

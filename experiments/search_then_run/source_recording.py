@@ -71,9 +71,6 @@ def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingS
 
     This is the source itself if it is a text source; target and draft if the draft is a model or a part of
     the target.
-
-    Raises:
-        ConfigError: if it is neither, or if it drafts with a model in a way of its own.
     """
     drafter = method.drafter(pair, sampling)
     if isinstance(drafter, MatchingSource):

@@ -54,29 +54,7 @@ def trace(
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Trace:
-    """Record a trace with the models, the prompts and one sampling setting of a config.
-
-    Args:
-        config: the config; its methods do not matter unless `method` names one.
-        sampling: name of the setting, such as `T=1`; needed only if the config has several.
-        method: record the draft source of this method, with its law and rule; a text source is recorded
-            within its budget. By default, record the pair's draft model.
-        law: how children are drawn; by default as `treespec run` chooses it for trees.
-        rule: how children are accepted; by default as `treespec run` chooses it for trees.
-        width: children at each position.
-        beyond: positions recorded after the end of each text.
-        follow: do not decode, but follow the prompts' own texts beyond `prompts.tokens`.
-        beam: for growths, also record the children of this many nodes per level; 0 for none.
-        beam_depth: number of levels with such children.
-        console: where progress is shown; nowhere by default.
-        load: loads the models.
-
-    Raises:
-        ConfigError: if the setting or method does not exist, its source cannot be recorded, or there is
-            nothing to follow.
-        InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
-        `treespec.experiments.run.runner.run`.
-    """
+    """Record a trace with the models, the prompts and one sampling setting of a config."""
     require_within("--width", width, 1, MOST_WIDTH)
     require_within("--beyond", beyond, 0, MOST_BEYOND)
     require_within("--beam", beam, 0, MOST_WIDTH)

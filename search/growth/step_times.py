@@ -70,12 +70,7 @@ class StepSeconds:
         return tokens / seconds if self.rate is None else tokens - self.rate * seconds
 
     def cut(self, ranked: Float[np.ndarray, "n"], drafted: float) -> Cut:
-        """The best number of nodes to keep, the smallest one among ties.
-
-        Args:
-            ranked: values of drafted nodes, best first.
-            drafted: seconds spent on drafting them.
-        """
+        """The best number of nodes to keep, the smallest one among ties."""
         ranked = ranked[: len(self.by_size) - 2]
         tokens = 1 + np.concatenate([[0.0], np.cumsum(ranked)])
         seconds = self.by_size[1 : len(tokens) + 1] + drafted
@@ -98,19 +93,6 @@ def read_seconds(
 
     From a `LatencyModel` these are the times of deterministic children, including accepting, committing and
     the loop itself.
-
-    Args:
-        times: measured times.
-        size: nodes of the largest tree to verify.
-        width: maximum number of nodes that a draft pass runs.
-        children: number of children of each node that is run.
-        prefix: committed tokens before the root; None leaves it to `times`.
-        fixed_s: seconds per step that `times` does not include.
-        rate: see `StepSeconds`.
-
-    Raises:
-        InvalidGrowth: if a time is not a finite number of at least 0, or a step would take no time.
-        NotMeasured: by a `LatencyModel`, if it does not cover the sizes.
     """
     for method in ("verify_s", "draft_level_s"):
         if isinstance(times, type) or not callable(getattr(times, method, None)):

@@ -82,13 +82,7 @@ class Curve:
         draws: int,
         rounds: Float[np.ndarray, "draws rounds"] | None = None,
     ) -> Float[np.ndarray, "draws sizes"]:
-        """The fitted times under resamples of the samples of every size, drawn with replacement.
-
-        Args:
-            rng: generator that draws samples whose rounds are not known.
-            draws: number of resamples.
-            rounds: how often each round is drawn in each resample.
-        """
+        """The fitted times under resamples of the samples of every size, drawn with replacement."""
         medians = []
         for size, times in self.samples.items():
             if rounds is not None and size in self.rounds:
@@ -199,14 +193,7 @@ class Table:
         return tuple(sorted(prefix for prefix in self.curves if prefix is not None))
 
     def shares(self, prefix: int | None) -> list[tuple[Curve, float]]:
-        """The curves that a prefix lies between, with their weights.
-
-        Args:
-            prefix: committed tokens before the root; None for the middle one of those measured.
-
-        Raises:
-            NotMeasured: if the prefix lies outside of the measured ones.
-        """
+        """The curves that a prefix lies between, with their weights."""
         known = self.prefixes
         if not known:
             return [(self.curves[None], 1.0)]
@@ -236,13 +223,7 @@ class Table:
 
 
 def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, float]]) -> list[Term]:
-    """The terms of steps that each take several times from one table.
-
-    Args:
-        table: the times.
-        prefix: see `Table.shares`.
-        counts: for each step, how often it takes the time of each size.
-    """
+    """The terms of steps that each take several times from one table."""
     step_of = np.repeat(np.arange(len(counts)), [len(step) for step in counts])
     sizes = np.array([size for step in counts for size in step], dtype=np.int64)
     numbers = np.array([number for step in counts for number in step.values()], dtype=float)

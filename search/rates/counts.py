@@ -110,13 +110,6 @@ def count_drafts(trace: Trace, ranks: int) -> Counts:
     """Count hits and trials of the source's drafts within the recorded limits, by depth.
 
     Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
-
-    Args:
-        trace: a trace of a text source, whose kept positions count.
-        ranks: number of children to count, at most the width.
-
-    Raises:
-        InvalidTrace: if the trace is of a draft model, or the source drafted nothing.
     """
     drafts = require_drafts(trace)
     start = drafts.position_of[drafts.draft_of]
@@ -145,13 +138,6 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
 
     Child r of an accepted node is a trial if it exists, whatever happened to its elder siblings. Children
     that were not in the tree, or below a rejected node, do not count.
-
-    Returns:
-        The counts, and for each depth the numbers of children that accepted nodes had there.
-
-    Raises:
-        InvalidTrace: if no step has a drafted child, or a path is not one of its tree; the message names
-            the indices of text and step.
     """
     cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
     numbers: list[set[int]] = []

@@ -50,18 +50,7 @@ SHAPES_REMEMBERED = 2**12
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def replay_growth(trace: Trace, growth: Growth) -> Replay:
-    """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities.
-
-    Args:
-        trace: a trace of decoding with `draft_rows`.
-        growth: a growth that states its laws, as those of `treespec.search.growth` do.
-
-    Raises:
-        InvalidTrace: if the trace is of given texts, of drawn children, of a rule that depends on more than
-            the next token of the text, or has no draft rows; if the growth draws its children above
-            temperature 0, is deeper than the rows, or asks for more children than they hold; or if a text
-            has too few positions for the growth's depth.
-    """
+    """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities."""
     require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
     if Law.DETERMINISTIC not in laws:

@@ -33,11 +33,7 @@ def wilson_bounds(
 def bounds_over_texts(
     settings: RateSettings, counts: Counts, level: float, seed: int
 ) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
-    """Bootstrap bounds over texts drawn with replacement; see `stood_in` for cells without trials.
-
-    Raises:
-        InvalidLimit: if there is only one text.
-    """
+    """Bootstrap bounds over texts drawn with replacement; see `stood_in` for cells without trials."""
     texts, levels, ranks = counts.mass.shape
     if texts < 2:
         raise InvalidLimit(

@@ -197,11 +197,7 @@ def replay(trace: Trace, shape: TreeShape) -> Replay:
 
 
 def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[list[Replay]]:
-    """Replay many trees on traces; returns a list for each trace, with a replay for each tree.
-
-    Raises:
-        InvalidTrace, InvalidLimit: see `replay`.
-    """
+    """Replay many trees on traces; returns a list for each trace, with a replay for each tree."""
     return [[replay(trace, shape) for shape in shapes] for trace in traces]
 
 
@@ -234,13 +230,7 @@ def replay_budget(trace: Trace, budget: Budget) -> Replay:
 
 
 def walked(trace: Trace, depth: int, accepted_at: Callable[[int], int]) -> dict[str, Any]:
-    """Where steps begin, and what they accept and keep: the first fields of `Replay`.
-
-    Args:
-        trace: the trace.
-        depth: maximum number of edges of the trees.
-        accepted_at: gives the accepted draft tokens of a step at a position; called once for each step.
-    """
+    """Where steps begin, and what they accept and keep: the first fields of `Replay`."""
     ends, first = trace.offsets[1:], trace.offsets[:-1]
     # Steps may begin where the whole tree is known, which takes `depth` positions.
     limits = np.minimum(first + trace.text_kept, ends - max(depth - 1, 0))
@@ -279,11 +269,7 @@ def require_decoded(trace: Trace) -> None:
 
 
 def require_given_trees(trace: Trace) -> None:
-    """Refuse the trace of a text source, on which no given tree can be replayed.
-
-    Raises:
-        InvalidTrace: with an example of what can be replayed instead.
-    """
+    """Refuse the trace of a text source, on which no given tree can be replayed."""
     if trace.text_drafts is not None:
         depth, size, branching = trace.text_drafts.limits.tolist()
         raise InvalidTrace(

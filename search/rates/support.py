@@ -22,11 +22,7 @@ PLACES_SHOWN = 4
 
 
 def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
-    """Refuse settings that are out of range or contradict each other.
-
-    Raises:
-        InvalidLimit: with the name of the setting.
-    """
+    """Refuse settings that are out of range or contradict each other."""
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
     for name, value in (("depth", depth), ("ranks", ranks)):
@@ -44,11 +40,7 @@ def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
 
 
 def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
-    """The counts of the first `depth` levels and `ranks` ranks.
-
-    Raises:
-        InvalidTrace: if fewer were recorded.
-    """
+    """The counts of the first `depth` levels and `ranks` ranks."""
     _, known_levels, known_ranks = counts.hits.shape
     for name, wanted, known in (("depth", depth, known_levels), ("ranks", ranks, known_ranks)):
         if wanted is not None and wanted > known:

@@ -41,14 +41,7 @@ SAMPLES_FOR_QUARTILES = 3
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured.
-
-    Args:
-        model: the times.
-        rounds: whole rounds that count.
-        interrupted: whether the user stopped it.
-        notes: what was left out, and why; what disturbed the times.
-    """
+    """What was measured."""
 
     model: LatencyModel
     rounds: int
@@ -66,12 +59,7 @@ def profile(
     load: Callable[[ModelsConfig], "Pair"] = load_models,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Profile:
-    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
-
-    Raises:
-        ConfigError: if a size, prefix or number of rounds is no positive integer, nothing fits the context,
-            or nothing was measured before an interruption.
-    """
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which."""
     for name, values, most, largest in (
         ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
         ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),

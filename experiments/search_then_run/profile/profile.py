@@ -124,21 +124,10 @@ def profile_pair(
     progress: Callable[[str], None] = lambda what: None,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Timed:
-    """Measure all settings after all prefixes, round after round.
+    """Measure all settings after all prefixes, round after round, until the user interrupts.
 
-    Args:
-        pair: the models.
-        settings: laws, rules and trees.
-        prefixes: committed tokens before the root.
-        text: the texts.
-        repeats: rounds that count; one more warms up, and up to half as many again are measured instead of
-            rounds that something else disturbed.
-        seed: of coins and of the order.
-        progress: called with what is measured next, once for each setting and prefix of a round.
-        watch: starts watching other processes.
-
-    Returns:
-        The samples; if the user interrupted, of whole rounds so far and a part of one.
+    One round warms up, `repeats` count, and up to half as many again are measured instead of rounds that
+    something else disturbed. `progress` is called once for each setting and prefix of a round.
     """
     order = random.Random(seed)
     places = [(setting, prefix) for setting in settings for prefix in prefixes]
