@@ -315,7 +315,7 @@ def _written(estimate: AcceptanceEstimate) -> str:
     Raises:
         InvalidTrace: if `sampling` or `about` is not plain data.
     """
-    shown = {name: _rounded(getattr(estimate, name)) for name in _SHOWN}
+    shown = {name: np.round(getattr(estimate, name), _DIGITS).tolist() for name in _SHOWN}
     data: dict[str, Any] = {
         "kind": "acceptance",
         "version": VERSION,
@@ -325,20 +325,12 @@ def _written(estimate: AcceptanceEstimate) -> str:
         **shown,
         "texts": {name: getattr(estimate.counts, name).tolist() for name in _COUNTS},
     }
-    lines = []
-    for name, value in data.items():
-        if name == "texts":
-            inner = ",\n".join(
-                f'    "{key}": {json.dumps(counts)}' for key, counts in value.items()
-            )
-            lines.append(f'  "texts": {{\n{inner}\n  }}')
-            continue
-        try:
-            lines.append(f'  "{name}": {json.dumps(value, allow_nan=False)}')
-        except (TypeError, ValueError) as error:
-            raise InvalidTrace(
-                f'"{name}" is not plain data, so it cannot be written: {error}'
-            ) from None
+    try:
+        lines = [
+            f'  "{name}": {json.dumps(value, allow_nan=False)}' for name, value in data.items()
+        ]
+    except (TypeError, ValueError) as error:
+        raise InvalidTrace(f"sampling and about must be plain data: {error}") from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -377,7 +369,3 @@ def _counts(texts: Any) -> Counts:
     if not ((mass >= 0) & (mass <= trials + 1e-6)).all():
         raise InvalidTrace('"mass" in "texts" must be numbers from 0 to "trials"')
     return Counts(hits.astype(np.int64), trials.astype(np.int64), mass)
-
-
-def _rounded(array: np.ndarray) -> Any:
-    return np.round(array, _DIGITS).tolist() if array.dtype.kind == "f" else array.tolist()

@@ -84,5 +84,5 @@ def test_an_estimate_remembers_settings_and_origin(make_trace):
     assert (old.sampling, old.about) == ({}, {})
     np.testing.assert_array_equal(old.rates, found.rates)
     odd = estimate_acceptance(make_trace(about={"model": object()}))
-    with pytest.raises(InvalidTrace, match='"about" is not plain data'):
+    with pytest.raises(InvalidTrace, match="sampling and about must be plain data"):
         odd.to_json()
