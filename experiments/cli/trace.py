@@ -101,18 +101,13 @@ def trace_command(
             f"law {recorded.law}, rule {recorded.rule}"
         )
         if recorded.text_drafts is not None:
-            drafts = recorded.text_drafts
-            budget = drafts.budget
+            budget = recorded.text_drafts.budget
             typer.echo(
-                f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}: "
-                f"{len(drafts.tokens)} nodes, {drafts.bytes / 2**20:.1f} MiB of the file before compression"
+                f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}"
             )
         if recorded.draft_rows is not None:
             rows = recorded.draft_rows
-            typer.echo(
-                f"draft rows for growths: {rows.depth} levels, {rows.width} children each, "
-                f"{rows.bytes / 2**20:.1f} MiB of the file before compression"
-            )
+            typer.echo(f"draft rows for growths: {rows.depth} levels, {rows.width} children each")
         for note in measured_without(experiment):
             complain(note)
 

@@ -33,9 +33,6 @@ from treespec.shape import TreeShape
 RECORDING = "treespec trace CONFIG --out trace.npz"
 """The command that writes traces."""
 
-MOST_NODES_TOGETHER = 2**18
-"""Maximum number of nodes of all trees that one option names."""
-
 _TYPED = (
     "chain:4",
     "kary:2x3 (branching x depth)",
@@ -48,7 +45,6 @@ _TYPED = (
 def read_shapes(text: str) -> dict[str, TreeShape]:
     """Parse trees such as `chain:4,kary:2x3,expansion:3x2x1,tree.json`; the words are the keys."""
     shapes: dict[str, TreeShape] = {}
-    nodes = 0
     for word in (part.strip() for part in text.split(",")):
         try:
             if is_spelled(word):
@@ -61,12 +57,6 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
             raise ConfigError(
                 f"--shapes: {brief(word)} is not a tree ({error}); write {', '.join(_TYPED)}, or a file"
             ) from None
-        nodes += shapes[word].size
-        if nodes > MOST_NODES_TOGETHER:
-            raise ConfigError(
-                f"--shapes: the trees up to {brief(word)} have more than {MOST_NODES_TOGETHER:,} nodes: "
-                "name fewer trees"
-            )
     return shapes
 
 

@@ -6,13 +6,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import shown
 from treespec.search.errors import InvalidGrowth
 from treespec.search.latency.latency import LatencyModel
 from treespec.tree import Law
-
-MOST_TIMES = 2**16
-"""Limit on the sizes and widths whose times are read: far more nodes than a model's pass can have."""
 
 
 @runtime_checkable
@@ -94,17 +90,6 @@ def read_seconds(
     From a `LatencyModel` these are the times of deterministic children, including accepting, committing and
     the loop itself.
     """
-    for method in ("verify_s", "draft_level_s"):
-        if isinstance(times, type) or not callable(getattr(times, method, None)):
-            raise InvalidGrowth(
-                f"latency = {shown(times)} has no method '{method}', but must be measured times, such as a "
-                "LatencyModel"
-            )
-    for name, value in (("size", size), ("width", width)):
-        if value > MOST_TIMES:
-            raise InvalidGrowth(
-                f"times of every {name} up to {value} would be read, but at most {MOST_TIMES:,} are"
-            )
     sizes, widths = range(1, size + 1), range(1, width + 1)
     if isinstance(times, LatencyModel):
         prefix = times.prefix_at(prefix)

@@ -85,11 +85,6 @@ class DraftRows:
         """Number of positions of all texts together."""
         return len(self.text_ranks)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes in a file, before compression."""
-        return self.probs.size * 4 + len(self.parents) * 8 + self.positions * 12
-
     @cached_property
     def _starts(self) -> Int[np.ndarray, "R"]:
         """The first row of the position that each row belongs to."""

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Int, Real
 
 from treespec.plugins import Budget
 from treespec.search.arguments import SHAPE, of_class, takes
-from treespec.search.errors import InvalidLimit, InvalidTrace
+from treespec.search.errors import InvalidTrace
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import StepParts, seconds_of
@@ -41,9 +41,6 @@ EMITTED = (
     "(docs/guide.md, Tokens per step)"
 )
 """Note below tables of replayed shapes."""
-
-LARGEST_TABLE = 2**24
-"""Limit on the entries of a tree's table of children: its nodes times its maximum branching."""
 
 Levels: TypeAlias = tuple[tuple[int, ...], ...]
 """The draft passes of one step: for each pass, the number of children of every node that it ran."""
@@ -291,18 +288,8 @@ def require_drafts(trace: Trace) -> TextDrafts:
 
 
 def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
-    """The child of each node by rank, -1 where there is none, with a last column of -1.
-
-    Raises:
-        InvalidLimit: if it would have more than `LARGEST_TABLE` entries.
-    """
-    columns = max(map(len, shape.children)) + 1
-    if shape.size * columns > LARGEST_TABLE:
-        raise InvalidLimit(
-            f"a tree of {shape.size} nodes with up to {columns - 1} children each is too large to replay: "
-            f"nodes times children may be at most {LARGEST_TABLE:,}"
-        )
-    table = np.full((shape.size, columns), -1, dtype=np.int64)
+    """The child of each node by rank, -1 where there is none, with a last column of -1."""
+    table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
     table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)
     return table
 

@@ -84,11 +84,6 @@ class TextDrafts:
         return len(self.drafts) - 1
 
     @property
-    def bytes(self) -> int:
-        """Bytes in a file, before compression."""
-        return 12 * len(self.parents) + 24 * len(self.seen) + 8 * len(self.drafts)
-
-    @property
     def budget(self) -> Budget:
         """The recorded limits, which are the highest known ones."""
         depth, size, branching = self.limits.tolist()

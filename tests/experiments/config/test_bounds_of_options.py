@@ -10,7 +10,6 @@ from hostile.texts import DIGITS, shape
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import JsonlPrompts
-from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.replays import read_shapes
 
@@ -68,13 +67,6 @@ def test_bad_input_is_refused_by_name(name, folder, monkeypatch):
 
 def test_there_are_many_kinds():
     assert len(CASES) >= 30
-
-
-def test_many_trees_are_too_many_nodes(monkeypatch):
-    monkeypatch.setattr("treespec.experiments.search_then_run.replays.MOST_NODES_TOGETHER", 20)
-    assert len(read_shapes("chain:4,kary:2x2,chains:2x3")) == 3
-    with pytest.raises(ConfigError, match="the trees up to 'chain:3' have more than 20 nodes"):
-        read_shapes("chain:4,kary:2x2,chains:2x3,chain:3")
 
 
 def test_what_is_large_and_good_is_still_read(tmp_path, monkeypatch):

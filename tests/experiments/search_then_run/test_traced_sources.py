@@ -220,9 +220,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
         plugins.drafter("doubled", laws=(Law.DETERMINISTIC,))(make)
         method = tree({"source": "doubled"}, "chain:2", name="it")
         asked = validated("test.yaml", SETTINGS | {"methods": [method]})
-        with pytest.raises(
-            ConfigError, match="a Doubled may not draft as its model alone"
-        ):
+        with pytest.raises(ConfigError, match="a Doubled may not draft as its model alone"):
             trace(asked, method="it", load=lambda models: pair)
     finally:
         plugins.restore(before)

@@ -67,7 +67,6 @@ def test_what_is_saved_is_loaded(tmp_path):
     again = Trace.load(trace.save(tmp_path / "x.npz"))
     for name, values in PARTS.items():
         assert getattr(again.text_drafts, name).tolist() == values
-    assert again.text_drafts.bytes == 12 * 5 + 24 * 3 + 8 * 4
     with np.load(tmp_path / "x.npz") as file:
         assert b'"version": 2' in file["meta"].tobytes()
     plain = replace(trace, text_drafts=None).save(tmp_path / "plain.npz")
