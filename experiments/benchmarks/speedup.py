@@ -35,6 +35,7 @@ from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models, passes_data
+from treespec.experiments.search_then_run.profile.profile import pass_seconds
 from treespec.models.transformers_model import TransformersModel
 
 COMPILED = ("models.passes=compiled", "models.draft_passes=compiled")
