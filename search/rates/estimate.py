@@ -18,8 +18,13 @@ from treespec.search.arguments import LEVELS, NUMBER, PREFIX, TEXT, maybe, of_cl
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.intervals import require_level
 from treespec.search.rates.counts import Counts, Records, count_drafts, count_records, count_trace
-from treespec.search.rates.rate_bounds import bounds_over_texts, wilson_bounds
-from treespec.search.rates.rates import RateSettings, redrawn, stood_in
+from treespec.search.rates.rates import (
+    RateSettings,
+    bounds_over_texts,
+    redrawn,
+    stood_in,
+    wilson_bounds,
+)
 from treespec.search.rates.rule_notes import note_on, require_alike
 from treespec.search.rates.support import complaints, cut, require_limits
 from treespec.search.rates.trace import Trace
