@@ -42,6 +42,9 @@ Batches = dict[int, dict[str, StepParts]]
 VERSION = 1
 UNIT = "_ms"
 
+LARGEST_TIME = 1e12
+"""Limit on times, in the unit of the text."""
+
 AXES = {
     "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
     "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "", "decide": "size",
@@ -93,7 +96,7 @@ def _samples(value: Any, place: str) -> Given:
 
 def _time(time: Any, place: str) -> float:
     number = isinstance(time, Real) and not isinstance(time, bool)
-    if not number or not 0 <= time < float("inf"):  # pyrefly: ignore[unsupported-operation]
+    if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
         raise misplaced(place, time, "a time must be a number of at least 0")
     return float(time)
 
