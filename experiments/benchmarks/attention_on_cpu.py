@@ -77,11 +77,7 @@ def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[],
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
-    """Median microseconds of a layer for each dtype, prefix and size of tree.
-
-    Args:
-        rounds: number of calls of each way that count.
-    """
+    """Median microseconds of a layer for each dtype, prefix and size of tree."""
     rows = []
     for dtype, prefix, nodes in product(DTYPES, PREFIXES, NODES):
         with torch.inference_mode():

@@ -112,14 +112,7 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
 def measure_time(
     model: PreTrainedModel, ids: Tensor, repeats: int, title: str = ""
 ) -> dict[str, Any]:
-    """Milliseconds of a pass over the last token after the others, and ratios of our pass to the others.
-
-    Args:
-        model: any model; it is left with our attention.
-        ids: prefix and token.
-        repeats: rounds that count; two more rounds warm up.
-        title: title of the progress bar.
-    """
+    """Milliseconds of a pass over the last token after the others, and ratios of our pass to the others."""
     passes = _passes(model, ids)
 
     def measured(implementation: str, run: Callable[[], float]) -> float:
@@ -147,11 +140,7 @@ def measure_time(
 
 
 class AttentionCalls(TorchDispatchMode):
-    """Records the inputs of PyTorch's fused attention while it is active.
-
-    Args:
-        cache: cache whose keys and values do not count as copies.
-    """
+    """Records the inputs of PyTorch's fused attention while it is active."""
 
     def __init__(self, cache: TreeCache) -> None:
         super().__init__()
@@ -187,14 +176,7 @@ class AttentionCalls(TorchDispatchMode):
 def measure_memory(
     model: PreTrainedModel, ids: Tensor, nodes: int, attention: str
 ) -> dict[str, float]:
-    """Measure the inputs of attention and the allocations of one pass over a random tree, in bytes.
-
-    Args:
-        model: any model.
-        ids: the prefix.
-        nodes: nodes of the tree.
-        attention: kind of attention, as for `TransformersModel`.
-    """
+    """Measure the inputs of attention and the allocations of one pass over a random tree, in bytes."""
     wrapped = TransformersModel(model, attention=attention)
     wrapped.prefill(ids)
     draws = random.Random(nodes)

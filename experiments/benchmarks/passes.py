@@ -42,6 +42,7 @@ from treespec.experiments.benchmarks.timing import (
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.run.models import passes_data
 from treespec.experiments.run.prompts import embedded_prompts
+from treespec.experiments.search_then_run.profile.profile import pass_seconds
 from treespec.kernels.packed_linear import BLOCK, kernel_call
 from treespec.models.load import Pair
 from treespec.models.packed_layers import large_pages
@@ -84,26 +85,16 @@ def ternary(nodes: int) -> tuple[int, ...]:
 def measure(
     ordinary: TransformersModel, compiled: TransformersModel, rounds: int, size: int
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of eager and compiled passes, for each number of nodes.
-
-    Args:
-        ordinary: the model with passes run operation by operation.
-        compiled: the model with compiled passes.
-        rounds: number of rounds that count.
-        size: bytes of the weights. Reading as many bytes takes turns with the passes and gives the floor.
-    """
+    """Median milliseconds of eager and compiled passes, for each number of nodes."""
     models = {"eager": ordinary, "compiled": compiled}
     for model in models.values():
         model.prefill(torch.arange(PREFIX) + 5)
 
     def timed(model: TransformersModel, nodes: int, before: int = 0) -> float:
-        tokens, parents = torch.arange(nodes) + 5, ternary(nodes)
-        for _ in range(before):
-            model.run(tokens, parents)
-            model.keep(())
-        spent = seconds_of(lambda: model.run(tokens, parents))
-        model.keep(())
-        return spent
+        again = (
+            pass_seconds(model, nodes, ternary(nodes), first_token=5) for _ in range(before + 1)
+        )
+        return list(again)[-1]
 
     ways = {(way, n): partial(timed, model, n) for way, model in models.items() for n in NODES}
     ways |= {("again", n): partial(timed, compiled, n, before=1) for n in NODES}

@@ -28,13 +28,14 @@ from rich.console import Console
 from treespec import TreeShape
 from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import print_and_save
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.benchmarks.timing import in_turns
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models, passes_data
+from treespec.experiments.search_then_run.profile.profile import pass_seconds
 from treespec.models.transformers_model import TransformersModel
 
 COMPILED = ("models.passes=compiled", "models.draft_passes=compiled")
@@ -62,10 +63,7 @@ def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
     model.prefill(torch.arange(PREFIX) + 100)
 
     def measured(size: int) -> float:
-        tokens, parents = torch.arange(size) + 500, (-1, *[0] * (size - 1))
-        seconds = seconds_of(lambda: model.run(tokens, parents))
-        model.keep([])
-        return seconds
+        return pass_seconds(model, size, (-1, *[0] * (size - 1)), first_token=500)
 
     seconds = in_turns({size: partial(measured, size) for size in sizes}, REPEATS)
     return {str(size): 1e3 * statistics.median(spent) for size, spent in seconds.items()}
@@ -80,12 +78,7 @@ def drafted_nodes(shape: TreeShape) -> list[int]:
 def explained(
     rows: Sequence[MethodSummary], costs: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Split the time of a step into its parts, for each tree.
-
-    Args:
-        rows: summaries of all methods.
-        costs: milliseconds of target passes and draft passes, as returned by `pass_ms`.
-    """
+    """Split the time of a step into its parts, for each tree."""
     explanations = []
     target, draft = costs["target_pass_ms"], costs["draft_pass_ms"]
     trees = [

@@ -20,18 +20,6 @@ from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
-__all__ = [
-    "Spans",
-    "TimedText",
-    "in_turns",
-    "median_ratio",
-    "seconds_of",
-    "timed",
-    "timed_forward",
-    "timed_passes",
-    "timed_text",
-]
-
 Spans = list[tuple[float, float]]
 """Beginning and end of each of several pieces of work, in seconds."""
 
@@ -40,12 +28,7 @@ Sample = TypeVar("Sample")
 
 
 def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
-    """Wall time of a call in seconds.
-
-    Args:
-        work: function to call.
-        wait: called before each reading of the clock; see `synchronizer`.
-    """
+    """Wall time of a call in seconds."""
     wait()
     start = time.perf_counter()
     work()
@@ -95,12 +78,7 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
 
 @contextmanager
 def timed_forward(module: nn.Module, spans: Spans) -> Iterator[None]:
-    """While the context is open, record when each forward call of a module began and ended.
-
-    Args:
-        module: the module, which must be called as a whole.
-        spans: the beginning and the end of each call are appended to it (`time.perf_counter`).
-    """
+    """While the context is open, record when each forward call of a module began and ended."""
     starts: list[float] = []
 
     def before(*given: object) -> None:
@@ -133,13 +111,7 @@ class _TimedRunner:
 def timed_passes(
     model: TransformersModel, spans: Spans, now: Callable[[], float] = time.perf_counter
 ) -> TransformersModel:
-    """The model, recording when each of its passes over a tree began and ended.
-
-    Args:
-        model: the model.
-        spans: the beginning and the end of each pass are appended to it.
-        now: the clock.
-    """
+    """The model, recording when each of its passes over a tree began and ended."""
     make: Any = model.make_runner
     return model.fresh(
         runner=lambda *given: _TimedRunner(make(*given), spans, now)  # pyrefly: ignore[bad-argument-type]
@@ -184,18 +156,9 @@ def timed_text(
     stages: StageTimer | None = None,
     passes: Sequence[AbstractContextManager[None]] = (),
 ) -> TimedText:
-    """Decode a text with the usual law and rule, and time it.
+    """Decode a text with the usual law and rule, and time it; a shape of the root alone is plain decoding.
 
-    Args:
-        pair: the models.
-        shape: shape of every tree; the root alone means plain decoding.
-        sampling: sampling settings.
-        prompt: token ids on the models' device.
-        new_tokens: maximum number of new tokens.
-        seed: seed of the coins.
-        target: makes the target from the pair's model.
-        stages: times the stages of all steps, including the first.
-        passes: timers, such as `timed_forward`, that are entered after the first step.
+    `stages` times the stages of all steps; `passes` are timers that are entered after the first step.
     """
     law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
     decoding = decode(

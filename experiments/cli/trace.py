@@ -101,18 +101,13 @@ def trace_command(
             f"law {recorded.law}, rule {recorded.rule}"
         )
         if recorded.text_drafts is not None:
-            drafts = recorded.text_drafts
-            budget = drafts.budget
+            budget = recorded.text_drafts.budget
             typer.echo(
-                f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}: "
-                f"{len(drafts.tokens)} nodes, {drafts.bytes / 2**20:.1f} MiB of the file before compression"
+                f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}"
             )
         if recorded.draft_rows is not None:
             rows = recorded.draft_rows
-            typer.echo(
-                f"draft rows for growths: {rows.depth} levels, {rows.width} children each, "
-                f"{rows.bytes / 2**20:.1f} MiB of the file before compression"
-            )
+            typer.echo(f"draft rows for growths: {rows.depth} levels, {rows.width} children each")
         for note in measured_without(experiment):
             complain(note)
 
@@ -167,17 +162,12 @@ def replay_command(
     rich_help_panel="Trees",
     epilog=examples(
         "treespec estimate trace.npz --by depth --shrinkage 20 --out rates.json",
-        "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
-        "treespec estimate trace.npz --by depth --starts expansion:3x2x1",
-        "treespec estimate runs/tree_vs_chain --method '2-ary 3' --sampling T=1",
+        "treespec estimate trace.npz --ranks 4 --interval bootstrap",
     ),
 )
 def estimate_command(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE", help="A trace (`treespec trace`), or the folder of a run."
-        ),
+        Path, typer.Argument(metavar="TRACE", help="A file written by `treespec trace`.")
     ],
     out: Annotated[
         Path | None,
@@ -194,34 +184,12 @@ def estimate_command(
     interval: Annotated[
         str, typer.Option("--interval", help="wilson, or bootstrap over texts.")
     ] = "wilson",
-    isotonic: Annotated[
-        bool, typer.Option("--isotonic", help="Fit rates that do not increase with the rank.")
-    ] = False,
     shrinkage: Annotated[
         float,
         typer.Option(
             "--shrinkage", help="Pseudo-counts that shrink each level towards all levels together."
         ),
     ] = 0.0,
-    tree: Annotated[
-        str | None,
-        typer.Option("--for", help="The tree the rates are for, such as expansion:3x2x1."),
-    ] = None,
-    starts: Annotated[
-        str | None,
-        typer.Option(
-            "--starts", help="For a trace: count only the steps of this tree, not all positions."
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="With --by depth: print every level, not the first 8.")
-    ] = False,
-    method: Annotated[
-        str | None, typer.Option("--method", help="For a run: the method whose steps to count.")
-    ] = None,
-    sampling: Annotated[
-        str | None, typer.Option("--sampling", help="For a run: the setting, such as T=1.")
-    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -234,39 +202,26 @@ def estimate_command(
         from treespec.experiments.report.terminal import print_table
         from treespec.experiments.search_then_run.estimate import (
             LEVELS_SHOWN,
-            calibration_error,
             estimate,
             estimate_json,
             estimate_table,
-            levels_left_out,
         )
-        from treespec.search.rates.counts import FEWEST_TRIALS
 
         if out is not None:
             require_new(out)
-        estimated = estimate(
-            source, method=method, sampling=sampling, tree=tree, starts=starts, by=by, depth=depth,
-            ranks=ranks, interval=interval, monotone=isotonic, shrinkage=shrinkage,
-        )  # fmt: skip
+        estimated, error = estimate(
+            source, by=by, depth=depth, ranks=ranks, interval=interval, shrinkage=shrinkage
+        )
         if out is not None:
             write_new(out, estimated.to_json())
-        error = calibration_error(source)
         if as_json:
             typer.echo(estimate_json(estimated, error))
             return
-        levels = None if every or depth is not None else LEVELS_SHOWN
-        table, left_out = estimate_table(estimated, levels), levels_left_out(estimated, levels)
+        table = estimate_table(estimated, depth or LEVELS_SHOWN)
         print_table(table, output())
         typer.echo(table.said)
-        if left_out is not None:
-            typer.echo(left_out)
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
-        all_shown = left_out is None and by == "depth" and not (depth or tree or starts)
-        if all_shown and source.is_file():
-            typer.echo(
-                f"Deeper levels have fewer than {FEWEST_TRIALS} trials each; --depth N shows N levels."
-            )
         for text in estimated.warnings:
             typer.echo(f"note: {text}")
         if out is not None:

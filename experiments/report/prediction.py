@@ -251,7 +251,7 @@ class _Case:
         speed = replayed.speed(parts)
         return self._row(
             law, trace, replayed.nodes_per_step, replayed.interval(), speed.scaled(self._plain_s),
-            speed.estimate, float(replayed.sure.mean()), parts.law_times.decide is None,
+            speed.estimate, float(replayed.sure.mean()), parts.decide is None,
         )  # fmt: skip
 
     def _row(

@@ -7,10 +7,8 @@ from typing import Any
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget
 from treespec.search import Trace
-from treespec.search.rates.budget_replay import replay_budget
+from treespec.search.rates.replay import replay_budget
 from treespec.shape import TreeShape
-
-__all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]
 
 USUAL_SIZE = 16
 """Default number of nodes of a tree, including the root."""
@@ -43,11 +41,7 @@ class FoundBudget:
 
     @property
     def shape(self) -> TreeShape:
-        """A budget has no single shape.
-
-        Raises:
-            ConfigError: always; the message says what to write instead.
-        """
+        """A budget has no single shape."""
         raise ConfigError(
             "a budget drafts a different tree at each step, so no tree file can hold it: write "
             f"`shape: {flow(self.config)}` in a config"
@@ -87,19 +81,7 @@ def flow(settings: Mapping[str, Any]) -> str:
 def best_budget(
     trace: Trace, size: int | None, depth: int | None, branching: int | None
 ) -> FoundBudget:
-    """Find the depth and branching with the most tokens per step; ties go to the smallest limits.
-
-    Args:
-        trace: trace of a text source.
-        size: nodes, including the root; not searched. None for `USUAL_SIZE`, or for the limit that the
-            trace was recorded with if that is smaller.
-        depth: maximum depth in edges; None for the limit of the trace.
-        branching: maximum number of children of a node; None for the limit of the trace.
-
-    Raises:
-        ConfigError: if the limits leave no room for a draft token.
-        InvalidTrace: if the limits are higher than those recorded.
-    """
+    """Find the depth and branching with the most tokens per step; ties go to the smallest limits."""
     drafts = trace.text_drafts
     assert drafts is not None
     recorded = drafts.budget

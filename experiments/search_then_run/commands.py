@@ -35,17 +35,6 @@ from treespec.search.growth.keys import LARGEST_NUMBER, MOST_NODES
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
-__all__ = [
-    "FoundTree",
-    "dumped",
-    "export",
-    "rates_of",
-    "read_source",
-    "require_limits",
-    "search",
-    "write_tree",
-]
-
 CHOSEN_ON_OTHERS = (
     "They are those of other texts: a tree is chosen on one half of the texts and replayed on the other. "
     "That mostly gives fewer tokens than replaying this tree on all texts, on which it was chosen."
@@ -57,11 +46,7 @@ LARGEST_DRAWN = 64
 
 
 def rates_of(text: str) -> list[float] | list[list[float]]:
-    """Parse acceptance rates: `0.6,0.2,0.1` by rank, with semicolons between levels.
-
-    Raises:
-        ConfigError: if a rate is not a number.
-    """
+    """Parse acceptance rates: `0.6,0.2,0.1` by rank, with semicolons between levels."""
     try:
         levels = [[float(rate) for rate in level.split(",")] for level in text.split(";")]
     except ValueError:
@@ -73,11 +58,7 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
 
 
 def read_source(text: str) -> Any:
-    """Read rates as typed, an estimate as JSON, or a trace.
-
-    Raises:
-        ConfigError, InvalidTrace: if the text is none of these.
-    """
+    """Read rates as typed, an estimate as JSON, or a trace."""
     path = Path(text)
     if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
@@ -89,11 +70,7 @@ def read_source(text: str) -> Any:
 
 
 def require_limits(size: int | None, depth: int | None, branching: int | None) -> None:
-    """Reject limits of a search that are out of range.
-
-    Raises:
-        ConfigError: naming the option and the bound.
-    """
+    """Reject limits of a search that are out of range."""
     require_within("--size", size, 1, MOST_NODES)
     require_within("--depth", depth, 0, LARGEST_NUMBER)
     require_within("--branching", branching, 1, LARGEST_NUMBER)
@@ -150,16 +127,7 @@ class FoundTree:
 def search(
     rates: str, size: int | None, depth: int | None, branching: int | None, form: str
 ) -> FoundTree | FoundBudget:
-    """Find the best tree, by replay of a trace or for given rates, and compare it with a chain.
-
-    Args:
-        rates: see `read_source`.
-        size: nodes, including the root; None for 16, or for the limit of a text source's trace if that is
-            smaller.
-        depth: maximum depth in edges.
-        branching: maximum number of children of a node.
-        form: the format in which the tree is shown.
-    """
+    """Find the best tree, by replay of a trace or for given rates, and compare it with a chain."""
     require_limits(size, depth, branching)
     source = read_source(rates)
     if isinstance(source, Trace) and source.text_drafts is not None:
@@ -199,11 +167,7 @@ def _on_trace(
 
 
 def write_tree(shape: TreeShape, form: str, out: Path) -> str:
-    """Write a tree in a format, and return a message that says so.
-
-    Raises:
-        ConfigError: if the tree is the root alone (plain decoding), which is no tree to write.
-    """
+    """Write a tree in a format, and return a message that says so."""
     if shape.size == 1:
         raise ConfigError(
             f"--out {out}: the first row is plain decoding, so there is no tree to write"
@@ -223,9 +187,6 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """Convert a tree; return what `treespec export` prints, and what the target format leaves out.
 
     With `out` the tree is written to that file, and the first text says so.
-
-    Raises:
-        ConfigError: if a binary format would be printed, or the file exists already.
     """
     if out is not None:
         require_new(out)

@@ -26,23 +26,14 @@ TIMES = "treespec profile CONFIG --out latency.json"
 
 @dataclass(frozen=True, eq=False)
 class Advised:
-    """Rankings by speed, one for each requested prefix and batch size.
-
-    Args:
-        rankings: the rankings, at least one.
-        form: the format in which the first shape of the first ranking is shown.
-    """
+    """Rankings by speed, one for each requested prefix and batch size."""
 
     rankings: tuple[Ranking, ...]
     form: str
 
     @property
     def shape(self) -> TreeShape:
-        """The first shape of the first ranking.
-
-        Raises:
-            ConfigError: if the shape is a growing tree or a budget, which no tree format can hold.
-        """
+        """The first shape of the first ranking."""
         growth = self.rankings[0].best.growth
         if growth is not None:
             kind = "" if growth.config.get("kind") == "budget" else ", a tree that grows"
@@ -80,16 +71,8 @@ def search_fastest(
 ) -> Advised:
     """Rank trees, chains and plain decoding by predicted speed.
 
-    Args:
-        sources: see `read_source`; shapes of several sources are ranked together.
-        latencies: files of `LatencyModel`: one for all sources, or one for each.
-        form: the format in which the best tree is shown.
-        prefixes: numbers of tokens before the tree; empty for the middle one of those measured.
-        batches: numbers of texts decoded at once; empty for one.
-        options: see `treespec.search.best_tree`.
-
-    Raises:
-        ConfigError: if an option is out of bounds or the files do not fit; the message names them.
+    There is one file of times for all sources, or one for each. `options` are those of
+    `treespec.search.best_tree`.
     """
     require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
     for prefix in prefixes:

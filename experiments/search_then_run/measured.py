@@ -26,7 +26,7 @@ from treespec.experiments.records.measured import (
 )
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import search_prompts
-from treespec.experiments.search_then_run.draft_rows import BEAM, rows_of_position
+from treespec.experiments.search_then_run.beam_recording import BEAM, rows_of_position
 from treespec.experiments.search_then_run.profile.commands import profile
 from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
@@ -40,8 +40,6 @@ from treespec.verify import usual_law, usual_rule
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["measure"]
-
 LARGEST_TIMED = 64
 """Largest tree, in nodes, for which the target is timed by default."""
 
@@ -53,16 +51,7 @@ def measure(
     records: RunFolder,
     reporter: Reporter,
 ) -> Measured:
-    """Record traces and times, or take those that an interrupted start of the run left in the folder.
-
-    Args:
-        known: an experiment whose config has `search`; methods that wait for measurements are recorded and
-            timed through their stand-ins.
-        pair: the models.
-        lengths: lengths of the run's prompts in tokens.
-        records: run folder; everything is stored in its `search`, each part as soon as it is finished.
-        reporter: shows the progress.
-    """
+    """Record traces and times, or take those that an interrupted start of the run left in the folder."""
     config = known.config
     assert config.search is not None
     prefix = round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
@@ -174,14 +163,7 @@ def _with_room(
     most: int,
     note: Callable[[str], None],
 ) -> Trace:
-    """Record a trace that serves as many of these growths as the trace file has room for.
-
-    Args:
-        record: takes `beam` and `beam_depth`, and refuses them before anything is recorded.
-        growing: the growths, the largest need last.
-        most: maximum number of children that a node can have.
-        note: called with a message for each growth that is left out.
-    """
+    """Record a trace that serves as many of these growths as the trace file has room for."""
     while growing:
         try:
             return record(

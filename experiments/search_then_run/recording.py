@@ -17,7 +17,7 @@ from treespec.distributions import Sampling, require_finite
 from treespec.door import integer
 from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
-from treespec.experiments.search_then_run.draft_rows import (
+from treespec.experiments.search_then_run.beam_recording import (
     DEPTH,
     record_draft_rows,
     require_room_for_rows,
@@ -28,17 +28,6 @@ from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULES, Rule, Scope
 from treespec.verify.rule import ChildAcceptance
-
-__all__ = [
-    "POSITIONS_BEYOND",
-    "POSITIONS_PER_PASS",
-    "Position",
-    "PositionRecorder",
-    "Recorder",
-    "Text",
-    "record",
-    "trace_of",
-]
 
 POSITIONS_BEYOND = 16
 """Positions recorded after the end of each text; they serve steps of trees up to one edge deeper."""
@@ -65,13 +54,7 @@ class Position:
 
 @dataclass
 class Text:
-    """The record of one text.
-
-    Args:
-        tokens: tokens that follow the prompt.
-        positions: the record of each position.
-        kept: number of positions that decoding keeps.
-    """
+    """The record of one text, of which decoding keeps the first `kept` positions."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
@@ -79,14 +62,7 @@ class Text:
 
 
 class PositionRecorder(ABC):
-    """Walks through texts and applies the rule to the children of each position alone.
-
-    Args:
-        target: the target model.
-        sampling: sampling settings of target and draft.
-        law: how children are drawn.
-        rule: how children are accepted.
-        width: maximum number of children at each position.
+    """Walks through texts and applies the rule to at most `width` children of each position alone.
 
     Raises:
         InvalidTrace: if the rule's acceptance of a child depends on the rest of the tree, so that no record
@@ -164,20 +140,7 @@ class PositionRecorder(ABC):
 
 
 class Recorder(PositionRecorder):
-    """Draws the children of each position from a draft model, with the drafter's own code.
-
-    Args:
-        target: the target model.
-        draft: the draft model.
-        sampling: sampling settings of both models.
-        law: how children are drawn.
-        rule: how children are accepted.
-        width: number of children at each position.
-
-    Raises:
-        InvalidTrace, RefusedTree: see `PositionRecorder`.
-        InvalidTree: if the vocabulary is too small for `width` children.
-    """
+    """Draws the children of each position from a draft model, with the drafter's own code."""
 
     def __init__(
         self,
@@ -230,13 +193,7 @@ class Recorder(PositionRecorder):
 def _acceptance(
     rule: Rule, shape: TreeShape, law: Law, sampling: Sampling
 ) -> ChildAcceptance | None:
-    """Return the rule's acceptance formula, or None if it has none.
-
-    Args:
-        rule: the acceptance rule.
-        shape: the root and its children at one position.
-        law: how the children are drawn.
-        sampling: sampling settings of target and draft.
+    """The rule's acceptance formula for the children of a position, or None if it has none.
 
     Raises:
         InvalidTrace: if no record can serve whole trees.
@@ -353,34 +310,18 @@ def trace_of(
     context: int,
     reach: int,
     max_new_tokens: int,
-    stop: Stop,
-    seed: int,
-    follow: Sequence[Sequence[int]] | None,
-    beyond: int,
-    files: Sequence[int] | None,
-    progress: Callable[[str], None],
+    stop: Stop = lambda ids: False,
+    seed: int = 0,
+    follow: Sequence[Sequence[int]] | None = None,
+    beyond: int = POSITIONS_BEYOND,
+    files: Sequence[int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
-    """Run a recorder over all texts and assemble the trace.
+    """Run a recorder over all texts and assemble the trace; see `record`.
 
-    Args:
-        recorder: records each text.
-        prompts_ids: token ids of the prompts.
-        vocab_size: vocabulary size of the target.
-        context: maximum context length of the models.
-        reach: positions after the end of each text that must fit into the context.
-        max_new_tokens: see `record`, as for all arguments below.
-        stop: decides whether a text ends earlier.
-        seed: seed of the coins.
-        follow: token ids after each prompt.
-        beyond: positions recorded after the end of each text.
-        files: for each prompt, the number of the file it is an excerpt of.
-        progress: called with a message as each text begins.
-
-    Raises:
-        InvalidTrace, EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see
-            `record`.
+    `reach` is the number of positions after the end of each text that must fit into the context.
     """
-    _require_texts(prompts_ids, follow, beyond)
+    _require_texts(prompts_ids, follow)
     for prompt in prompts_ids:
         require_prompt(torch.tensor(prompt), vocab_size)
         require_room(len(prompt), max_new_tokens, reach, context)
@@ -423,16 +364,13 @@ def trace_of(
     )
 
 
-def _require_texts(prompts: Sequence[Any], follow: Sequence[Any] | None, beyond: int) -> None:
+def _require_texts(prompts: Sequence[Any], follow: Sequence[Any] | None) -> None:
     if not len(prompts):
         raise InvalidTrace("there are no prompts: a trace needs at least one")
-    integer("beyond", beyond, 0, InvalidTrace)
-    if follow is None:
-        return
-    if len(follow) != len(prompts):
+    if follow is not None and len(follow) != len(prompts):
         raise InvalidTrace(
             f"{len(prompts)} prompts, but {len(follow)} texts to follow: give one text per prompt"
         )
-    for i, text in enumerate(follow):
+    for i, text in enumerate(follow or ()):
         if not len(text):
             raise InvalidTrace(f"follow[{i}] is empty: no text follows prompt {i}")

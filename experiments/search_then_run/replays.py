@@ -21,19 +21,12 @@ from treespec.reading_models import problems
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
-from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import EMITTED, Replay, replay_many
+from treespec.search.rates.replay import EMITTED, Replay, replay, replay_budget
 from treespec.shape import TreeShape
-
-__all__ = ["RECORDING", "read_shapes", "replay_tables", "replay_traces"]
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
 """The command that writes traces."""
-
-MOST_NODES_TOGETHER = 2**18
-"""Maximum number of nodes of all trees that one option names."""
 
 _TYPED = (
     "chain:4",
@@ -45,13 +38,8 @@ _TYPED = (
 
 
 def read_shapes(text: str) -> dict[str, TreeShape]:
-    """Parse trees such as `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`; the words are the keys.
-
-    Raises:
-        ConfigError: if a word is not a tree; the message names it and says how trees are written.
-    """
+    """Parse trees such as `chain:4,kary:2x3,expansion:3x2x1,tree.json`; the words are the keys."""
     shapes: dict[str, TreeShape] = {}
-    nodes = 0
     for word in (part.strip() for part in text.split(",")):
         try:
             if is_spelled(word):
@@ -64,21 +52,11 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
             raise ConfigError(
                 f"--shapes: {brief(word)} is not a tree ({error}); write {', '.join(_TYPED)}, or a file"
             ) from None
-        nodes += shapes[word].size
-        if nodes > MOST_NODES_TOGETHER:
-            raise ConfigError(
-                f"--shapes: the trees up to {brief(word)} have more than {MOST_NODES_TOGETHER:,} nodes: "
-                "name fewer trees"
-            )
     return shapes
 
 
 def _spelled_tree(word: str) -> TreeShape:
-    """The tree that a word spells.
-
-    Raises:
-        ValueError: if the word is wrong, or its tree needs acceptance rates; the message says which.
-    """
+    """The tree that a word spells."""
     data = spelled(word)
     try:
         shape = TypeAdapter(AnyShape).validate_python(data)
@@ -92,11 +70,7 @@ def _spelled_tree(word: str) -> TreeShape:
 
 
 def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
-    """Parse growths and budgets written as in configs, `{kind: eagle2, k: 4, depth: 6, size: 16}`.
-
-    Raises:
-        ConfigError: if a text is neither; the message names it and says how growths are written.
-    """
+    """Parse growths and budgets written as in configs, `{kind: eagle2, k: 4, depth: 6, size: 16}`."""
     growths: dict[str, Growth | Budget] = {}
     for text in texts:
         data: Any = None
@@ -129,12 +103,7 @@ def _growths_near(data: Any) -> str:
 def replay_traces(
     paths: Sequence[Path], shapes: str | None, growths: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Replay trees and growths on traces; return one row per trace and tree, as plain data.
-
-    Raises:
-        ConfigError: if no tree or growth is named, or one of them is invalid.
-        InvalidTrace: if a trace lacks what a tree or growth needs; the message names the trace.
-    """
+    """Replay trees and growths on traces; return one row per trace and tree, as plain data."""
     trees = {} if shapes is None else read_shapes(shapes)
     growing = read_growths(growths)
     if not trees and not growing:
@@ -144,34 +113,22 @@ def replay_traces(
         require_there(path, "", RECORDING)
         trace = Trace.load(path)
         try:
-            replays = replay_many([trace], list(trees.values()))[0] if trees else []
-            grown = {
-                name: replay_budget(trace, growth)
-                if isinstance(growth, Budget)
-                else replay_growth(trace, growth)
-                for name, growth in growing.items()
-            }
+            for name, tree in (trees | growing).items():
+                rows.append(_row(str(path), trace, name, _replayed(trace, tree)))
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
-        rows += [
-            _row(str(path), trace, name, replay)
-            for name, replay in (*zip(trees, replays, strict=True), *grown.items())
-        ]
     return rows
 
 
-def _row(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
+def _replayed(trace: Trace, tree: TreeShape | Growth | Budget) -> Replay:
+    if isinstance(tree, TreeShape):
+        return replay(trace, tree)
+    return replay_budget(trace, tree) if isinstance(tree, Budget) else replay_growth(trace, tree)
+
+
+def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
     bounded = trace.samples > 1
-    trees = (
-        {
-            "nodes": replay.nodes_per_step,
-            "depth": replay.max_depth,
-            "sure": float(replay.sure.mean()),
-        }
-        if isinstance(replay, GrowthReplay)
-        else {"nodes": replay.shape.size, "depth": replay.shape.depth, "sure": 1.0}
-    )
     return {
         "trace": path,
         "rule": trace.rule,
@@ -185,7 +142,9 @@ def _row(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> d
         "high": high if bounded else None,
         "kept_per_step": replay.kept_per_step,
         "accepted_by_depth": replay.accepted_by_depth.tolist(),
-        **trees,
+        "nodes": replay.nodes_per_step if replay.shape is None else replay.shape.size,
+        "depth": replay.max_depth,
+        "sure": float(replay.sure.mean()),
     }
 
 

@@ -30,8 +30,6 @@ from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 
-__all__ = ["resolve"]
-
 STATIC = (
     "trees that grow were left out, since `best` stands for one shape; `treespec search` ranks them too, "
     "on the files in `search/`"
@@ -48,16 +46,6 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
     setting. All of them run under all settings, so that the run shows what a tree tuned for another setting
     loses. Rankings of the search for the fastest shape are written next to the traces, into
     `best-<index of the setting>.json`.
-
-    Args:
-        config: the config as the user wrote it.
-        measured: traces and times.
-        folder: folder with the traces and times.
-        keep: writes a file there; `treespec.files.write_whole` by default.
-
-    Raises:
-        ConfigError: if no tree fits a method's limits, or the measurements do not cover the method; the
-            message names the method.
     """
     resolver = _Resolver(config, measured, folder, keep or write_whole)
     methods: list[Method] = []

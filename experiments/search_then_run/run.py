@@ -8,8 +8,6 @@ from treespec.experiments.run.session import Searching
 from treespec.experiments.search_then_run.measured import measure
 from treespec.experiments.search_then_run.resolve import resolve
 
-__all__ = ["dry_run", "run"]
-
 _SEARCHING = Searching(measure, resolve)
 
 run = partial(runner.run, searching=_SEARCHING)

@@ -1,7 +1,8 @@
-"""Record a trace of a text source: what it drafts at every position."""
+"""Record a trace of a method's own draft source: of a text source, what it drafts at every position."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,36 +10,90 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from treespec.distributions import Sampling
-from treespec.draft import MatchingSource
+from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
 from treespec.draft.text_source import Draft, proposed
+from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.combined import CascadeDraft, MergeDraft
+from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.schema import TreeMethod
+from treespec.experiments.config.sources import JacobiDraft, LookaheadDraft, TokenRecyclingDraft
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.recording import (
     POSITIONS_BEYOND,
     Position,
     PositionRecorder,
     trace_of,
 )
-from treespec.protocols import Coins, TreeModel
+from treespec.plugins import Budget, Settings
+from treespec.protocols import Coins, Models, TreeModel
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace import Trace
-from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import Rule
 
-__all__ = ["SourceRecorder", "record_source"]
+LIVE_ONLY = "what it drafts depends on the trees it drafted before"
+
+RUN_IT = "run it (`treespec run`)"
+
+REASONS: Mapping[type[Settings], str] = {
+    TokenRecyclingDraft: f"{LIVE_ONLY}: {RUN_IT}",
+    LookaheadDraft: f"{LIVE_ONLY}: {RUN_IT}",
+    JacobiDraft: f"{LIVE_ONLY}: {RUN_IT}",
+    CascadeDraft: "its draft tokens are those of its first model, whatever drafts for that model: record a "
+    "chain of that model",
+    MergeDraft: "how it divides nodes among its sources depends on the budget: record each source alone, "
+    f"and {RUN_IT}",
+}
+"""Why one trace of such a source cannot serve many trees."""
+
+BARE_MODELS = (ModelDrafter, EarlyExit, LayerSkip)
+"""Drafters that a trace of their model describes completely. Subclasses may draft differently."""
+
+
+@dataclass(frozen=True)
+class TracedPair:
+    """The target, and the model that drafts instead of the pair's draft model."""
+
+    target: TreeModel
+    draft: TreeModel
+
+
+def require_traceable(method: BuiltMethod) -> None:
+    """Refuse a source of `REASONS`, which no trace can serve, before a model is loaded."""
+    assert isinstance(method.config, TreeMethod)
+    reason = REASONS.get(type(method.config.draft))
+    if reason is not None:
+        raise _untraceable(method, reason)
+
+
+def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingSource | TracedPair:
+    """What to record for a method that does not draft with the pair's draft model.
+
+    This is the source itself if it is a text source; target and draft if the draft is a model or a part of
+    the target.
+    """
+    drafter = method.drafter(pair, sampling)
+    if isinstance(drafter, MatchingSource):
+        return drafter
+    reason = (
+        "what it drafts is not known to depend on the text alone (treespec.draft.MatchingSource)"
+    )
+    if isinstance(drafter, ModelDrafter):
+        if type(drafter) not in BARE_MODELS:
+            reason = f"a {type(drafter).__name__} may not draft as its model alone does"
+        elif not isinstance(method.tree, Budget):
+            return TracedPair(pair.target, drafter.given)
+    raise _untraceable(method, f"{reason}: {RUN_IT}")
+
+
+def _untraceable(method: BuiltMethod, reason: str) -> ConfigError:
+    assert isinstance(method.config, TreeMethod)
+    name = source_of(method.config.draft).name
+    return ConfigError(f"--method {method.name!r}: {name} cannot be traced: {reason}")
 
 
 class SourceRecorder(PositionRecorder):
-    """Records what a text source drafts at each position.
-
-    Args:
-        target: the target model.
-        source: the text source; its limits are the highest that can be replayed.
-        sampling: sampling settings of the target.
-        rule: how children are accepted.
-
-    Raises:
-        InvalidTrace, RefusedTree: see `PositionRecorder`.
-    """
+    """Records what a text source drafts at each position within its limits."""
 
     def __init__(
         self, target: TreeModel, source: MatchingSource, *, sampling: Sampling, rule: Rule
@@ -89,9 +144,7 @@ class SourceRecorder(PositionRecorder):
             level = TokenTree(shape, torch.tensor([root, *children]), None, Law.DETERMINISTIC)
             rank, token = self._decided(level, row, coins)
             exact = self._acceptance(row, None, children) if self._acceptance else []
-            zeros = (
-                0.0,
-            ) * self.width  # `_probs` computes the probabilities from all drafts at the end
+            zeros = (0.0,) * self.width  # `_probs` computes the probabilities at the end
             yield Position(rank, token, zeros, (*exact, *zeros[len(children) :]))
 
 
@@ -116,43 +169,20 @@ def record_source(
     *,
     sampling: Sampling,
     rule: Rule,
-    max_new_tokens: int,
-    stop: Stop = lambda ids: False,
-    seed: int = 0,
-    follow: Sequence[Sequence[int]] | None = None,
     beyond: int = POSITIONS_BEYOND,
-    files: Sequence[int] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    **texts: Any,
 ) -> Trace:
     """Record what a text source drafts at every position, and which of its drafts are accepted.
 
     The drafts are a function of the text, so the record serves every budget within the source's limits
-    (`treespec.search.rates.budget_replay`).
-
-    Args:
-        target: the target model.
-        source: the text source, with limits as high as any that will be replayed.
-        prompts_ids: token ids of the prompts.
-        sampling: sampling settings of the target.
-        rule: greedy, naive or onehot.
-        max_new_tokens: maximum number of tokens of each text.
-        stop: see `treespec.experiments.search_then_run.recording.record`, as for all arguments below.
-        seed: seed of the coins.
-        follow: token ids after each prompt, to follow instead of decoding.
-        beyond: positions recorded after the end of each text.
-        files: for each prompt, the number of the file it is an excerpt of.
-        progress: called with a message as each text begins.
-
-    Raises:
-        InvalidTrace, RefusedTree, EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow,
-        NonFiniteLogits: see `record`.
+    (`treespec.search.rates.replay`). The rule is greedy, naive or onehot; `beyond` and `texts` are those of
+    `trace_of`.
     """
     recorder = SourceRecorder(target, source, sampling=sampling, rule=rule)
     context = min(target.max_length, source.max_length)
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context, reach=beyond,
-        max_new_tokens=max_new_tokens, stop=stop, seed=seed, follow=follow, beyond=beyond, files=files,
-        progress=progress,
+        beyond=beyond, **texts,
     )  # fmt: skip
     drafts = recorder.drafts
     return replace(trace, text_drafts=drafts, probs=_probs(drafts))

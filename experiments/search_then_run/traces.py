@@ -11,9 +11,7 @@ from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
-from treespec.experiments.config.shapes import (
-    ExpansionShape,
-)
+from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.config.trees import label_of_draft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
@@ -21,18 +19,19 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
-from treespec.experiments.search_then_run.draft_rows import DEPTH
+from treespec.experiments.search_then_run.beam_recording import DEPTH
 from treespec.experiments.search_then_run.recording import POSITIONS_BEYOND, record
-from treespec.experiments.search_then_run.source_recording import record_source
-from treespec.experiments.search_then_run.traced_sources import require_traceable, traced_source
+from treespec.experiments.search_then_run.source_recording import (
+    record_source,
+    require_traceable,
+    traced_source,
+)
 from treespec.plugins import Budget
 from treespec.search.rates.trace import Trace
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["trace"]
 
 WIDTH = 8
 
@@ -55,29 +54,7 @@ def trace(
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Trace:
-    """Record a trace with the models, the prompts and one sampling setting of a config.
-
-    Args:
-        config: the config; its methods do not matter unless `method` names one.
-        sampling: name of the setting, such as `T=1`; needed only if the config has several.
-        method: record the draft source of this method, with its law and rule; a text source is recorded
-            within its budget. By default, record the pair's draft model.
-        law: how children are drawn; by default as `treespec run` chooses it for trees.
-        rule: how children are accepted; by default as `treespec run` chooses it for trees.
-        width: children at each position.
-        beyond: positions recorded after the end of each text.
-        follow: do not decode, but follow the prompts' own texts beyond `prompts.tokens`.
-        beam: for growths, also record the children of this many nodes per level; 0 for none.
-        beam_depth: number of levels with such children.
-        console: where progress is shown; nowhere by default.
-        load: loads the models.
-
-    Raises:
-        ConfigError: if the setting or method does not exist, its source cannot be recorded, or there is
-            nothing to follow.
-        InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
-        `treespec.experiments.run.runner.run`.
-    """
+    """Record a trace with the models, the prompts and one sampling setting of a config."""
     require_within("--width", width, 1, MOST_WIDTH)
     require_within("--beyond", beyond, 0, MOST_BEYOND)
     require_within("--beam", beam, 0, MOST_WIDTH)
@@ -110,15 +87,8 @@ def trace(
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
         else:
-            recorded = record(
-                source,
-                ids,
-                law=choice.law,
-                width=width,
-                beam=beam,
-                beam_depth=beam_depth,
-                **settings,
-            )
+            beams = {"beam": beam, "beam_depth": beam_depth}
+            recorded = record(source, ids, law=choice.law, width=width, **beams, **settings)
     return _described(recorded, config, setting, hash_of(prompts), traced_draft)
 
 
@@ -219,15 +189,7 @@ def _described(
     prompts_hash: str,
     method: BuiltMethod | None,
 ) -> Trace:
-    """The trace with a description of its origin in `about`.
-
-    Args:
-        trace: the trace as recorded.
-        config: the config that it was recorded with.
-        setting: the sampling setting.
-        prompts_hash: hash of the prompts.
-        method: the method whose source was recorded, if that is not the pair's draft model.
-    """
+    """The trace with a description of its origin in `about`; `method` is that of `trace`."""
     data = config_data(config)
     more = {
         "created": now(),

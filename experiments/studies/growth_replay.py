@@ -26,8 +26,8 @@ from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.rates.replay import Replay
 from treespec.stopping import stop_at_tokens
 
 GREEDY = Sampling(temperature=0.0)
@@ -61,7 +61,7 @@ def live_places(pair: Pair, growth: Growth, prompt: Sequence[int], tokens: int) 
     ]
 
 
-def replayed_steps(replayed: GrowthReplay, text: int) -> list[tuple[Place, bool]]:
+def replayed_steps(replayed: Replay, text: int) -> list[tuple[Place, bool]]:
     """The replayed steps of one text, each with whether it is sure."""
     steps = range(*replayed.offsets[text : text + 2])
     starts = accumulate((int(replayed.accepted[step]) + 1 for step in steps), initial=0)
@@ -79,9 +79,7 @@ def replayed_steps(replayed: GrowthReplay, text: int) -> list[tuple[Place, bool]
     ]
 
 
-def compared(
-    replayed: GrowthReplay, texts: int, live: Callable[[int], list[Place]]
-) -> dict[str, Any]:
+def compared(replayed: Replay, texts: int, live: Callable[[int], list[Place]]) -> dict[str, Any]:
     """Count the replayed steps that are sure, and those that differ from the live run's.
 
     Args:

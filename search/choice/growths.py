@@ -14,9 +14,8 @@ from treespec.search.errors import InvalidGrowth, InvalidTrace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.rates.replay import Replay, replay_budget
 
 SIZES = (8, 16, 32)
 """Nodes that growths of a fixed budget keep, as far as times were measured."""
@@ -65,7 +64,7 @@ def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry],
 
 
 def _chosen(
-    side: TraceSpeed, replays: Iterable[tuple[Growing, Callable[[], GrowthReplay]]]
+    side: TraceSpeed, replays: Iterable[tuple[Growing, Callable[[], Replay]]]
 ) -> tuple[list[Entry], list[str]]:
     """Entries of all growths that can be replayed and timed, and notes on the others."""
     growths: dict[Growing, Totals] = {}

@@ -6,13 +6,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import shown
 from treespec.search.errors import InvalidGrowth
 from treespec.search.latency.latency import LatencyModel
 from treespec.tree import Law
-
-MOST_TIMES = 2**16
-"""Limit on the sizes and widths whose times are read: far more nodes than a model's pass can have."""
 
 
 @runtime_checkable
@@ -70,12 +66,7 @@ class StepSeconds:
         return tokens / seconds if self.rate is None else tokens - self.rate * seconds
 
     def cut(self, ranked: Float[np.ndarray, "n"], drafted: float) -> Cut:
-        """The best number of nodes to keep, the smallest one among ties.
-
-        Args:
-            ranked: values of drafted nodes, best first.
-            drafted: seconds spent on drafting them.
-        """
+        """The best number of nodes to keep, the smallest one among ties."""
         ranked = ranked[: len(self.by_size) - 2]
         tokens = 1 + np.concatenate([[0.0], np.cumsum(ranked)])
         seconds = self.by_size[1 : len(tokens) + 1] + drafted
@@ -98,39 +89,15 @@ def read_seconds(
 
     From a `LatencyModel` these are the times of deterministic children, including accepting, committing and
     the loop itself.
-
-    Args:
-        times: measured times.
-        size: nodes of the largest tree to verify.
-        width: maximum number of nodes that a draft pass runs.
-        children: number of children of each node that is run.
-        prefix: committed tokens before the root; None leaves it to `times`.
-        fixed_s: seconds per step that `times` does not include.
-        rate: see `StepSeconds`.
-
-    Raises:
-        InvalidGrowth: if a time is not a finite number of at least 0, or a step would take no time.
-        NotMeasured: by a `LatencyModel`, if it does not cover the sizes.
     """
-    for method in ("verify_s", "draft_level_s"):
-        if isinstance(times, type) or not callable(getattr(times, method, None)):
-            raise InvalidGrowth(
-                f"latency = {shown(times)} has no method '{method}', but must be measured times, such as a "
-                "LatencyModel"
-            )
-    for name, value in (("size", size), ("width", width)):
-        if value > MOST_TIMES:
-            raise InvalidGrowth(
-                f"times of every {name} up to {value} would be read, but at most {MOST_TIMES:,} are"
-            )
     sizes, widths = range(1, size + 1), range(1, width + 1)
     if isinstance(times, LatencyModel):
         prefix = times.prefix_at(prefix)
     by_size = np.array([0.0, *(times.verify_s(n, prefix) for n in sizes)])
     if isinstance(times, LatencyModel):
         law = Law.DETERMINISTIC.value
-        shared, law_times = times.times(), times.law_times(law)
-        for table in (law_times.accept, shared.commit, shared.rest):
+        law_times = times.law_times(law)
+        for table in (law_times.accept, law_times.commit, law_times.rest):
             by_size[1:] += [table.at(n, prefix) for n in sizes]
         # The minimum time of assembling is charged for drafting at all, the rest to the nodes kept.
         least = law_times.assemble.at(1, prefix)

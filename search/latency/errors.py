@@ -2,8 +2,6 @@
 
 from treespec.search.errors import SearchError
 
-__all__ = ["InvalidLatency", "NotMeasured"]
-
 
 class InvalidLatency(SearchError):
     """Invalid times, or a file of times that cannot be read."""

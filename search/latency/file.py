@@ -19,7 +19,7 @@ process used the machine during the measurement; it is a sentence that says so.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from numbers import Real
 from pathlib import Path
@@ -33,19 +33,28 @@ from treespec.files import brief, read_text
 from treespec.reading_models import Strict, problems, read_model, with_new_names
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
-from treespec.search.latency.tables import BatchTimes, LawTimes
+from treespec.search.latency.step_parts import StepParts
 
-Batches = dict[int, BatchTimes]
-"""Times by batch size."""
+Batches = dict[int, dict[str, StepParts]]
+"""Times by batch size and law."""
 
 VERSION = 1
 UNIT = "_ms"
+
+LARGEST_TIME = 1e12
+"""Limit on times, in the unit of the text."""
 
 AXES = {
     "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
     "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "", "decide": "size",
 }  # fmt: skip
 """The tables, and what their sizes count; empty for tables without sizes."""
+
+SHARED = ("verify", "commit", "rest")
+"""Tables that all laws share."""
+
+FIELDS = {"plain": "plain_step"}
+"""Fields of `StepParts` whose names differ from those of tables."""
 
 ADVICE = {
     "verify": "profile larger trees (`treespec profile --sizes`), or ask for smaller ones",
@@ -95,7 +104,7 @@ def _each(
     table: Mapping[Any, Any], read: Callable[[Any], Any], least: int
 ) -> dict[int | None, Any]:
     """The entries of a table, read; an error begins with the key."""
-    entries = {}
+    entries: dict[int | None, Any] = {}
     for key, value in table.items():
         try:
             entries[_key(key, least)] = read(value)
@@ -195,10 +204,9 @@ def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
         typed = _Typed.model_validate(given)
     except ValidationError as error:
         raise InvalidLatency(f"from_tables: {problems(given, error, 'it')[0]}") from None
-    law_tables = _tables(typed, 1.0)
-    law_tables["level"] = law_tables.pop("draft")
-    shared = {name: law_tables.pop(name) for name in ("verify", "commit", "rest")}
-    return {typed.batch: BatchTimes(**shared, laws={law: LawTimes(**law_tables)})}
+    tables = _tables(typed, 1.0)
+    tables["level"] = tables.pop("draft")
+    return {typed.batch: {law: StepParts(**tables)}}
 
 
 def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
@@ -222,24 +230,31 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | No
         file = read_model(_File, text)
     except Unreadable as error:
         raise InvalidLatency(f"{source}: {error}") from None
-    batches = {
-        batch: BatchTimes(**_tables(entry, 1e-3), laws=dict(map(_law, entry.laws.items())))
-        for batch, entry in file.batches.items()
-    }
+    batches: Batches = {}
+    for batch, entry in file.batches.items():
+        shared = _tables(entry, 1e-3)
+        batches[batch] = {
+            name: StepParts(
+                **shared, **_tables(law, 1e-3), sampling=law.sampling or None, rule=law.rule or None
+            )
+            for name, law in entry.laws.items()
+        }
     return dict(sorted(batches.items())), with_new_names(file.about), file.disturbed
 
 
 def write_json(
-    times: Mapping[int, BatchTimes], about: Mapping[str, Any], disturbed: str | None = None
+    times: Mapping[int, Mapping[str, StepParts]],
+    about: Mapping[str, Any],
+    disturbed: str | None = None,
 ) -> str:
-    """Times by batch size as JSON, with a line for the measurements of each size."""
+    """Times by batch size and law as JSON, with a line for the measurements of each size."""
     batches = {}
-    for batch, entry in times.items():
-        laws = {}
-        for name, law in entry.laws.items():
+    for batch, of_laws in times.items():
+        laws: dict[str, Any] = {}
+        for name, law in of_laws.items():
             texts = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
-            laws[name] = texts | _plain_tables(law)
-        batches[str(batch)] = _plain_tables(entry) | {"laws": laws}
+            laws[name] = texts | _plain_tables(law, [key for key in AXES if key not in SHARED])
+        batches[str(batch)] = _plain_tables(next(iter(of_laws.values())), SHARED) | {"laws": laws}
     sentence = {} if disturbed is None else {"disturbed": disturbed}
     data = {"version": VERSION, "about": dict(about), **sentence, "batches": batches}
     return "\n".join(_lines(data, "")) + "\n"
@@ -249,47 +264,37 @@ def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
     """The tables of an entry by name, in seconds; None for omitted ones without a default."""
     curves = {key.removesuffix(UNIT): value for key, value in entry}
     return {
-        name: curves[name] and _table(name, curves[name], scale) for name in AXES if name in curves
+        FIELDS.get(name, name): curves[name] and _table(name, curves[name], scale)
+        for name in AXES
+        if name in curves
     }
 
 
 def _table(name: str, curves: Curves, scale: float) -> Table:
-    advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
-    axis = AXES[name] or "prefix"
-    return Table(
-        name,
-        {p: _curve(name, axis, advice, samples, scale) for p, samples in curves.items()},
-    )
+    by_prefix: dict[int | None, Curve] = {}
+    for prefix, given in curves.items():
+        samples: dict[int | None, Samples] = {}
+        rounds: dict[int | None, Rounds] = {}
+        for size, times in given.items():
+            lists = [time if isinstance(time, tuple) else (time,) for time in times]
+            samples[size] = tuple(time * scale for of_round in lists for time in of_round)
+            if isinstance(times[0], tuple):
+                rounds[size] = tuple(
+                    number for number, of_round in enumerate(lists) for _ in of_round
+                )
+        advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
+        by_prefix[prefix] = Curve(name, AXES[name] or "prefix", samples, advice, rounds)
+    return Table(name, by_prefix)
 
 
-def _curve(
-    name: str, axis: str, advice: str, given: Mapping[int | None, Given], scale: float
-) -> Curve:
-    samples: dict[int | None, Samples] = {}
-    rounds: dict[int | None, Rounds] = {}
-    for size, times in given.items():
-        by_round = [entry for entry in times if isinstance(entry, tuple)]
-        if by_round:
-            rounds[size] = tuple(i for i, round_times in enumerate(by_round) for _ in round_times)
-        flat = [time for round_times in by_round for time in round_times] or times
-        samples[size] = tuple(time * scale for time in flat if not isinstance(time, tuple))
-    return Curve(name, axis, samples, advice, rounds)
-
-
-def _law(item: tuple[str, _Law]) -> tuple[str, LawTimes]:
-    name, law = item
-    return name, LawTimes(
-        **_tables(law, 1e-3), sampling=law.sampling or None, rule=law.rule or None
-    )
-
-
-def _plain_tables(owner: BatchTimes | LawTimes) -> dict[str, Any]:
-    """An owner's tables as plain data in milliseconds."""
-    tables = {name: table for name in AXES if (table := getattr(owner, name, None)) is not None}
+def _plain_tables(law: StepParts, names: Iterable[str]) -> dict[str, Any]:
+    """These tables as plain data in milliseconds."""
     plain = {}
-    for name, table in tables.items():
-        by_prefix = {str(prefix): _plain(curve) for prefix, curve in table.curves.items()}
-        plain[name + UNIT] = by_prefix[str(None)] if None in table.curves else by_prefix
+    for name in names:
+        table: Table | None = getattr(law, FIELDS.get(name, name), None)
+        if table is not None:
+            by_prefix = {str(prefix): _plain(curve) for prefix, curve in table.curves.items()}
+            plain[name + UNIT] = by_prefix[str(None)] if None in table.curves else by_prefix
     return plain
 
 

@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.search.isotonic import non_increasing
-from treespec.search.latency.errors import InvalidLatency, NotMeasured
-
-__all__ = ["Curve", "Samples", "Table", "Term", "gathered"]
+from treespec.search.latency.errors import NotMeasured
 
 Samples: TypeAlias = tuple[float, ...]
 Rounds: TypeAlias = tuple[int, ...]
@@ -34,12 +32,10 @@ class Curve:
 
     At a measured size the time is the median of its samples, after an isotonic regression weighted by the
     number of samples: more work takes no less time, so a fall is usually noise. Some falls are real: matrix
-    libraries have faster kernels for some sizes, and a pass over three tokens can take half as long again
-    as one over eight. Where the time falls significantly from one measured size to the next (rank sum test,
-    at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
-    independent, which samples of one moment are not quite), the regression stops and starts anew. The time
-    is linear between sizes. It is also linear in the fitted times, so a whole step is a weighted sum of
-    them (`weights`), and a bootstrap of thousands of steps is one matrix product.
+    libraries have faster kernels for some sizes. Where the time falls significantly from one measured size
+    to the next (rank sum test; false alarms in 1 % of all curves), the regression stops and starts anew.
+    Between sizes the time is linear. It is also linear in the fitted times, so a whole step is a weighted
+    sum of them (`weights`).
 
     A machine is slightly faster in some rounds of measuring than in others, for all sizes alike. So if the
     round of each sample is known, rounds are resampled instead of samples.
@@ -51,9 +47,6 @@ class Curve:
         advice: the way out, for messages.
         rounds: by size, the round of measuring of each sample, from 0; all curves of a model share the
             rounds. Samples of sizes without an entry do not belong to rounds.
-
-    Raises:
-        InvalidLatency: if there is no sample, or a sample is negative or not finite.
     """
 
     name: str
@@ -63,25 +56,8 @@ class Curve:
     rounds: Mapping[int | None, Rounds] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check all times."""
-        if not self.samples:
-            raise InvalidLatency(f"{self.name} has no times: give at least one")
+        """Order the sizes."""
         ordered = sorted(self.samples, key=lambda size: -1 if size is None else size)
-        if ordered[0] is None and len(ordered) > 1:
-            raise InvalidLatency(
-                f"{self.name} has a time for every {self.axis}, so it cannot have other times"
-            )
-        for size in ordered:
-            if not self.samples[size]:
-                raise InvalidLatency(
-                    f"{self.name}, {self.axis} {size}: there is no time; give at least one"
-                )
-            for value in self.samples[size]:
-                if not (np.isfinite(value) and value >= 0):
-                    raise InvalidLatency(
-                        f"{self.name}, {self.axis} {size}: {value!r}, but a time is a finite number of "
-                        "at least 0"
-                    )
         object.__setattr__(self, "samples", {size: self.samples[size] for size in ordered})
 
     @property
@@ -106,13 +82,7 @@ class Curve:
         draws: int,
         rounds: Float[np.ndarray, "draws rounds"] | None = None,
     ) -> Float[np.ndarray, "draws sizes"]:
-        """The fitted times under resamples of the samples of every size, drawn with replacement.
-
-        Args:
-            rng: generator that draws samples whose rounds are not known.
-            draws: number of resamples.
-            rounds: how often each round is drawn in each resample.
-        """
+        """The fitted times under resamples of the samples of every size, drawn with replacement."""
         medians = []
         for size, times in self.samples.items():
             if rounds is not None and size in self.rounds:
@@ -223,14 +193,7 @@ class Table:
         return tuple(sorted(prefix for prefix in self.curves if prefix is not None))
 
     def shares(self, prefix: int | None) -> list[tuple[Curve, float]]:
-        """The curves that a prefix lies between, with their weights.
-
-        Args:
-            prefix: committed tokens before the root; None for the middle one of those measured.
-
-        Raises:
-            NotMeasured: if the prefix lies outside of the measured ones.
-        """
+        """The curves that a prefix lies between, with their weights."""
         known = self.prefixes
         if not known:
             return [(self.curves[None], 1.0)]
@@ -260,13 +223,7 @@ class Table:
 
 
 def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, float]]) -> list[Term]:
-    """The terms of steps that each take several times from one table.
-
-    Args:
-        table: the times.
-        prefix: see `Table.shares`.
-        counts: for each step, how often it takes the time of each size.
-    """
+    """The terms of steps that each take several times from one table."""
     step_of = np.repeat(np.arange(len(counts)), [len(step) for step in counts])
     sizes = np.array([size for step in counts for size in step], dtype=np.int64)
     numbers = np.array([number for step in counts for number in step.values()], dtype=float)

@@ -1,45 +1,24 @@
 """Predict how long a step of any shape takes from the measured times of its parts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from treespec.files import write_whole
-from treespec.search.arguments import (
-    COUNT,
-    MAPPING,
-    PATH,
-    PREFIX,
-    SHAPE,
-    TEXT,
-    Kind,
-    maybe,
-    shown,
-    takes,
-)
+from treespec.search.arguments import COUNT, PATH, PREFIX, SHAPE, TEXT, maybe, shown, takes
 from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
-from treespec.search.latency.step_parts import StepParts, seconds_of
-from treespec.search.latency.tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
+from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
 from treespec.shape import TreeShape
 from treespec.tree import Law
-
-__all__ = ["LatencyModel"]
 
 _CHECKED = takes(
     NotMeasured,
     size=COUNT, width=COUNT, prefix=maybe(PREFIX), batch=COUNT, law=maybe(TEXT), shape=SHAPE,
 )  # fmt: skip
 """Checks the arguments of requests to a model; invalid ones count as not measured."""
-
-
-def _models(value: Any) -> bool:
-    """Whether a value is a mapping of whole numbers to latency models."""
-    return isinstance(value, Mapping) and all(
-        COUNT.holds(batch) and isinstance(model, LatencyModel) for batch, model in value.items()
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +37,7 @@ class LatencyModel:
     `treespec profile` measures a model; `from_tables` takes published times; `load` reads a file.
 
     Args:
-        batches: the times by batch size.
+        batches: the times by batch size and name of the law; `"any"` for times that hold for all laws.
         about: where they were measured: hardware, versions, pair, dtype, threads, date.
         disturbed: a sentence, with numbers, on other processes that used the machine during the
             measurement; None if there were none, or this is not known.
@@ -67,13 +46,13 @@ class LatencyModel:
         InvalidLatency: if there are no times, or `disturbed` is not a sentence.
     """
 
-    batches: Mapping[int, BatchTimes]
+    batches: Mapping[int, Mapping[str, StepParts]]
     about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     disturbed: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a model without times."""
-        if not isinstance(self.batches, Mapping) or not self.batches:
+        if not self.batches:
             raise InvalidLatency("a latency model needs the times of at least one batch size")
         if self.disturbed is not None and not (isinstance(self.disturbed, str) and self.disturbed):
             raise InvalidLatency(
@@ -81,7 +60,7 @@ class LatencyModel:
             )
 
     @classmethod
-    @takes(InvalidLatency, law=TEXT, batch=COUNT, about=maybe(MAPPING))
+    @takes(InvalidLatency, law=TEXT, batch=COUNT)
     def from_tables(
         cls,
         *,
@@ -133,7 +112,6 @@ class LatencyModel:
         return cls(model_of_tables(tables, law, batch), dict(about or {}))
 
     @classmethod
-    @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))
     def of_batches(cls, models: Mapping[int, "LatencyModel"]) -> "LatencyModel":
         """Combine several models into one, each giving the times of one batch size.
 
@@ -150,49 +128,47 @@ class LatencyModel:
     def max_size(self) -> int | None:
         """The largest tree with a known verify time, for the smallest batch; None if there is no bound."""
         batch = min(self.batches)
-        return self.times(batch).verify.largest(self.prefix_at(None, batch))
+        return self._any(batch).verify.largest(self.prefix_at(None, batch))
 
     @property
     def prefixes(self) -> tuple[int, ...]:
         """Measured prefix lengths of the smallest batch; empty if times hold for every prefix."""
-        return self.times(min(self.batches)).verify.prefixes
-
-    @property
-    def middle_prefix(self) -> int | None:
-        """The default prefix of the smallest batch; None if times hold for every prefix."""
-        return self.prefix_at(None, min(self.batches))
+        return self._any(min(self.batches)).verify.prefixes
 
     @takes(InvalidLatency, prefix=maybe(PREFIX), batch=COUNT)
     def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
-        """The prefix itself; or, for None, the middle one of those that all times of a batch size cover.
+        """The prefix itself; or, for None, the middle one of those that all tables of a batch size cover.
 
-        All tables share this prefix, so that no step is a sum of times for different prefixes.
-
-        Args:
-            prefix: committed tokens before the root, or None.
-            batch: number of texts decoded at once.
-
-        Returns:
-            The prefix; None if times hold for every prefix.
+        All tables share this prefix, so that no step is a sum of times for different prefixes. If no prefix
+        is covered by all, it is one of the first table: a step then raises an error that names a table
+        without it. None if times hold for every prefix.
 
         Raises:
             NotMeasured: if there are no times for the batch size.
         """
-        return middle_prefix(self.times(batch)) if prefix is None else prefix
+        tables = [table for law in self.times(batch).values() for table in law.tables]
+        known = [table.prefixes for table in tables if table.prefixes]
+        if prefix is not None or not known:
+            return prefix
+        low, high = max(ends[0] for ends in known), min(ends[-1] for ends in known)
+        covered = {each for prefixes in known for each in prefixes if low <= each <= high}
+        candidates = sorted(covered) or known[0]
+        return candidates[(len(candidates) - 1) // 2]
 
     @property
     def laws(self) -> tuple[str, ...]:
         """Names of the laws with times; `"any"` stands for all laws."""
-        return tuple(dict.fromkeys(law for times in self.batches.values() for law in times.laws))
+        return tuple(dict.fromkeys(law for laws in self.batches.values() for law in laws))
 
     @property
     def round_count(self) -> int:
         """Number of rounds, in each of which everything was measured once; 0 if it is not known."""
-        return max(times.round_count for times in self.batches.values())
+        laws = [law for laws in self.batches.values() for law in laws.values()]
+        return max(table.round_count for law in laws for table in law.tables)
 
     @takes(InvalidLatency, batch=COUNT)
-    def times(self, batch: int = 1) -> BatchTimes:
-        """The times of a batch size.
+    def times(self, batch: int = 1) -> Mapping[str, StepParts]:
+        """The times of a batch size by name of the law.
 
         Raises:
             NotMeasured: if there are none.
@@ -205,13 +181,13 @@ class LatencyModel:
         return self.batches[batch]
 
     @takes(InvalidLatency, law=maybe(TEXT), batch=COUNT)
-    def law_times(self, law: str | None = None, batch: int = 1) -> LawTimes:
+    def law_times(self, law: str | None = None, batch: int = 1) -> StepParts:
         """The times of a law; if no law is named, those of the only law.
 
         Raises:
             NotMeasured: if the law has no times, or no law is named and there are several.
         """
-        laws = self.times(batch).laws
+        laws = self.times(batch)
         matching = laws.get(str(law)) or laws.get(ANY_LAW)
         if law is None and len(laws) == 1:
             matching = next(iter(laws.values()))
@@ -228,63 +204,28 @@ class LatencyModel:
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
         """The largest tree for which all parts of a step are known; None if there is no bound."""
-        times, law_times = self.times(batch), self.law_times(law, batch)
-        prefix = self.prefix_at(prefix, batch)
-        tables = (times.verify, times.commit, times.rest, law_times.assemble, law_times.accept)
+        times, prefix = self.law_times(law, batch), self.prefix_at(prefix, batch)
+        tables = (times.verify, times.commit, times.rest, times.assemble, times.accept)
         sizes = [size for table in tables if (size := table.largest(prefix)) is not None]
         return min(sizes, default=None)
 
     @_CHECKED
     def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
-        """Seconds of the target's pass over a tree of `size` nodes, the root included.
-
-        Args:
-            size: nodes.
-            prefix: committed tokens before the root; None for the middle one of those measured.
-            batch: number of texts decoded at once.
-
-        Raises:
-            NotMeasured: outside of the measured range.
-        """
-        return self.times(batch).verify.at(size, self.prefix_at(prefix, batch))
+        """Seconds of the target's pass over a tree of `size` nodes, the root included; see `step_s`."""
+        return self._any(batch).verify.at(size, self.prefix_at(prefix, batch))
 
     @_CHECKED
     def draft_level_s(
         self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
-        """Seconds of a draft pass that gives each of `width` nodes a child.
-
-        Args:
-            width: nodes that the pass runs.
-            prefix: committed tokens before the root; None for the middle one of those measured.
-            law: how children are drawn; None if the model knows one law.
-            batch: number of texts decoded at once.
-
-        Returns:
-            Seconds of a pass below the first.
-
-        Raises:
-            NotMeasured: outside of the measured range.
-        """
+        """Seconds of a draft pass below the first that gives `width` nodes a child each; see `step_s`."""
         return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
     @_CHECKED
     def plain_s(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
-        """Seconds of a step of plain decoding by the same loop, under the sampling of `law`.
-
-        Args:
-            prefix: committed tokens before the root; None for the middle one of those measured.
-            law: whose sampling settings and times are taken; None if the model knows one law.
-            batch: number of texts decoded at once.
-
-        Returns:
-            Seconds of one token of each text.
-
-        Raises:
-            NotMeasured: outside of the measured range.
-        """
+        """Seconds of a step of plain decoding under the sampling of `law`; see `step_s`."""
         return float(seconds_of(self.at(prefix, law, batch).plain())[0])
 
     @_CHECKED
@@ -323,15 +264,6 @@ class LatencyModel:
 
         For the root alone, which is plain decoding, nothing is drafted; if its step was measured as a
         whole, `verify` is the remainder after the other stages.
-
-        Args:
-            shape: the tree that is drafted at every step.
-            prefix: see `step_s`.
-            law: see `step_s`.
-            batch: see `step_s`.
-
-        Raises:
-            NotMeasured: see `step_s`.
         """
         return self.at(prefix, law, batch).parts(shape)
 
@@ -341,10 +273,16 @@ class LatencyModel:
         Raises:
             NotMeasured: if there are no times for the law or the batch size.
         """
-        law_times, times = self.law_times(law, batch), self.times(batch)
-        name = next(iter(times.laws)) if law is None else str(law)
-        drawn_together = name == Law.DETERMINISTIC.value
-        return StepParts(times, law_times, self.prefix_at(prefix, batch), drawn_together)
+        name = next(iter(self.times(batch))) if law is None else str(law)
+        return replace(
+            self.law_times(law, batch),
+            prefix=self.prefix_at(prefix, batch),
+            together=name == Law.DETERMINISTIC.value,
+        )
+
+    def _any(self, batch: int) -> StepParts:
+        """The times of the first law, for tables that all laws share."""
+        return next(iter(self.times(batch).values()))
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""

@@ -1,8 +1,8 @@
-"""Steps as sums of the times of their parts, for one batch size, one law and one prefix."""
+"""Steps as sums of the times of their parts, for one batch size and one law."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
 
@@ -10,32 +10,59 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.search.latency.interpolation import Table, Term, gathered
-from treespec.search.latency.tables import BatchTimes, LawTimes, further_draws, levels_of
 from treespec.shape import TreeShape
 
-__all__ = ["StepParts", "seconds_of"]
+ANY_LAW = "any"
+"""Name of times that hold for every law."""
 
 PARTS = ("draft", "verify", "accept", "commit", "rest")
 
 
 @dataclass(frozen=True, eq=False)
 class StepParts:
-    """Steps of many shapes, each as a weighted sum of fitted times (`seconds_of` adds them up).
+    """The tables of one law and batch size, and steps of any shape as weighted sums of fitted times.
 
-    Steps are kept as weights because they are linear in the fitted times: thousands of resamples of a step
-    are one matrix product.
+    Steps are kept as weights (`seconds_of` adds them up) because they are linear in the fitted times:
+    thousands of resamples of a step are one matrix product.
 
     Args:
-        times: times of the batch size.
-        law_times: times of the law.
-        prefix: committed tokens before the root; None only if times hold for every prefix.
+        verify: the target's pass, by nodes (of each text).
+        commit: keeping the accepted rows in the cache, by nodes.
+        rest: the time of a step outside of its stages.
+        level: a draft pass after the first, by the number of nodes that it gives one child each.
+        draw: drawing one more child for each node, by the number of nodes.
+        assemble: the rest of drafting, by nodes.
+        accept: the acceptance rule, by nodes.
+        first: the first draft pass, which gives the root one child; None if it equals `level` of one node.
+            It finds the processor's caches filled by the target, and sometimes also runs a pending token.
+        plain_step: a step of plain decoding under the same settings; None if it is the sum of its parts.
+        decide: one decision of a tree that grows, on where to expand or what to keep, by the nodes drafted
+            so far; None if it is not known.
+        sampling: the sampling settings of the measurement.
+        rule: the acceptance rule.
         together: whether children are chosen for all nodes of a level at once; see `further_draws`.
+        prefix: committed tokens before the root; None only if times hold for every prefix.
     """
 
-    times: BatchTimes
-    law_times: LawTimes
-    prefix: int | None
+    verify: Table
+    commit: Table
+    rest: Table
+    level: Table
+    draw: Table
+    assemble: Table
+    accept: Table
+    first: Table | None = None
+    plain_step: Table | None = None
+    decide: Table | None = None
+    sampling: str | None = None
+    rule: str | None = None
     together: bool = False
+    prefix: int | None = None
+
+    @property
+    def tables(self) -> list[Table]:
+        values = (getattr(self, field.name) for field in fields(self))
+        return [value for value in values if isinstance(value, Table)]
 
     def tree(self, shapes: Sequence[TreeShape]) -> list[Term]:
         """Steps that draft and verify these shapes, one for each shape.
@@ -54,67 +81,37 @@ class StepParts:
             levels: for each step and each pass of the draft, the number of nodes that are given k children,
                 by k; the first pass runs the root. Empty if nothing is drafted.
             sizes: for each step, the number of verified nodes, the root included.
-
-        Raises:
-            NotMeasured: see `tree`.
         """
-        law = self.law_times
         after_first = [Counter(sum(level.values()) for level in step[1:]) for step in levels]
-        terms: list[Term] = []
-        if law.first is None:
-            all_passes = [
-                widths + Counter([1] if step else [])
-                for widths, step in zip(after_first, levels, strict=True)
-            ]
-            terms += gathered(law.level, self.prefix, all_passes)
+        first = [Counter([1] if step else []) for step in levels]
+        if self.first is None:
+            passes = [later + root for later, root in zip(after_first, first, strict=True)]
+            terms = gathered(self.level, self.prefix, passes)
         else:
-            first = [{1: 1.0} if step else {} for step in levels]
-            terms += gathered(law.first, self.prefix, first)
-            terms += gathered(law.level, self.prefix, after_first)
+            terms = gathered(self.first, self.prefix, first)
+            terms += gathered(self.level, self.prefix, after_first)
         draws = [further_draws(step, self.together) for step in levels]
-        terms += gathered(law.draw, self.prefix, draws)
-        return terms + self._sized([law.assemble, *self._target_pass()], sizes)
+        terms += gathered(self.draw, self.prefix, draws)
+        return terms + self._sized([self.assemble, *self._target_pass()], sizes)
 
-    def deciding(self, levels: Sequence[Sequence[Counter[int]]]) -> list[Term]:
-        """The time that the growth of each of these steps takes to decide; empty if it is not known.
+    def grown(self, levels: Sequence[Sequence[Counter[int]]], sizes: Sequence[int]) -> list[Term]:
+        """`drafted`, with the time that a growth takes to decide, if it is known.
 
-        A growth decides before each level where to expand, and once which nodes to keep.
-
-        Args:
-            levels: see `drafted`.
-
-        Raises:
-            NotMeasured: see `tree`.
+        A growth decides before each level where to expand, and once which nodes to keep; nothing is decided
+        for a source without a draft model, whose levels are empty.
         """
-        if self.law_times.decide is None:
-            return []
+        steps = self.drafted(levels, sizes)
+        if self.decide is None or not any(levels):
+            return steps
         counts = []
         for step in levels:
             added = (sum(k * nodes for k, nodes in level.items()) for level in step)
             counts.append(Counter(accumulate(added, initial=1)))
-        return gathered(self.law_times.decide, self.prefix, counts)
-
-    def grown(self, levels: Sequence[Sequence[Counter[int]]], sizes: Sequence[int]) -> list[Term]:
-        """Steps that draft these levels and verify these numbers of nodes, with the time to decide them.
-
-        Args:
-            levels: see `drafted`; empty for a source without a draft model, for which no growth decides.
-            sizes: see `drafted`.
-
-        Raises:
-            NotMeasured: see `tree`.
-        """
-        steps = self.drafted(levels, sizes)
-        return steps + self.deciding(levels) if any(levels) else steps
-
-    def root(self) -> list[Term]:
-        """A step over the root alone, as the sum of its parts."""
-        return self._sized(self._target_pass(), [1])
+        return steps + gathered(self.decide, self.prefix, counts)
 
     def plain(self) -> list[Term]:
         """A step of plain decoding, as measured or, failing that, as the sum of its parts."""
-        measured = self.law_times.plain
-        return self.root() if measured is None else self._sized([measured], [1])
+        return self._sized([self.plain_step] if self.plain_step else self._target_pass(), [1])
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
         """A lower bound of the seconds of a step: all levels are taken as the fastest measured one.
@@ -122,21 +119,19 @@ class StepParts:
         Args:
             sizes: numbers of nodes, the root included, at least 2.
             depth: edges, at least 1.
-
-        Raises:
-            NotMeasured: see `tree`.
         """
-        law = self.law_times
-        by_size = seconds_of(self._sized([law.assemble, *self._target_pass()], sizes.tolist()))
-        level = sum(share * curve.fitted.min() for curve, share in law.level.shares(self.prefix))
-        first = level if law.first is None else law.first.at(1, self.prefix)
+        by_size = seconds_of(self._sized([self.assemble, *self._target_pass()], sizes.tolist()))
+        level = sum(share * curve.fitted.min() for curve, share in self.level.shares(self.prefix))
+        first = level if self.first is None else self.first.at(1, self.prefix)
         return by_size + first + (depth - 1) * level
 
     def parts(self, shape: TreeShape) -> dict[str, float]:
         """Seconds by stage: draft, verify, accept, commit and the rest; see `LatencyModel.parts_s`."""
         plain = shape.size == 1
         seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        for curve, weights in self.root() if plain else self.tree([shape]):
+        for curve, weights in (
+            self._sized(self._target_pass(), [1]) if plain else self.tree([shape])
+        ):
             stage = curve.name if curve.name in seconds else "draft"
             seconds[stage] += float((weights @ curve.fitted)[0])
         if plain:
@@ -145,7 +140,7 @@ class StepParts:
 
     def _target_pass(self) -> list[Table]:
         """The tables that every step takes from, whether anything is drafted or not."""
-        return [self.times.verify, self.law_times.accept, self.times.commit, self.times.rest]
+        return [self.verify, self.accept, self.commit, self.rest]
 
     def _sized(self, tables: Iterable[Table], sizes: Sequence[int]) -> list[Term]:
         """The terms of tables that depend on the number of nodes only."""
@@ -157,3 +152,36 @@ def seconds_of(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
     """Seconds of each step."""
     total: Any = sum(weights @ curve.fitted for curve, weights in terms)
     return total
+
+
+def levels_of(shape: TreeShape) -> list[Counter[int]]:
+    """For each level with children, the number of nodes that have k children, by k."""
+    levels: list[Counter[int]] = [Counter() for _ in range(shape.depth)]
+    for node in shape.internal:
+        levels[shape.depths[node]][len(shape.children[node])] += 1
+    return levels
+
+
+def further_draws(levels: Sequence[Counter[int]], together: bool = False) -> dict[int, float]:
+    """The draws beyond the first of every expanded node, by the number of nodes that a draw is for.
+
+    The time of a level's pass includes one draw over all of its nodes. All numbers are positive, so that no
+    step takes less time than if every node had one child.
+
+    Args:
+        levels: see `levels_of`.
+        together: whether one choice gives all nodes of a level their children, as for deterministic ones:
+            then draw j is for the nodes with more than j children. Otherwise the nodes with k children draw
+            as a group, k times in a row; a group after the first also draws once more, which is counted as
+            for one node, because the pass over the level has drawn for all nodes.
+    """
+    draws: Counter[int] = Counter()
+    for level in levels:
+        if together:
+            for elder in range(1, max(level)):
+                draws[sum(nodes for k, nodes in level.items() if k > elder)] += 1
+            continue
+        for k, nodes in level.items():
+            draws[nodes] += k - 1
+        draws[1] += len(level) - 1
+    return {nodes: float(number) for nodes, number in draws.items() if number}

@@ -11,8 +11,6 @@ from torch import Tensor
 from treespec.search.arguments import shown
 from treespec.search.errors import InvalidAcceptance
 
-__all__ = ["Acceptance", "NodeRates", "Rates", "read_rates"]
-
 TOLERANCE = 1e-3
 """How far above 1 the rates of siblings may sum: published tables are rounded to four digits."""
 
@@ -124,26 +122,13 @@ def read_rates(acceptance: Acceptance) -> Rates:
     return Rates(table, by_depth=array.ndim == 2)
 
 
-_NO_RATES = (bool, np.bool_, complex, np.complexfloating, str, np.character, np.datetime64)
-"""Types that numpy would convert to numbers, though they are not rates (complex ones would lose a part)."""
-
-
 def _numbers(name: str, values: Any) -> np.ndarray:
     """A read-only copy of the values as a non-empty float64 array."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.double() if values.is_floating_point() else values).numpy()
     try:
-        given = (
-            np.array(values, dtype=object)
-            if isinstance(values, list | tuple | np.generic)
-            else values
-        )
-        kinds = {type(value) for value in given.flat} if isinstance(given, np.ndarray) else set()
-        if any(issubclass(kind, _NO_RATES) for kind in kinds):
-            raise TypeError(kinds)
+        if isinstance(values, Tensor):
+            values = values.detach().cpu().double().numpy()
         array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
         raise InvalidAcceptance(
             f"{name} must hold numbers, in rows of equal length, not {shown(values)}"
         ) from error

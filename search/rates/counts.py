@@ -5,14 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from treespec.search.errors import InvalidTrace
-from treespec.search.rates.replay import child_table, step_starts
+from treespec.search.rates.replay import require_drafts
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
-
-__all__ = ["UNKNOWN", "Counts", "Records", "count_records", "count_trace"]
 
 FEWEST_TRIALS = 30
 """Fewest trials for a rate to get a row or a column of its own."""
@@ -63,73 +61,76 @@ class Records:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def count_trace(
-    trace: Trace, levels: int | None, ranks: int, starts: TreeShape | None = None
-) -> Counts:
+def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
     """Count the hits and trials of a trace by depth.
+
+    Decoding starts at every kept position, and every node has `ranks` children: position s + d is a trial
+    at depth d if a start s reaches it along children of these ranks.
 
     Args:
         trace: the trace, whose kept positions count.
         levels: number of depths to count; None for all with at least `FEWEST_TRIALS` trials.
         ranks: number of children to count, at most the width.
-        starts: the tree whose replayed steps are counted, at the nodes that they accept, and child r only
-            where the node has one. By default, decoding starts at every kept position and every node has
-            `ranks` children: position s + d is a trial at depth d if a start s reaches it along children of
-            these ranks.
-
-    Raises:
-        InvalidTrace: if the tree cannot be replayed, see `treespec.search.rates.replay`.
     """
     inside, text_of = trace.inside, trace.text_of
-    if starts is None:
-        at, table = np.flatnonzero(inside), _endless(ranks)
-    else:
-        at, table = step_starts(trace, starts), child_table(starts)
-    inner, has_child = table.max(axis=1) >= 0, _has_child(table, ranks)
-    node, rows = np.zeros(len(at), dtype=np.int64), []
+    at, rows = np.flatnonzero(inside), []
     while len(rows) < (levels or DEEPEST_UNASKED):
         if levels is None and rows and len(at) < FEWEST_TRIALS:
             break
-        rows.append(_level(trace, at, has_child[node]))
-        node = table[node, np.minimum(trace.ranks[at], table.shape[1] - 1)]
-        at, node = at[node >= 0] + 1, node[node >= 0]
-        at, node = at[at < len(inside)], node[at < len(inside)]
-        goes_on = inside[at] & (text_of[at] == text_of[at - 1]) & inner[node]
-        at, node = at[goes_on], node[goes_on]
+        rows.append(_level(trace, at, ranks))
+        at = at[trace.ranks[at] < ranks] + 1
+        at = at[at < len(inside)]
+        at = at[inside[at] & (text_of[at] == text_of[at - 1])]
     return Counts(*(np.stack(level, axis=1) for level in zip(*rows, strict=True)))
 
 
-def _endless(ranks: int) -> Int[np.ndarray, "1 ranks_1"]:
-    """A table as in `child_table` of an infinite tree: one node that is each of its own children."""
-    return np.array([[0] * ranks + [-1]])
-
-
-def _has_child(
-    table: Int[np.ndarray, "nodes most_1"], ranks: int
-) -> Bool[np.ndarray, "nodes ranks"]:
-    """Whether each node has a child of each of the first ranks."""
-    has_child = np.zeros((len(table), ranks), dtype=bool)
-    known = min(ranks, table.shape[1])
-    has_child[:, :known] = table[:, :known] >= 0
-    return has_child
-
-
 def _level(
-    trace: Trace, positions: Int[np.ndarray, "P"], has_child: Bool[np.ndarray, "P ranks"]
+    trace: Trace, positions: Int[np.ndarray, "P"], ranks: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Hits, trials and expected hits of one level's children, `[texts, ranks]` each.
 
     Excerpts of one file count as one text.
     """
-    text, ranks = trace.file_of[trace.text_of[positions]], has_child.shape[1]
+    text = trace.file_of[trace.text_of[positions]]
 
     def by_text(cells: np.ndarray) -> np.ndarray:
         sums = [np.bincount(text, column, minlength=trace.samples) for column in cells.T]
         return np.stack(sums, axis=1)
 
-    hits = has_child & (trace.ranks[positions, None] == np.arange(ranks))
-    mass = trace.accepted[positions, :ranks] * has_child
-    return by_text(hits).astype(np.int64), by_text(has_child).astype(np.int64), by_text(mass)
+    hits = trace.ranks[positions, None] == np.arange(ranks)
+    mass = trace.accepted[positions, :ranks]
+    return (
+        by_text(hits).astype(np.int64),
+        by_text(np.ones_like(hits)).astype(np.int64),
+        by_text(mass),
+    )
+
+
+def count_drafts(trace: Trace, ranks: int) -> Counts:
+    """Count hits and trials of the source's drafts within the recorded limits, by depth.
+
+    Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
+    """
+    drafts = require_drafts(trace)
+    start = drafts.position_of[drafts.draft_of]
+    taken, parent = drafts.on_text(trace.tokens, trace.ends), drafts.above
+    tried = drafts.drafted(drafts.budget) & ((parent < 0) | taken[parent]) & (drafts.ranks < ranks)
+    kept_ends = np.repeat(trace.offsets[:-1] + trace.text_kept, np.diff(trace.offsets))
+    tried &= start + drafts.depths - 1 < kept_ends[start]
+    depth = int(drafts.depths.max(initial=0))
+    cells = (trace.file_of[trace.text_of[start]] * depth + drafts.depths - 1) * ranks + drafts.ranks
+    shape = trace.samples, depth, ranks
+    trials, hits = (
+        np.bincount(cells[counted], minlength=int(np.prod(shape))).reshape(shape)
+        for counted in (tried, tried & taken)
+    )
+    reached = np.flatnonzero(trials.sum(axis=(0, 2)))
+    if not len(reached):
+        raise InvalidTrace(
+            "the source drafted nothing in these texts, so there is nothing to count"
+        )
+    last = int(reached[-1]) + 1
+    return Counts(hits[:, :last], trials[:, :last], hits[:, :last].astype(np.float64))
 
 
 def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
@@ -137,13 +138,6 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
 
     Child r of an accepted node is a trial if it exists, whatever happened to its elder siblings. Children
     that were not in the tree, or below a rejected node, do not count.
-
-    Returns:
-        The counts, and for each depth the numbers of children that accepted nodes had there.
-
-    Raises:
-        InvalidTrace: if no step has a drafted child, or a path is not one of its tree; the message names
-            the indices of text and step.
     """
     cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
     numbers: list[set[int]] = []

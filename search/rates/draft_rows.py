@@ -10,8 +10,6 @@ from jaxtyping import Float, Int
 from treespec.search.arguments import shown
 from treespec.search.errors import InvalidTrace
 
-__all__ = ["DraftRows"]
-
 TOLERANCE = 1e-4
 """How far above 1 the probabilities of siblings may sum: they may come from float32 or half precision."""
 
@@ -48,40 +46,33 @@ class DraftRows:
     text_ranks: Int[np.ndarray, "T"]
 
     def __post_init__(self) -> None:
-        """Copy and check all arrays."""
+        """Copy the arrays, and check that they fit together."""
         for name in ("offsets", "parents", "ranks", "text_ranks"):
-            object.__setattr__(self, name, _array(f"draft_rows.{name}", getattr(self, name), "iu"))
-        object.__setattr__(self, "probs", _array("draft_rows.probs", self.probs, "f"))
+            numbers = whole_numbers(f"draft_rows.{name}", getattr(self, name))
+            object.__setattr__(self, name, numbers)
+        object.__setattr__(self, "probs", numbers_of("draft_rows.probs", self.probs))
         offsets, rows = self.offsets, len(self.parents)
-        if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != rows:
-            raise InvalidTrace(f"draft_rows.offsets must rise from 0 to the number of rows, {rows}")
-        if (np.diff(offsets) < 1).any():
-            raise InvalidTrace("draft_rows.offsets must rise: each position has at least one row")
-        if self.probs.ndim != 2 or not self.probs.shape[1]:
-            raise InvalidTrace("draft_rows.probs must hold a line of probabilities for each row")
-        lengths = {"parents": rows, "ranks": rows, "probs": rows, "text_ranks": len(offsets) - 1}
-        for name, count in lengths.items():
-            shape = getattr(self, name).shape
-            if shape[0] != count or len(shape) != 1 + (name == "probs"):
-                raise InvalidTrace(
-                    f"draft_rows.{name} has shape {list(shape)}, but needs {count} entries"
-                )
-        place = np.arange(rows) - np.repeat(offsets[:-1], np.diff(offsets))
-        valid = np.where(
-            place == 0, self.parents == -1, (self.parents >= 0) & (self.parents < place)
-        )
-        if not valid.all():
+        wrong = [name for name in ("ranks", "probs") if len(getattr(self, name)) != rows]
+        rises = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == rows
+        if not rises or (np.diff(offsets) < 1).any():
+            wrong.append("offsets")
+        if self.probs.ndim != 2 or not self.probs.size:
+            wrong.append("probs")
+        if len(self.text_ranks) != len(offsets) - 1:
+            wrong.append("text_ranks")
+        if not wrong:
+            place = np.arange(rows) - self._starts
+            parents, first = self.parents, place == 0
+            valid = {
+                "parents": np.where(first, parents == -1, (parents >= 0) & (parents < place)),
+                "ranks": (self.ranks >= 0) & (self.ranks < self.width),
+                "text_ranks": (self.text_ranks >= 0) & (self.text_ranks <= self.width),
+                "probs": (self.probs >= 0).all(axis=1) & (self.probs.sum(axis=1) <= 1 + TOLERANCE),
+            }
+            wrong = [name for name, holds in valid.items() if not holds.all()]
+        if wrong:
             raise InvalidTrace(
-                "draft_rows.parents must be -1 for the first row of a position and an earlier row for the "
-                "others"
-            )
-        if not ((self.ranks >= 0) & (self.ranks < self.width)).all():
-            raise InvalidTrace(f"draft_rows.ranks must be in 0..{self.width - 1}")
-        if not ((self.text_ranks >= 0) & (self.text_ranks <= self.width)).all():
-            raise InvalidTrace(f"draft_rows.text_ranks must be in 0..{self.width}")
-        if not ((self.probs >= 0).all() and (self.probs.sum(axis=1) <= 1 + TOLERANCE).all()):
-            raise InvalidTrace(
-                "draft_rows.probs must hold probabilities in [0, 1] that sum to at most 1 among siblings"
+                f"draft_rows.{wrong[0]} does not fit the other arrays: record the trace again"
             )
 
     @property
@@ -94,40 +85,46 @@ class DraftRows:
         """Number of positions of all texts together."""
         return len(self.text_ranks)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes in a file, before compression."""
-        return self.probs.size * 4 + len(self.parents) * 8 + self.positions * 12
+    @cached_property
+    def _starts(self) -> Int[np.ndarray, "R"]:
+        """The first row of the position that each row belongs to."""
+        return np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     @cached_property
     def depth(self) -> int:
         """Number of levels with rows, the first row's included: the edges of the deepest known tree."""
         depths = np.ones(len(self.parents), dtype=np.int64)
-        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
         for row in np.flatnonzero(self.parents >= 0):
-            depths[row] = depths[starts[row] + self.parents[row]] + 1
+            depths[row] = depths[self._starts[row] + self.parents[row]] + 1
         return int(depths.max())
 
     @cached_property
     def children(self) -> Int[np.ndarray, "R width"]:
         """The row of each child, -1 where there is none."""
         children = np.full(self.probs.shape, -1, dtype=np.int64)
-        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
         inner = self.parents >= 0
-        places = (starts + self.parents)[inner], self.ranks[inner]
+        places = (self._starts + self.parents)[inner], self.ranks[inner]
         children[places] = np.flatnonzero(inner)
         return children
 
 
-def _array(name: str, values: Any, kinds: str) -> np.ndarray:
-    """A read-only copy of the values as an array."""
+def whole_numbers(name: str, values: Any) -> Int[np.ndarray, "n"]:
+    """A read-only row of integers."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidTrace(f"{name} = {shown(values)}, but must be a row of integers")
+    return _copied(array, np.int64)
+
+
+def numbers_of(name: str, values: Any) -> Float[np.ndarray, "*shape"]:
+    """A read-only array of numbers."""
     try:
-        given = np.asarray(values)
-        if given.dtype.kind not in kinds or not given.ndim:
-            raise TypeError(given.dtype)
-        array = np.array(given, dtype=np.float64 if kinds == "f" else np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        what = "numbers" if kinds == "f" else "integers"
-        raise InvalidTrace(f"{name} = {shown(values)}, but must hold {what}") from error
+        return _copied(values, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidTrace(f"{name} = {shown(values)}, but must be numbers in equal rows") from None
+
+
+def _copied(values: Any, kind: type) -> np.ndarray:
+    array = np.array(values, dtype=kind)
     array.flags.writeable = False
     return array

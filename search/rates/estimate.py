@@ -14,33 +14,24 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from treespec.door import integer
 from treespec.errors import Unreadable
 from treespec.reading_models import read_model
-from treespec.search.arguments import (
-    FLAG,
-    LEVELS,
-    NUMBER,
-    PREFIX,
-    SHAPE,
-    TEXT,
-    maybe,
-    of_class,
-    takes,
-)
+from treespec.search.arguments import LEVELS, NUMBER, PREFIX, TEXT, maybe, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.intervals import require_level
-from treespec.search.rates.budget_replay import count_drafts
-from treespec.search.rates.counts import Counts, Records, count_records, count_trace
-from treespec.search.rates.rate_bounds import bounds_over_texts, wilson_bounds
-from treespec.search.rates.rates import RateSettings, redrawn, stood_in
+from treespec.search.rates.counts import Counts, Records, count_drafts, count_records, count_trace
+from treespec.search.rates.rates import (
+    RateSettings,
+    bounds_over_texts,
+    redrawn,
+    stood_in,
+    wilson_bounds,
+)
 from treespec.search.rates.rule_notes import note_on, require_alike
 from treespec.search.rates.support import complaints, cut, require_limits
 from treespec.search.rates.trace import Trace
-from treespec.tree import TreeShape
-
-__all__ = ["AcceptanceEstimate", "By", "IntervalKind", "estimate_acceptance"]
 
 VERSION = 1
 _SETTINGS = (
-    "by", "law", "rule", "source", "interval", "level", "monotone", "shrinkage", "seed",
+    "by", "law", "rule", "source", "interval", "level", "shrinkage", "seed",
 )  # fmt: skip
 _ORIGIN = ("sampling", "about")
 _COUNTS = ("hits", "trials", "mass")
@@ -67,7 +58,7 @@ class _File(BaseModel):
     source: str
     interval: IntervalKind
     level: float
-    monotone: bool
+    monotone: Literal[False] = False
     shrinkage: float
     seed: int
     sampling: dict[str, Any] = Field(default_factory=dict)
@@ -94,14 +85,12 @@ class AcceptanceEstimate:
         source: "on-policy" (decoded) or "teacher-forced" (from given texts).
         interval: "wilson" or "bootstrap".
         level: confidence level of the intervals.
-        monotone: whether isotonic regression was applied over ranks.
         shrinkage: pseudo-trials that shrank each depth's rates towards those of all depths.
         warnings: conclusions that the sample does not support.
         counts: hits, trials and expected hits by text.
         seed: seed of the bootstrap.
         sampling: sampling settings of target and draft; empty if not known.
-        about: origin of the texts: models, prompts, seeds, hardware; and, if the steps of one tree were
-            counted, its parents (`starts`).
+        about: origin of the texts: models, prompts, seeds, hardware.
     """
 
     rates: Float[np.ndarray, "*levels ranks"]
@@ -115,7 +104,6 @@ class AcceptanceEstimate:
     source: str
     interval: IntervalKind
     level: float
-    monotone: bool
     shrinkage: float
     warnings: tuple[str, ...]
     counts: Counts = field(repr=False)
@@ -136,18 +124,12 @@ class AcceptanceEstimate:
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """Bootstrap the rates: draw texts with replacement and process their counts in the same way.
 
-        Where no drawn text has a trial, the estimate's own counts are used and its rate is unchanged, since
-        no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
+        Estimates from the same texts are resampled by the same draws if their generators have the same
+        seed. Where no drawn text has a trial, the estimate's own counts are used and its rate is unchanged,
+        since no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
         positions were independent.
-
-        Args:
-            rng: generator that draws the texts; estimates from the same texts are resampled by the same
-                draws if their generators have the same seed.
-
-        Returns:
-            An array of the shape of `rates`.
         """
-        settings, trials = RateSettings(self.monotone, self.shrinkage), self.counts.trials
+        settings, trials = RateSettings(False, self.shrinkage), self.counts.trials
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
             mass_drawn = np.tensordot(drawn, self.counts.mass, axes=1)
@@ -180,8 +162,8 @@ class AcceptanceEstimate:
 
 
 @takes(
-    by=TEXT, depth=maybe(LEVELS), ranks=maybe(LEVELS), interval=TEXT, level=NUMBER, monotone=FLAG,
-    shrinkage=NUMBER, tree=maybe(SHAPE), starts=maybe(SHAPE), seed=PREFIX,
+    by=TEXT, depth=maybe(LEVELS), ranks=maybe(LEVELS), interval=TEXT, level=NUMBER, shrinkage=NUMBER,
+    seed=PREFIX,
 )  # fmt: skip
 def estimate_acceptance(
     source: Trace | Records | Iterable[Any],
@@ -191,10 +173,7 @@ def estimate_acceptance(
     ranks: int | None = None,
     interval: IntervalKind = "wilson",
     level: float = 0.95,
-    monotone: bool = False,
     shrinkage: float = 0.0,
-    tree: TreeShape | None = None,
-    starts: TreeShape | None = None,
     seed: int = 0,
 ) -> AcceptanceEstimate:
     """Estimate positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
@@ -208,37 +187,26 @@ def estimate_acceptance(
     continued differently.
 
     Steps of real decoding do not begin at every position, but after bonus tokens, which occur where the
-    draft failed. This matters where good and bad stretches alternate: in a text in which one position is
-    missed and the next four are the draft's first child, over and over, every step of a chain of 4 emits 5
-    tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the steps of a
-    replay of that tree are counted, at the nodes that they accept, and child r only for nodes that have
-    one: these rates are right for that tree, and closer for similar trees. By depth, the hits of each level
-    are the steps that accept a node there. So if all nodes of a depth have equally many children (chains,
-    k-ary trees, expansions) and acceptance is not random, `expected_tokens` of these rates is what the
-    replay keeps; in other trees, one rate stands for nodes with elder and younger parents alike. In a
-    text's last step the kept positions count, whereas a replay counts the whole step if the trace goes on.
+    draft failed. So where good and bad stretches alternate, rates of all positions are not those of steps:
+    in a text in which one position is missed and the next four are the draft's first child, over and over,
+    every step of a chain of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. A
+    replay of the tree says what it keeps (`treespec.search.replay`).
 
     In records, every accepted node counts, and child r only if the node had more than r children. For ranks
     that occur mostly near the root, rates are those near the root: use `by="depth"` for trees of uneven
     width.
 
-    Ours adds intervals, by text; counts are kept; isotonic regression and shrinkage are optional.
+    Ours adds intervals, by text; counts are kept; shrinkage is optional.
 
     Args:
         source: a `Trace`, `Records`, or the `texts` of records.
         by: "rank", one rate for all depths, or "depth", a row for each depth.
-        depth: with `by="depth"`, levels to estimate; by default the tree's, or all with enough trials.
-        ranks: children to estimate; by default the tree's, or all recorded ones (with `starts`, its own).
+        depth: with `by="depth"`, levels to estimate; by default all with enough trials.
+        ranks: children to estimate; by default all recorded ones.
         interval: "wilson", from the counts as if positions were independent; or "bootstrap", over texts.
         level: confidence level of the intervals.
-        monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
         shrinkage: with `by="depth"`, pseudo-trials added to each rate at the rate of that rank over all
             depths.
-        tree: the tree that the rates are for. It sets depth and ranks, and limits the warnings to the rates
-            that it uses: those with fewer than 30 trials, fewer than 5 expected hits, or an interval wider
-            than 0.1 to each side.
-        starts: for a trace, count the steps of this tree instead of every position; by default for the
-            ranks that it has.
         seed: seed of the bootstrap.
 
     Raises:
@@ -255,30 +223,20 @@ def estimate_acceptance(
         >>> estimate.rates.tolist(), estimate.hits.tolist(), estimate.trials.tolist()
         ([0.6], [3], [5])
     """
-    require_limits(by, depth, ranks, shrinkage, tree)
-    if by == "depth":
-        depth = depth if tree is None or depth is not None else max(tree.depth, 1)
-    if tree is not None and ranks is None:
-        ranks = max(1, max(map(len, tree.children)))
+    require_limits(by, depth, ranks, shrinkage)
     known: Trace | Records = source if isinstance(source, Trace) else _records(source)
-    origin, about = "on-policy", dict(known.about)
+    origin = "on-policy"
     if isinstance(known, Trace):
-        counts = _of_trace(known, by, depth, ranks, starts)
+        counts = _of_trace(known, by, depth, ranks)
         origin = "teacher-forced" if known.forced else origin
-        about |= {} if starts is None else {"starts": list(starts.parents)}
     else:
-        if starts is not None:
-            raise InvalidLimit(
-                "starts applies to traces only: recorded steps have their own starts; leave it out"
-            )
         counts, numbers = count_records(known.texts)
         require_alike(known.rule, by, numbers)
         counts = cut(counts.pooled() if by == "rank" else counts, depth, ranks)
     estimate = _estimate(
         counts=counts, by=by, law=known.law, rule=known.rule, source=origin, interval=interval,
-        level=level, monotone=monotone, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
-        about=about, tree=tree, starts=starts,
-        explicit=depth is not None or (by == "rank" and ranks is not None),
+        level=level, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
+        about=dict(known.about), explicit=depth is not None or (by == "rank" and ranks is not None),
     )  # fmt: skip
     for text in estimate.warnings:
         python_warnings.warn(text, SmallSample, stacklevel=2)
@@ -302,40 +260,16 @@ def _records(source: Any) -> Records:
         ) from None
 
 
-def _of_trace(
-    trace: Trace, by: By, depth: int | None, ranks: int | None, starts: TreeShape | None
-) -> Counts:
+def _of_trace(trace: Trace, by: By, depth: int | None, ranks: int | None) -> Counts:
     if ranks is not None and ranks > trace.width:
         raise InvalidTrace(
             f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
             f"it again with width {ranks}, or ask for fewer"
         )
     if trace.text_drafts is not None:
-        if starts is not None:
-            raise InvalidLimit(
-                "starts is a tree, but the trace is of a text source, which brings its own continuations: "
-                "leave it out to count every position"
-            )
         counts = count_drafts(trace, ranks or trace.width)
         return counts.pooled() if by == "rank" else cut(counts, depth, ranks)
-    if starts is None:
-        return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
-    if starts.size == 1:
-        raise InvalidLimit(
-            "starts is the root alone, whose steps draft nothing to count: give a tree or a chain, or "
-            "leave it out to count every position"
-        )
-    widest = max(map(len, starts.children))
-    if (depth or 0) > starts.depth or (ranks or 0) > widest:
-        raise InvalidLimit(
-            f"depth = {depth}, ranks = {ranks}, but starts is {starts.depth} deep and has at most {widest} "
-            "children a node, so its steps say nothing about others: leave out these limits (and a tree "
-            "that sets them), or starts"
-        )
-    ranks = ranks or widest
-    if by == "rank":
-        return count_trace(trace, starts.depth, ranks, starts).pooled()
-    return count_trace(trace, depth, ranks, starts)
+    return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
 
 
 def _estimate(
@@ -347,13 +281,10 @@ def _estimate(
     source: str,
     interval: IntervalKind,
     level: float,
-    monotone: bool,
     shrinkage: float,
     seed: int = 0,
     sampling: Mapping[str, Any],
     about: Mapping[str, Any],
-    tree: TreeShape | None = None,
-    starts: TreeShape | None = None,
     explicit: bool = False,
     warnings: tuple[str, ...] | None = None,
 ) -> AcceptanceEstimate:
@@ -362,7 +293,7 @@ def _estimate(
     seed = integer("seed", seed, 0, InvalidLimit)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
-    settings = RateSettings(monotone, float(shrinkage))
+    settings = RateSettings(False, float(shrinkage))
     hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
     rates = settings.rates(mass, trials.astype(np.float64))
     if interval == "wilson":
@@ -372,12 +303,12 @@ def _estimate(
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
-        complained = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
+        complained = complaints(low, high, counts, by, shrinkage, explicit)
         warnings = (*complained, *note_on(rule))
     flat = slice(None) if by == "depth" else 0
     return AcceptanceEstimate(
         rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,
-        level, monotone, float(shrinkage), warnings, counts, seed, sampling, about,
+        level, float(shrinkage), warnings, counts, seed, sampling, about,
     )  # fmt: skip
 
 
@@ -387,7 +318,7 @@ def _written(estimate: AcceptanceEstimate) -> str:
     Raises:
         InvalidTrace: if `sampling` or `about` is not plain data.
     """
-    shown = {name: _rounded(getattr(estimate, name)) for name in _SHOWN}
+    shown = {name: np.round(getattr(estimate, name), _DIGITS).tolist() for name in _SHOWN}
     data: dict[str, Any] = {
         "kind": "acceptance",
         "version": VERSION,
@@ -397,20 +328,12 @@ def _written(estimate: AcceptanceEstimate) -> str:
         **shown,
         "texts": {name: getattr(estimate.counts, name).tolist() for name in _COUNTS},
     }
-    lines = []
-    for name, value in data.items():
-        if name == "texts":
-            inner = ",\n".join(
-                f'    "{key}": {json.dumps(counts)}' for key, counts in value.items()
-            )
-            lines.append(f'  "texts": {{\n{inner}\n  }}')
-            continue
-        try:
-            lines.append(f'  "{name}": {json.dumps(value, allow_nan=False)}')
-        except (TypeError, ValueError) as error:
-            raise InvalidTrace(
-                f'"{name}" is not plain data, so it cannot be written: {error}'
-            ) from None
+    try:
+        lines = [
+            f'  "{name}": {json.dumps(value, allow_nan=False)}' for name, value in data.items()
+        ]
+    except (TypeError, ValueError) as error:
+        raise InvalidTrace(f"sampling and about must be plain data: {error}") from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -424,40 +347,28 @@ def _read_json(text: str) -> dict[str, Any]:
         file = read_model(_File, text)
     except Unreadable as error:
         raise InvalidTrace(str(error)) from None
-    require_limits(file.by, None, None, file.shrinkage, None)
+    require_limits(file.by, None, None, file.shrinkage)
     counts = _counts(file.texts)
     levels = counts.hits.shape[1]
     if file.by == "rank" and levels != 1:
         raise InvalidTrace(f'"by" is "rank", so "texts" must hold one level, but it has {levels}')
-    settings = file.model_dump(exclude={"kind", "version", "texts"})
+    settings = file.model_dump(exclude={"kind", "version", "texts", "monotone"})
     return settings | {"counts": counts, "warnings": tuple(file.warnings)}
 
 
 def _counts(texts: Any) -> Counts:
-    arrays = {}
-    for name in _COUNTS:
-        try:
-            given = np.array(texts[name], dtype=np.float64)
-        except (TypeError, ValueError, KeyError, OverflowError):
-            raise InvalidTrace(
-                f'"texts" must hold numbers "{name}" [texts][levels][ranks]'
-            ) from None
-        if given.ndim != 3 or not given.size or not (given >= 0).all():
-            raise InvalidTrace(
-                f'"{name}" in "texts" must hold numbers of at least 0, in three nested lists'
-            )
-        arrays[name] = given
-    hits, trials, mass = (arrays[name] for name in _COUNTS)
-    if not hits.shape == trials.shape == mass.shape:
-        raise InvalidTrace('"hits", "trials" and "mass" in "texts" differ in shape')
-    if (hits > trials).any() or (mass > trials + 1e-6).any() or not np.isfinite(trials).all():
-        raise InvalidTrace('"texts" has more hits than trials')
-    if (trials > MOST_TRIALS).any():
-        raise InvalidTrace(f'"trials" in "texts" holds more than {MOST_TRIALS:,}')
-    if (hits % 1).any() or (trials % 1).any():
-        raise InvalidTrace('hits and trials in "texts" must be whole numbers')
+    try:
+        hits, trials, mass = (np.array(texts[name], dtype=np.float64) for name in _COUNTS)
+    except (TypeError, ValueError, KeyError, OverflowError):
+        raise InvalidTrace('"texts" must hold numbers "hits", "trials" and "mass"') from None
+    shapes = {array.shape for array in (hits, trials, mass)}
+    if len(shapes) > 1 or hits.ndim != 3 or not hits.size:
+        raise InvalidTrace(
+            '"hits", "trials" and "mass" must be [texts][levels][ranks] of one shape'
+        )
+    whole = not (hits % 1).any() and not (trials % 1).any()
+    if not whole or not ((hits >= 0) & (hits <= trials) & (trials <= MOST_TRIALS)).all():
+        raise InvalidTrace('"hits" in "texts" must be whole numbers from 0 to "trials"')
+    if not ((mass >= 0) & (mass <= trials + 1e-6)).all():
+        raise InvalidTrace('"mass" in "texts" must be numbers from 0 to "trials"')
     return Counts(hits.astype(np.int64), trials.astype(np.int64), mass)
-
-
-def _rounded(array: np.ndarray) -> Any:
-    return np.round(array, _DIGITS).tolist() if array.dtype.kind == "f" else array.tolist()

@@ -10,7 +10,7 @@ A growth may ask for the children of a node without a recorded row: one outside 
 the position where it leaves the text. Its children then count as worth nothing, and the step is *unsure*,
 unless these children provably change nothing: if the growth always keeps the best nodes (`keeps_best`), and
 every kept node is worth more than every node whose children are not known. Then all nodes above that value
-are drafted in any case, and the others could not have been kept. `GrowthReplay.sure` marks the sure steps;
+are drafted in any case, and the others could not have been kept. `Replay.sure` marks the sure steps;
 the study `growth_replay` compares them, and the others, with live runs of the embedded pair.
 
 Where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) expands next depends on draws, and draws off the
@@ -18,7 +18,8 @@ text are not recorded: such a growth is replayed at temperature 0, where each no
 refused above.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -31,32 +32,25 @@ from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.grown_steps import GrowthReplay, Levels
-from treespec.search.rates.replay import replay, require_given_trees
+from treespec.search.rates.replay import (
+    Levels,
+    Replay,
+    replay,
+    require_decoded,
+    require_given_trees,
+    walked,
+)
 from treespec.search.rates.rule_notes import by_member
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
-
-__all__ = ["replay_growth"]
 
 SHAPES_REMEMBERED = 2**12
 """Number of tree shapes that are cached: the first levels of most steps are alike."""
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
-def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
-    """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities.
-
-    Args:
-        trace: a trace of decoding with `draft_rows`.
-        growth: a growth that states its laws, as those of `treespec.search.growth` do.
-
-    Raises:
-        InvalidTrace: if the trace is of given texts, of drawn children, of a rule that depends on more than
-            the next token of the text, or has no draft rows; if the growth draws its children above
-            temperature 0, is deeper than the rows, or asks for more children than they hold; or if a text
-            has too few positions for the growth's depth.
-    """
+def replay_growth(trace: Trace, growth: Growth) -> Replay:
+    """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities."""
     require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
     if Law.DETERMINISTIC not in laws:
@@ -77,60 +71,26 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
             f"growth '{name}' grows to depth {growth.max_depth}, but the trace has draft rows for "
             f"{rows.depth} levels: record it again with --beam-depth {growth.max_depth}, or give less depth"
         )
-    ends, starts = trace.offsets[1:], trace.offsets[:-1]
-    limits = np.minimum(starts + trace.text_kept, ends - max(growth.max_depth - 1, 0))
-    short = np.flatnonzero(limits <= starts)
-    if len(short):
-        text = int(short[0])
-        raise InvalidTrace(
-            f"text {text} of the trace has {int(ends[text] - starts[text])} positions, but growth '{name}' "
-            f"grows to depth {growth.max_depth}: record more beyond the end of each text"
-        )
-    grown = _Grown(trace, rows, growth)
-    steps, counts = [], []
-    for start, limit in zip(starts.tolist(), limits.tolist(), strict=True):
-        text_steps = list(_steps(grown, start, limit))
-        steps += text_steps
-        counts.append(len(text_steps))
-    *columns, levels = zip(*steps, strict=True)
-    accepted, kept, sizes, sure = map(np.array, columns)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return GrowthReplay(
-        accepted=accepted,
-        kept=kept,
-        sizes=sizes,
-        sure=sure,
-        offsets=offsets,
-        file_of=trace.file_of,
-        max_depth=growth.max_depth,
-        levels=levels,
-    )
+    grown, seen = _Grown(trace, rows, growth), []
+
+    def accepted_at(start: int) -> int:
+        accepted, *rest = grown.step(start)
+        seen.append(rest)
+        return accepted
+
+    steps = walked(trace, growth.max_depth, accepted_at)
+    sizes, sure, levels = zip(*seen, strict=True)
+    return Replay(**steps, sizes=np.array(sizes), sure=np.array(sure), levels=levels)
 
 
-def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
+def _of_chain(trace: Trace, depth: int) -> Replay:
     """A growth of drawn children at temperature 0: a chain of children with probability 1."""
-    shape = TreeShape.chain(depth)
-    replayed = replay(trace, shape)
-    sizes = np.full(len(replayed.accepted), shape.size)
-    levels = [((1,),) * depth] * len(sizes)
-    return GrowthReplay(
-        accepted=replayed.accepted,
-        kept=replayed.kept,
-        sizes=sizes,
-        sure=sizes > 0,
-        offsets=replayed.offsets,
-        file_of=trace.file_of,
-        max_depth=depth,
-        levels=levels,
-    )
+    chain = replay(trace, TreeShape.chain(depth))
+    return replace(chain, levels=[((1,),) * depth] * len(chain.sizes), shape=None)
 
 
 def _require_rows(trace: Trace, name: str) -> DraftRows:
-    if trace.forced:
-        raise InvalidTrace(
-            "the trace is of given texts, which do not continue with the accepted tokens, so there are no "
-            "steps to replay; record one while decoding"
-        )
+    require_decoded(trace)
     if Law.of(trace.law) is not Law.DETERMINISTIC or not by_member(trace.rule):
         raise InvalidTrace(
             f"growth '{name}' chooses among deterministic children, but the trace is of law '{trace.law}' "
@@ -142,14 +102,6 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
             "no draft rows: record it again with --beam 8 (`treespec trace`)"
         )
     return trace.draft_rows
-
-
-def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, int, bool, Levels]]:
-    """For each step of a text: accepted and kept tokens, nodes, whether it is sure, and its passes."""
-    while start < limit:
-        accepted, size, sure, levels = grown.step(start)
-        yield accepted, min(accepted + 1, limit - start), size, sure, levels
-        start += accepted + 1
 
 
 class _Grown:

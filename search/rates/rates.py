@@ -1,14 +1,17 @@
-"""Compute rates from counts, in the same way for an estimate and for each of its resamples."""
+"""Compute rates and their bounds from counts, in the same way for an estimate and each of its resamples."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.search.errors import InvalidLimit
+from treespec.search.intervals import bootstrap_bounds, draws, wilson
 from treespec.search.isotonic import non_increasing
 from treespec.search.rates.counts import Counts
 
-__all__ = ["RateSettings", "redrawn", "stood_in"]
+NUMBERS_PER_BLOCK = 1 << 21
+"""Limit on the numbers that are processed at a time."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,12 @@ class RateSettings:
         mass: Float[np.ndarray, "*B levels ranks"],
         trials: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Rates from expected hits and trials.
+        """Rates from expected hits and trials; 0 without trials.
 
         Rates are shrunk, then made monotone by isotonic regression weighted by trials; then rows that sum
-        to more than 1 (possible if ranks have different trials) are scaled to 1. Without trials a rate is
-        0."""
-        rates = self.ordered(self.share(mass, trials, mass), trials)
+        to more than 1 (possible if ranks have different trials) are scaled to 1."""
+        rates = self.share(mass, trials, mass)
+        rates = non_increasing(rates, trials) if self.monotone else rates
         return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
     def share(
@@ -46,14 +49,6 @@ class RateSettings:
         """Hits over trials, shrunk towards the rate over all depths, which is computed from `mass`."""
         pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
         return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
-
-    def ordered(
-        self,
-        rates: Float[np.ndarray, "*B levels ranks"],
-        trials: Float[np.ndarray, "*B levels ranks"],
-    ) -> Float[np.ndarray, "*B levels ranks"]:
-        """The rates after isotonic regression, if `monotone`."""
-        return non_increasing(rates, trials) if self.monotone else rates
 
     @staticmethod
     def scale(
@@ -72,11 +67,6 @@ def stood_in(
 
     All trials of a level may come from one text, which more than a third of all resamples lack. Without
     this replacement its rate would be 0 in these.
-
-    Args:
-        counts: counts by text.
-        mass: expected hits of the resamples.
-        trials: trials of the resamples.
     """
     missing = trials == 0
     return (
@@ -94,11 +84,6 @@ def redrawn(
 
     Ranks of a level with equal trials were tried at the same positions, and at most one child is accepted
     at a position, so their hits are one multinomial draw.
-
-    Args:
-        rates: rates; those of siblings sum to at most 1.
-        trials: trials of each level and rank.
-        rng: generator that the hits are drawn from.
     """
     hits = np.zeros(rates.shape)
     for level, row in enumerate(trials):
@@ -115,3 +100,44 @@ def _over(mass: np.ndarray, trials: np.ndarray) -> np.ndarray:
     trials = np.asarray(trials, dtype=np.float64)
     return np.divide(mass, trials, out=np.zeros(np.broadcast_shapes(mass.shape, trials.shape)),
                      where=trials > 0)  # fmt: skip
+
+
+def wilson_bounds(
+    settings: RateSettings,
+    mass: Float[np.ndarray, "levels ranks"],
+    trials: Float[np.ndarray, "levels ranks"],
+    level: float,
+) -> list[Float[np.ndarray, "levels ranks"]]:
+    """Wilson's bounds of expected hits over trials, processed like the rates.
+
+    They are shrunk and scaled as the rates are. The bounds of siblings may sum to more than
+    1, since not all siblings are at their bounds at once.
+    """
+    scale = settings.scale(settings.share(mass, trials, mass))
+    bounds = []
+    for bound in wilson(np.minimum(mass, trials), trials, level):
+        bounds.append(np.clip(settings.share(bound * trials, trials, mass) * scale, 0.0, 1.0))
+    return bounds
+
+
+def bounds_over_texts(
+    settings: RateSettings, counts: Counts, level: float, seed: int
+) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
+    """Bootstrap bounds over texts drawn with replacement; see `stood_in` for cells without trials."""
+    texts, levels, ranks = counts.mass.shape
+    if texts < 2:
+        raise InvalidLimit(
+            "interval = 'bootstrap' draws texts with replacement, but there is only one text: record more, "
+            "or use interval = 'wilson'"
+        )
+    drawn = draws(texts, seed=seed)
+    mass = counts.mass.reshape(texts, -1)
+    trials = counts.trials.reshape(texts, -1).astype(np.float64)
+    rows = max(1, NUMBERS_PER_BLOCK // (levels * ranks))
+    rates = []
+    for start in range(0, len(drawn), rows):
+        block = drawn[start : start + rows]
+        cells = (len(block), levels, ranks)
+        resampled = (block @ mass).reshape(cells), (block @ trials).reshape(cells)
+        rates.append(settings.rates(*stood_in(counts, *resampled)))
+    return bootstrap_bounds(np.concatenate(rates), texts, level)

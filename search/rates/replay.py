@@ -1,9 +1,13 @@
-"""Replay a static tree on a recorded trace: what every step of a live run would accept, without a model.
+"""Replay on a recorded trace: what every step of a live run would accept, without a model.
 
 A step that begins at position s walks the tree along the recorded ranks: from the root to the child of rank
 `ranks[s]`, if there is one, from there to that of rank `ranks[s + 1]`, and so on. It emits one token more
 than it accepts, and the next step begins after these. At temperature 0 this is the live run with this tree,
 step by step; above, every step has the law that it has in a live run (see `Trace`).
+
+The drafts of a text source are a function of the preceding text, so its tree at a position is known
+whatever was drafted and verified before, and any budget within the recorded one can be replayed likewise.
+Trees that grow by the draft's probabilities are replayed in `growth_replay`.
 
 Steps begin as long as fewer tokens are kept than the budget allows and no stop token came, as in
 `treespec.decode`. Tokens that the last step of a text accepts beyond its end count in `accepted` and not in
@@ -12,32 +16,25 @@ the tree's depth, its budget is reduced accordingly, so that every step is compl
 being long, which would bias the mean.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Bool, Float, Int, Real
 
-from treespec.door import integer
+from treespec.plugins import Budget
 from treespec.search.arguments import SHAPE, of_class, takes
-from treespec.search.errors import InvalidLimit, InvalidTrace
+from treespec.search.errors import InvalidTrace
 from treespec.search.intervals import RESAMPLES, Interval, ratio
+from treespec.search.latency.interpolation import Term
+from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.rates.rule_notes import require_replayable
+from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
-
-__all__ = [
-    "EMITTED",
-    "Replay",
-    "ReplayedSteps",
-    "by_file",
-    "child_table",
-    "replay",
-    "replay_many",
-    "require_given_trees",
-    "step_starts",
-]
 
 EMITTED = (
     "tokens/step: emitted tokens, those past the end of a text included; a run's table shows kept ones "
@@ -45,25 +42,38 @@ EMITTED = (
 )
 """Note below tables of replayed shapes."""
 
-LARGEST_TABLE = 2**24
-"""Limit on the entries of a tree's table of children: its nodes times its maximum branching."""
+Levels: TypeAlias = tuple[tuple[int, ...], ...]
+"""The draft passes of one step: for each pass, the number of children of every node that it ran."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ReplayedSteps:
-    """The steps of a tree or a growth on one trace.
+class Replay:
+    """The steps of a tree, a growth or a budget on one trace.
 
     Args:
-        accepted: accepted draft tokens of every step, text after text.
+        starts: the position of the trace at which every step begins, text after text.
+        accepted: accepted draft tokens of every step.
         kept: tokens of every step that the text keeps: accepted + 1, or fewer in a text's last step.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
         file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
+        max_depth: maximum number of edges of the trees.
+        sizes: verified nodes of every step, the root included.
+        sure: whether the step is proved to be a live run's (`treespec.search.rates.growth_replay`).
+        levels: for every step and each pass of the draft, the number of children of every node that it ran;
+            empty for a tree, whose passes are known from its shape, and without a draft model.
+        shape: the tree; None if trees change from step to step.
     """
 
+    starts: Int[np.ndarray, "steps"]
     accepted: Int[np.ndarray, "steps"]
     kept: Int[np.ndarray, "steps"]
     offsets: Int[np.ndarray, "texts_1"]
     file_of: Int[np.ndarray, "texts"]
+    max_depth: int
+    sizes: Int[np.ndarray, "steps"]
+    sure: Bool[np.ndarray, "steps"]
+    levels: Sequence[Levels]
+    shape: TreeShape | None = None
 
     @cached_property
     def steps(self) -> Int[np.ndarray, "texts"]:
@@ -85,6 +95,21 @@ class ReplayedSteps:
         """Kept tokens per step, pooled over steps: what tables that compare methods show."""
         return float(self.kept.sum() / len(self.accepted))
 
+    @property
+    def nodes_per_step(self) -> float:
+        """Verified nodes per step, the root included."""
+        return float(self.sizes.mean())
+
+    @property
+    def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
+        """The share of steps that accept a node at depth 1, 2, ..., `max_depth`."""
+        counts = np.bincount(self.accepted, minlength=self.max_depth + 1)
+        return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
+
+    def of_text(self, text: int) -> Int[np.ndarray, "steps"]:
+        """Accepted draft tokens of every step of one text."""
+        return self.accepted[self.offsets[text] : self.offsets[text + 1]]
+
     def interval(
         self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
     ) -> Interval:
@@ -96,32 +121,29 @@ class ReplayedSteps:
         emitted, steps = by_file(self.emitted, self.file_of), by_file(self.steps, self.file_of)
         return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Replay(ReplayedSteps):
-    """The steps of one tree on one trace.
-
-    Args:
-        shape: the tree.
-        accepted, kept, offsets, file_of: see `ReplayedSteps`.
-    """
-
-    shape: TreeShape
-
-    @property
-    def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
-        """The share of steps that accept a node at depth 1, 2, ..., `shape.depth`."""
-        counts = np.bincount(self.accepted, minlength=self.shape.depth + 1)
-        return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
-
-    def of_text(self, text: int) -> Int[np.ndarray, "steps"]:
-        """Accepted draft tokens of every step of one text.
+    def terms(self, parts: StepParts) -> list[Term]:
+        """The time of all steps of each text, for growths and budgets, as a weighted sum of measured times.
 
         Raises:
-            InvalidLimit: if there is no such text.
+            NotMeasured: if the time of a part of a step is not known.
         """
-        text = integer("text", text, 0, InvalidLimit, len(self.offsets) - 2)
-        return self.accepted[self.offsets[text] : self.offsets[text + 1]]
+        index: dict[tuple[Levels, int], int] = {}  # the distinct kinds of steps
+        steps = zip(self.levels, self.sizes.tolist(), strict=True)
+        kind_of_step = np.array([index.setdefault(step, len(index)) for step in steps])
+        passes = [[Counter(level) for level in levels] for levels, _ in index]
+        terms = parts.grown(passes, [size for _, size in index])
+        return [
+            (curve, np.add.reduceat(weights[kind_of_step], self.offsets[:-1]))
+            for curve, weights in terms
+        ]
+
+    def speed(self, parts: StepParts) -> Interval:
+        """Emitted tokens per second with these times, with a bootstrap interval over the same texts.
+
+        Some growths draft more on easy texts, so each text counts with the time of its own steps.
+        """
+        seconds = by_file(seconds_of(self.terms(parts)), self.file_of)
+        return ratio(by_file(self.emitted, self.file_of), seconds)
 
 
 def by_file(
@@ -155,57 +177,96 @@ def replay(trace: Trace, shape: TreeShape) -> Replay:
         >>> replay(trace, TreeShape.chain(2)).accepted.tolist()
         [1, 0]
     """
-    return replay_many([trace], [shape])[0][0]
+    require_decoded(trace)
+    require_given_trees(trace)
+    widest = max(map(len, shape.children))
+    if widest > trace.width:
+        raise InvalidTrace(
+            f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
+            f"each position: record it again with width {widest}"
+        )
+    require_replayable(trace.rule, trace.width, shape)
+    last = last_nodes(trace, child_table(shape), shape.depth)
+    lengths = np.array(shape.depths)[last].tolist()
+    steps = walked(trace, shape.depth, lengths.__getitem__)
+    sizes = np.full(len(steps["starts"]), shape.size)
+    return Replay(**steps, sizes=sizes, sure=sizes > 0, levels=(), shape=shape)
 
 
 def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[list[Replay]]:
-    """Replay many trees on traces; returns a list for each trace, with a replay for each tree.
+    """Replay many trees on traces; returns a list for each trace, with a replay for each tree."""
+    return [[replay(trace, shape) for shape in shapes] for trace in traces]
 
-    For each tree the accepted lengths of all positions are found together, level by level.
+
+BUDGET = of_class("a budget (treespec.plugins.Budget)", "Budget")
+
+
+@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), budget=BUDGET)
+def replay_budget(trace: Trace, budget: Budget) -> Replay:
+    """Replay the decoding of a trace's texts with a text source's drafts within these limits.
+
+    At temperature 0 the replay is the live run, step by step. Under `naive` and `onehot` above temperature
+    0 steps have the law that they have in a live run, because a deterministic child is accepted if and only
+    if the text continues with it.
 
     Raises:
-        InvalidTrace, InvalidLimit: see `replay`; or if there is no trace or no tree.
+        InvalidTrace: if the trace is of given texts or of a draft model, the limits exceed the recorded
+            ones, or a text has too few positions for the budget's depth.
     """
-    if isinstance(traces, Trace) or not len(traces):
-        raise InvalidLimit("traces must be a list of at least one trace")
-    if isinstance(shapes, TreeShape) or not len(shapes):
-        raise InvalidLimit("shapes must be a list of at least one tree")
-    for trace in traces:
-        if trace.forced:
-            raise InvalidTrace(
-                "the trace is of given texts, which do not continue with the accepted tokens, so there are "
-                "no steps to replay; record one while decoding (estimate_acceptance takes both)"
-            )
-        require_given_trees(trace)
-        for shape in shapes:
-            _require_width(trace, shape)
-    tables = [child_table(shape) for shape in shapes]
-    replayed = []
-    for trace in traces:
-        walk = _Walk(trace)
-        replayed.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
-    return replayed
+    drafts = require_drafts(trace)
+    require_decoded(trace)
+    drafted = drafts.drafted(budget)
+    position = drafts.position_of[drafts.draft_of]
+    sizes = 1 + np.bincount(position[drafted], minlength=drafts.positions)
+    accepted = np.zeros(drafts.positions, dtype=np.int64)
+    taken = drafted & drafts.on_text(trace.tokens, trace.ends)
+    np.maximum.at(accepted, position[taken], drafts.depths[taken])
+    steps = walked(trace, budget.depth, accepted.tolist().__getitem__)
+    sizes = sizes[steps["starts"]]
+    return Replay(**steps, sizes=sizes, sure=sizes > 0, levels=[()] * len(sizes))
+
+
+def walked(trace: Trace, depth: int, accepted_at: Callable[[int], int]) -> dict[str, Any]:
+    """Where steps begin, and what they accept and keep: the first fields of `Replay`."""
+    ends, first = trace.offsets[1:], trace.offsets[:-1]
+    # Steps may begin where the whole tree is known, which takes `depth` positions.
+    limits = np.minimum(first + trace.text_kept, ends - max(depth - 1, 0))
+    short = np.flatnonzero(limits <= first)
+    if len(short):
+        text = int(short[0])
+        raise InvalidTrace(
+            f"text {text} of the trace has {int(ends[text] - first[text])} positions, but a tree of depth "
+            f"{depth} needs as many: record more beyond the end of each text"
+        )
+    starts, accepted, kept, offsets = [], [], [], [0]
+    for start, limit in zip(first.tolist(), limits.tolist(), strict=True):
+        while start < limit:
+            length = accepted_at(start)
+            starts.append(start)
+            accepted.append(length)
+            kept.append(min(length + 1, limit - start))
+            start += length + 1
+        offsets.append(len(starts))
+    columns = {"starts": starts, "accepted": accepted, "kept": kept, "offsets": offsets}
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    return {**arrays, "file_of": trace.file_of, "max_depth": depth}
 
 
 def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
-    """The positions of a trace at which the steps of this tree begin.
+    """The positions of a trace at which the steps of this tree begin."""
+    return replay(trace, shape).starts
 
-    Raises:
-        InvalidTrace: see `replay`.
-    """
-    replayed = replay(trace, shape)
-    emitted = replayed.accepted + 1
-    before = np.cumsum(emitted) - emitted  # by all earlier steps, past the ends of texts too
-    within = before - np.repeat(before[replayed.offsets[:-1]], replayed.steps)
-    return np.repeat(trace.offsets[:-1], replayed.steps) + within
+
+def require_decoded(trace: Trace) -> None:
+    if trace.forced:
+        raise InvalidTrace(
+            "the trace is of given texts, which do not continue with the accepted tokens, so there are no "
+            "steps to replay; record one while decoding (estimate_acceptance takes both)"
+        )
 
 
 def require_given_trees(trace: Trace) -> None:
-    """Refuse the trace of a text source, on which no given tree can be replayed.
-
-    Raises:
-        InvalidTrace: with an example of what can be replayed instead.
-    """
+    """Refuse the trace of a text source, on which no given tree can be replayed."""
     if trace.text_drafts is not None:
         depth, size, branching = trace.text_drafts.limits.tolist()
         raise InvalidTrace(
@@ -215,79 +276,36 @@ def require_given_trees(trace: Trace) -> None:
         )
 
 
-def _require_width(trace: Trace, shape: TreeShape) -> None:
-    widest = max(map(len, shape.children))
-    if widest > trace.width:
+def require_drafts(trace: Trace) -> TextDrafts:
+    """The drafts of a text source; refuses the trace of a draft model."""
+    if trace.text_drafts is None:
         raise InvalidTrace(
-            f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
-            f"each position: record it again with width {widest}"
+            "the trace is of a draft model, but budgets apply to sources that bring their own "
+            "continuations: replay a tree (--shapes), or record a method of such a source (`treespec trace "
+            "--method`)"
         )
-    require_replayable(trace.rule, trace.width, shape)
+    return trace.text_drafts
 
 
 def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
-    """The child of each node by rank, -1 where there is none.
-
-    Raises:
-        InvalidLimit: if it would have more than `LARGEST_TABLE` entries.
-    """
-    entries = shape.size * (max(map(len, shape.children)) + 1)
-    if entries > LARGEST_TABLE:
-        raise InvalidLimit(
-            f"a tree of {shape.size} nodes with up to {entries // shape.size - 1} children a node is too "
-            f"large to replay: nodes times children may be at most {LARGEST_TABLE:,}"
-        )
+    """The child of each node by rank, -1 where there is none, with a last column of -1."""
     table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
     table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)
     return table
 
 
-class _Walk:
-    """A trace, prepared to walk trees along it."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._ends = trace.offsets[1:]
-        self._starts = trace.offsets[:-1]
-        self._limits = self._starts + trace.text_kept
-
-    def replay(self, shape: TreeShape, table: Int[np.ndarray, "nodes ranks"]) -> Replay:
-        depth = shape.depth
-        # Steps may begin where the whole tree is known, which takes `depth` positions.
-        limits = np.minimum(self._limits, self._ends - np.maximum(depth - 1, 0))
-        short = np.flatnonzero(limits <= self._starts)
-        if len(short):
-            text = int(short[0])
-            raise InvalidTrace(
-                f"text {text} of the trace has {int(self._ends[text] - self._starts[text])} positions, but "
-                f"a tree of depth {depth} needs {depth}: record more beyond the end of each text"
-            )
-        lengths = self._lengths(table, depth).tolist()
-        steps, counts = [], []
-        for start, limit in zip(self._starts.tolist(), limits.tolist(), strict=True):
-            before = len(steps)
-            while start < limit:
-                steps.append(start)
-                start += lengths[start] + 1
-            counts.append(len(steps) - before)
-        accepted = np.array([lengths[step] for step in steps])
-        ends = np.repeat(limits, counts)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        kept = np.minimum(accepted + 1, ends - np.array(steps))
-        return Replay(
-            shape=shape, accepted=accepted, kept=kept, offsets=offsets, file_of=self._trace.file_of
-        )
-
-    def _lengths(self, table: Int[np.ndarray, "nodes ranks"], depth: int) -> Int[np.ndarray, "T"]:
-        """The number of tokens that a step from each position accepts."""
-        ranks = np.minimum(self._trace.ranks, table.shape[1] - 1)
-        lengths = np.zeros(len(ranks), dtype=np.int64)
-        start, node = np.arange(len(ranks)), np.zeros(len(ranks), dtype=np.int64)
-        for level in range(depth):
-            inside = start + level < len(ranks)
-            start, node = start[inside], node[inside]
-            node = table[node, ranks[start + level]]
-            alive = node >= 0
-            start, node = start[alive], node[alive]
-            lengths[start] += 1
-        return lengths
+def last_nodes(
+    trace: Trace, table: Int[np.ndarray, "nodes ranks"], depth: int
+) -> Int[np.ndarray, "T"]:
+    """The last node that a walk from each position reaches, for all positions level by level."""
+    ranks = np.minimum(trace.ranks, table.shape[1] - 1)
+    last = np.zeros(len(ranks), dtype=np.int64)
+    start, node = np.arange(len(ranks)), last.copy()
+    for level in range(depth):
+        inside = start + level < len(ranks)
+        start, node = start[inside], node[inside]
+        node = table[node, ranks[start + level]]
+        alive = node >= 0
+        start, node = start[alive], node[alive]
+        last[start] = node
+    return last

@@ -6,15 +6,6 @@ from treespec.search.errors import InvalidTrace
 from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
-__all__ = [
-    "accepts_alike",
-    "by_member",
-    "in_order",
-    "note_on",
-    "require_alike",
-    "require_replayable",
-]
-
 
 def by_member(rule: str) -> bool:
     """Whether the text alone determines which deterministic children a rule accepts (`Rule.by_member`)."""
@@ -71,16 +62,7 @@ def note_on(rule: str) -> tuple[str, ...]:
 
 
 def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
-    """Refuse to pool nodes with different numbers of children if the rule's rates depend on these.
-
-    Args:
-        rule: how children were accepted.
-        by: "rank" pools all depths, "depth" keeps them separate.
-        numbers: for each depth, the numbers of children of the counted nodes.
-
-    Raises:
-        InvalidTrace: with the numbers of children.
-    """
+    """Refuse to pool nodes with different numbers of children if the rule's rates depend on these."""
     if in_order(rule):
         return
     pooled = [set().union(*numbers)] if by == "rank" else list(numbers)
@@ -96,16 +78,7 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
 
 
 def require_replayable(rule: str, width: int, shape: TreeShape) -> None:
-    """Refuse a tree for which a trace under this rule is not valid.
-
-    Args:
-        rule: how children were accepted.
-        width: children at each position of the trace.
-        shape: the tree.
-
-    Raises:
-        InvalidTrace: with the numbers of children.
-    """
+    """Refuse a tree for which a trace under this rule is not valid."""
     if in_order(rule):
         return
     numbers = sorted({len(children) for children in shape.children if children})

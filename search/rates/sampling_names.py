@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["is_greedy", "name_of"]
-
 
 def name_of(sampling: Mapping[str, Any] | None) -> str | None:
     """The name of sampling settings, such as `T=0` or `T=0.8, top_p=0.9`, as in the files of profiles.

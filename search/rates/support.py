@@ -9,9 +9,6 @@ from jaxtyping import Float
 from treespec.door import integer
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.rates.counts import FEWEST_TRIALS, Counts
-from treespec.tree import TreeShape
-
-__all__ = ["WIDEST_HALF", "complaints", "cut", "require_limits"]
 
 MOST_LEVELS = 4096
 """Limit on the levels, and on the children of a node, that rates are estimated for."""
@@ -19,19 +16,13 @@ MOST_LEVELS = 4096
 WIDEST_HALF = 0.1
 """Half-width of an interval above which a rate is called uncertain."""
 FEWEST_HITS = 5
-"""Expected hits below which the rate of a tree's child is called uncertain."""
+"""Acceptances below which the rate of a child is not relied on."""
 PLACES_SHOWN = 4
 """Number of cells that a warning lists."""
 
 
-def require_limits(
-    by: str, depth: Any, ranks: Any, shrinkage: float, tree: TreeShape | None
-) -> None:
-    """Refuse settings that are out of range or contradict each other.
-
-    Raises:
-        InvalidLimit: with the name of the setting.
-    """
+def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
+    """Refuse settings that are out of range or contradict each other."""
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
     for name, value in (("depth", depth), ("ranks", ranks)):
@@ -46,20 +37,10 @@ def require_limits(
             f"shrinkage = {shrinkage:g} shrinks rates towards those of all depths, which by='rank' gives "
             "anyway: leave it out, or use by='depth'"
         )
-    if tree is None:
-        return
-    widest = max(map(len, tree.children))
-    for name, value, needed in (("depth", depth, tree.depth), ("ranks", ranks, widest)):
-        if value is not None and value < needed:
-            raise InvalidLimit(f"{name} = {value}, but the tree needs {needed}: leave it out")
 
 
 def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
-    """The counts of the first `depth` levels and `ranks` ranks.
-
-    Raises:
-        InvalidTrace: if fewer were recorded.
-    """
+    """The counts of the first `depth` levels and `ranks` ranks."""
     _, known_levels, known_ranks = counts.hits.shape
     for name, wanted, known in (("depth", depth, known_levels), ("ranks", ranks, known_ranks)):
         if wanted is not None and wanted > known:
@@ -73,31 +54,21 @@ def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
 
 
 def complaints(
-    rates: Float[np.ndarray, "levels ranks"],
     low: Float[np.ndarray, "levels ranks"],
     high: Float[np.ndarray, "levels ranks"],
     counts: Counts,
     by: str,
     shrinkage: float,
-    tree: TreeShape | None,
     explicit: bool,
-    starts: TreeShape | None = None,
 ) -> list[str]:
-    """Sentences on rates that the sample does not support: those of `tree`, else of `starts`, else all.
+    """Sentences on rates that the sample does not support.
 
     Raises:
-        InvalidTrace: if a requested rate has no trial at all.
+        InvalidTrace: if a level that was asked for (`explicit`) has no trial at all.
     """
     trials = counts.trials.sum(axis=0)
-    needed_by = starts if tree is None else tree
-    every = np.ones(trials.shape, dtype=bool)
-    used = every if needed_by is None else _used(needed_by, trials.shape, by)
-    missing = used & (trials == 0)
-    if (
-        missing.any()
-        and not shrinkage
-        and (tree is not None or (explicit and missing.all(1).any()))
-    ):
+    missing = trials == 0
+    if explicit and missing.all(1).any() and not shrinkage:
         raise InvalidTrace(
             f"nothing was recorded for {_cells(missing, by)}: record longer texts, a wider or deeper tree, "
             "or give a shrinkage"
@@ -106,21 +77,17 @@ def complaints(
     if missing.any():
         value = "the rate of all depths" if shrinkage else "0"
         sentences.append(f"no trial of {_cells(missing, by)}: its rate is taken as {value}")
-    few = used & (trials > 0) & (trials < FEWEST_TRIALS)
+    few = (trials > 0) & (trials < FEWEST_TRIALS)
     if few.any():
         sentences.append(f"fewer than {FEWEST_TRIALS} trials of {_cells(few, by, trials)}")
     half = (high - low) / 2
-    wide = used & ~few & (trials > 0) & (half > WIDEST_HALF)
+    wide = ~few & (trials > 0) & (half > WIDEST_HALF)
     if wide.any():
         widest = float(half[wide].max())
         sentences.append(
             f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) for "
             f"{_cells(wide, by, trials)}"
         )
-    mass = counts.mass.sum(axis=0)
-    rare = used & ~few & (trials > 0) & (mass < FEWEST_HITS)
-    if tree is not None and rare.any():
-        sentences.append(f"fewer than {FEWEST_HITS} expected hits of {_cells(rare, by, mass)}")
     largest = _largest_sum(counts)
     if largest > 1 + 1e-6:
         sentences.append(f"rates of siblings summed to {largest:.3f}, and were scaled to 1")
@@ -135,26 +102,12 @@ def _largest_sum(counts: Counts) -> float:
     return float((mass / np.maximum(trials, 1)).sum(axis=1).max())
 
 
-def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
-    """Whether the tree has nodes of each level and rank."""
-    used = np.zeros(shape, dtype=bool)
-    for node in range(1, tree.size):
-        cell = tree.depths[node] - 1 if by == "depth" else 0, tree.ranks[node]
-        if cell[0] < shape[0] and cell[1] < shape[1]:
-            used[cell] = True
-    return used
-
-
 def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:
-    """Cells in words, with their trials or hits; depths and children are counted from 1, as in figures."""
+    """Cells in words, with their trials; depths and children are counted from 1, as in figures."""
     places = [tuple(map(int, place)) for place in np.argwhere(cells)]
     words = []
     for depth, rank in places[:PLACES_SHOWN]:
         cell = f"child {rank + 1}" + (f" at depth {depth + 1}" if by == "depth" else "")
-        words.append(cell if numbers is None else f"{cell} ({_short(numbers[depth, rank])})")
+        words.append(cell if numbers is None else f"{cell} ({int(numbers[depth, rank])})")
     more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
     return ", ".join(words) + more
-
-
-def _short(number: Any) -> str:
-    return f"{number:.2g}" if isinstance(number, float) else str(int(number))

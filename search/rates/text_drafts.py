@@ -1,6 +1,6 @@
 """The drafts of a text source at every position of texts, recorded once for all limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -8,10 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from treespec.plugins import Budget
-from treespec.search.arguments import shown
 from treespec.search.errors import InvalidTrace
-
-__all__ = ["TextDrafts"]
+from treespec.search.rates.draft_rows import whole_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,50 +47,41 @@ class TextDrafts:
     limits: Int[np.ndarray, "3"]
 
     def __post_init__(self) -> None:
-        """Copy and check all arrays."""
-        for name in ("drafts", "nodes", "seen", "most", "parents", "tokens", "counts", "limits"):
-            object.__setattr__(self, name, _array(name, getattr(self, name)))
-        if len(self.limits) != 3 or self.limits.min() < 1:
-            raise InvalidTrace(
-                f"limits = {self.limits.tolist()}, but must be depth, size and branching"
+        """Copy the arrays, and check that they fit together."""
+        for field in fields(self):
+            name = field.name
+            object.__setattr__(
+                self, name, whole_numbers(f"text_drafts.{name}", getattr(self, name))
             )
-        for name, ends in (("drafts", len(self.nodes) - 1), ("nodes", len(self.parents))):
-            offsets = getattr(self, name)
-            rises = len(offsets) and not offsets[0] and not (np.diff(offsets) < 0).any()
-            if not rises or offsets[-1] != ends:
-                raise InvalidTrace(f"{name} must rise from 0 to {ends}")
-        for name, length in (
-            ("seen", len(self.nodes) - 1), ("most", len(self.nodes) - 1),
-            ("tokens", len(self.parents)), ("counts", len(self.parents)),
-        ):  # fmt: skip
-            if len(getattr(self, name)) != length:
-                raise InvalidTrace(
-                    f"{name} has {len(getattr(self, name))} entries instead of {length}"
-                )
-        self._check()
-
-    def _check(self) -> None:
-        if not ((self.parents >= 0) & (self.parents <= self._within)).all():
-            raise InvalidTrace("parents must come before their children")
-        if (self.seen < 1).any() or (self.most < 1).any():
-            raise InvalidTrace("seen and most must be at least 1")
-        if (self.tokens < 0).any():
-            raise InvalidTrace(f"tokens hold {self.tokens.min()}, but ids start at 0")
-        if (self.counts < 1).any() or (self.counts > self.seen[self.draft_of]).any():
-            raise InvalidTrace("counts must be at least 1, and at most what was seen")
-        depth, _, branching = self.limits
-        if (self.depths > depth).any() or (self.widest > branching).any():
-            raise InvalidTrace(f"a node is beyond the limits {self.limits.tolist()}")
+        drafts, nodes = len(self.nodes) - 1, len(self.parents)
+        lengths = {"seen": drafts, "most": drafts, "tokens": nodes, "counts": nodes, "limits": 3}
+        wrong = [name for name, length in lengths.items() if len(getattr(self, name)) != length]
+        for name, end in (("drafts", drafts), ("nodes", nodes)):
+            ends = getattr(self, name)
+            if not len(ends) or ends[0] or ends[-1] != end or (np.diff(ends) < 0).any():
+                wrong.append(name)
+        if not wrong:
+            within = np.arange(nodes) - self.nodes[:-1][self.draft_of]
+            valid = {
+                "parents": (self.parents >= 0) & (self.parents <= within),
+                "seen": self.seen >= 1,
+                "most": self.most >= 1,
+                "tokens": self.tokens >= 0,
+                "counts": (self.counts >= 1) & (self.counts <= self.seen[self.draft_of]),
+                "limits": self.limits >= 1,
+            }
+            wrong = [name for name, holds in valid.items() if not holds.all()]
+        if not wrong and not self._nodes_within(self.budget).all():
+            wrong = ["limits"]
+        if wrong:
+            raise InvalidTrace(
+                f"text_drafts.{wrong[0]} does not fit the other arrays: record the trace again"
+            )
 
     @property
     def positions(self) -> int:
         """Number of positions of all texts together."""
         return len(self.drafts) - 1
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in a file, before compression."""
-        return 12 * len(self.parents) + 24 * len(self.seen) + 8 * len(self.drafts)
 
     @property
     def budget(self) -> Budget:
@@ -143,8 +132,14 @@ class TextDrafts:
         Raises:
             InvalidTrace: if the limits exceed the recorded ones.
         """
-        self.require_known(budget)
-        allowed = (self.depths <= budget.depth) & (self.widest <= budget.branching)
+        for name in ("depth", "size", "branching"):
+            asked, recorded = getattr(budget, name), getattr(self.budget, name)
+            if asked > recorded:
+                raise InvalidTrace(
+                    f"{name} = {asked}, but drafts were recorded up to {name} {recorded}: record them "
+                    f"again with a method of a higher {name}, or give less"
+                )
+        allowed = self._nodes_within(budget)
         before = np.concatenate([[0], np.cumsum(allowed)])
         place = before[1:] - before[self.nodes[:-1]][self.draft_of]
         kept = allowed & (place <= np.minimum(self.most, budget.size - 1)[self.draft_of])
@@ -158,29 +153,12 @@ class TextDrafts:
         chosen = first[self.position_of] == np.arange(len(self.seen))
         return kept & chosen[self.draft_of]
 
-    def require_known(self, budget: Budget) -> None:
-        """Refuse limits that exceed the recorded ones.
-
-        Raises:
-            InvalidTrace: with the limit and its recorded value.
-        """
-        known = self.budget
-        for name in ("depth", "size", "branching"):
-            asked, recorded = getattr(budget, name), getattr(known, name)
-            if asked > recorded:
-                raise InvalidTrace(
-                    f"{name} = {asked}, but drafts were recorded up to {name} {recorded}: record them "
-                    f"again with a method of a higher {name}, or give less"
-                )
-
     def on_text(
         self, tokens: Int[np.ndarray, "T"], ends: Int[np.ndarray, "T"]
     ) -> Bool[np.ndarray, "N"]:
         """Whether the text takes each node: all tokens of the node's path are the text's.
 
-        Args:
-            tokens: the text's token at each position.
-            ends: end of the text that each position belongs to.
+        `ends` is the end of the text that each position belongs to.
         """
         start = self.position_of[self.draft_of]
         position = start + self.depths - 1
@@ -189,10 +167,8 @@ class TextDrafts:
         matches[inside] = tokens[position[inside]] == self.tokens[inside]
         return self._down(np.logical_and, matches)
 
-    @cached_property
-    def _within(self) -> Int[np.ndarray, "N"]:
-        """The index of each node within its draft, less one: at most this may be its entry of `parents`."""
-        return np.arange(len(self.parents)) - self.nodes[:-1][self.draft_of]
+    def _nodes_within(self, budget: Budget) -> Bool[np.ndarray, "N"]:
+        return (self.depths <= budget.depth) & (self.widest <= budget.branching)
 
     def _down(self, join: Any, values: np.ndarray) -> np.ndarray:
         """Combine each node's value with the combined value of its parent, level by level."""
@@ -205,16 +181,3 @@ class TextDrafts:
             done[level] = True
             waiting = waiting[~ready]
         return joined
-
-
-def _array(name: str, values: Any) -> np.ndarray:
-    """A read-only copy of the values as an array."""
-    try:
-        given = np.asarray(values)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise TypeError(given.dtype)
-        array = np.array(given, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidTrace(f"{name} = {shown(values)}, but must be a row of integers") from error
-    array.flags.writeable = False
-    return array

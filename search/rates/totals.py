@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Int
 
 from treespec.search.errors import InvalidTrace
+from treespec.search.rates.replay import child_table, last_nodes, replay
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
-
-__all__ = ["Exits", "TextTotals"]
 
 MOST_WALKS = 2**19
 """Limit on texts times trees that are replayed at once."""
@@ -67,25 +66,14 @@ class TextTotals:
         return np.concatenate(emitted), np.concatenate(steps)
 
     def exits(self, shape: TreeShape) -> Exits:
-        """The node of the shape that each step ends at."""
-        union = _Union([shape])
-        last = self._last_nodes(union)
-        lengths = union.accepted[0]
-        position, text = self._starts.copy(), np.arange(self.trace.texts)
-        limits = self._limits_for(np.array([shape.depth]))[0]
-        positions, texts = [], []
-        while len(position):
-            positions.append(position)
-            texts.append(text)
-            position = position + lengths[last[position]] + 1
-            unfinished = position < limits[text]
-            position, text = position[unfinished], text[unfinished]
-        starts, text_of_step = np.concatenate(positions), np.concatenate(texts)
-        node = union.nodes_of[0][last[starts]]
-        exits = starts + lengths[last[starts]]
-        known = exits < self._ends[text_of_step]
+        """The node of the shape that each step ends at, text after text."""
+        steps = replay(self.trace, shape)
+        node = last_nodes(self.trace, child_table(shape), shape.depth)[steps.starts]
+        text = np.repeat(np.arange(self.trace.texts), steps.steps)
+        exits = steps.starts + steps.accepted
+        known = exits < self._ends[text]
         rank = np.where(known, self.trace.ranks[np.where(known, exits, 0)], -1)
-        return Exits(text_of_step, node, rank)
+        return Exits(text, node, rank)
 
     def _of(self, shapes: Sequence[TreeShape]) -> tuple[np.ndarray, np.ndarray]:
         union = _Union(shapes)
@@ -121,17 +109,7 @@ class TextTotals:
                 f"a tree has a node with {union.table.shape[1] - 1} children, but the trace holds "
                 f"{self.trace.width} at each position: record it again with more (`--width`)"
             )
-        ranks = np.minimum(self.trace.ranks, union.table.shape[1] - 1)
-        last = np.zeros(len(ranks), dtype=np.int64)
-        start, node = np.arange(len(ranks)), last.copy()
-        for level in range(union.depth):
-            inside = start + level < len(ranks)
-            start, node = start[inside], node[inside]
-            node = union.table[node, ranks[start + level]]
-            alive = node >= 0
-            start, node = start[alive], node[alive]
-            last[start] = node
-        return last
+        return last_nodes(self.trace, union.table, union.depth)
 
 
 class _Union:
@@ -142,7 +120,6 @@ class _Union:
         depth: edges of the deepest tree.
         table: the child of each node by rank, -1 where there is none, with a last column of -1.
         accepted: `[trees, size]`, how many edges of the path to each node a tree contains.
-        nodes_of: `[trees, size]`, each tree's own index of a node; -1 where it lacks the node.
     """
 
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
@@ -166,12 +143,12 @@ class _Union:
         for node, by_rank in enumerate(children):
             for rank, child in by_rank.items():
                 self.table[node, rank] = child
-        nodes_of = np.full((len(shapes), self.size), -1, dtype=np.int64)
+        has = np.zeros((len(shapes), self.size), dtype=bool)
         for row, in_union in enumerate(places):
-            nodes_of[row, in_union] = np.arange(len(in_union))
+            has[row, in_union] = True
         parent_of, levels = np.array(parents), np.array(depths)
-        self.nodes_of, self.accepted = nodes_of, np.where(nodes_of >= 0, levels, 0)
+        self.accepted = np.where(has, levels, 0)
         for level in range(2, self.depth + 1):
             nodes = np.flatnonzero(levels == level)
             reached = self.accepted[:, parent_of[nodes]]
-            self.accepted[:, nodes] = np.where(nodes_of[:, nodes] < 0, reached, level)
+            self.accepted[:, nodes] = np.where(has[:, nodes], level, reached)

@@ -28,15 +28,13 @@ from treespec.door import integer
 from treespec.errors import InvalidTree, Unreadable
 from treespec.files import write_whole
 from treespec.reading_models import Strict, read_model, with_new_names
-from treespec.search.arguments import PATH, shown, takes
+from treespec.search.arguments import PATH, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.archive import read_arrays
-from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.draft_rows import DraftRows, numbers_of, whole_numbers
 from treespec.search.rates.sampling_names import is_greedy
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.tree import Law
-
-__all__ = ["Trace"]
 
 TOLERANCE = 1e-4
 """How far above 1 the probabilities of a position may sum: they may come from float32 or half precision."""
@@ -110,7 +108,7 @@ class Trace:
             (`treespec.search.rates.growth_replay`); None if they were not recorded.
         text_drafts: the complete drafts of a text source at every position; None for a draft model. With
             them, ranks, probs and accepted are those of the root's children within the recorded limits, and
-            budgets can be replayed (`treespec.search.rates.budget_replay`), but no given tree.
+            budgets can be replayed (`treespec.search.rates.replay`), but no given tree.
 
     Raises:
         InvalidTrace: if the parts are inconsistent, or hold invalid probabilities or ranks.
@@ -134,29 +132,26 @@ class Trace:
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
-        for name, kind in (
-            *((name, np.int64) for name in ("offsets", "tokens", "ranks")),
-            *((name, np.float64) for name in ("probs", "accepted")),
-        ):
-            object.__setattr__(self, name, _array(name, getattr(self, name), kind))
-        if self.tokens.ndim != 1:
+        for name in ("probs", "accepted"):
+            object.__setattr__(self, name, numbers_of(name, getattr(self, name)))
+        for name in ("offsets", "tokens", "ranks", "kept", "files"):
+            values = getattr(self, name)
+            if name == "kept" and values is None:
+                values = np.diff(self.offsets)
+            if values is not None:
+                object.__setattr__(self, name, whole_numbers(name, values))
+        offsets, count = self.offsets, len(self.tokens)
+        if len(offsets) < 2:
+            raise InvalidTrace("a trace holds at least one text: offsets = [0, positions]")
+        if offsets[0] != 0 or offsets[-1] != count or (np.diff(offsets) < 1).any():
             raise InvalidTrace(
-                f"tokens = {shown(self.tokens)}, but must be one row [T] of token ids"
+                f"offsets must rise from 0 to the number of positions, {count}, and no text may be empty: "
+                f"{offsets[:4].tolist()} ... {int(offsets[-1])}"
             )
-        _check_offsets(self.offsets, len(self.tokens))
-        kept = np.diff(self.offsets) if self.kept is None else self.kept
-        object.__setattr__(self, "kept", _array("kept", kept, np.int64))
-        if self.files is not None:
-            object.__setattr__(self, "files", _array("files", self.files, np.int64))
         self._check()
 
     def _check(self) -> None:
         object.__setattr__(self, "width", integer("width", self.width, 1, InvalidTrace))
-        if not isinstance(self.rule, str):
-            raise InvalidTrace(f"rule = {shown(self.rule)}, but must be the name of a rule")
-        for name in ("sampling", "about"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise InvalidTrace(f"{name} = {shown(getattr(self, name))}, but must be a mapping")
         try:
             Law.of(self.law)
         except InvalidTree as error:
@@ -186,12 +181,11 @@ class Trace:
             raise InvalidTrace(
                 "accepted sums to more than 1 at a position, but at most one child is accepted"
             )
-        for name, kind in (("draft_rows", DraftRows), ("text_drafts", TextDrafts)):
+        for name in ("draft_rows", "text_drafts"):
             part = getattr(self, name)
-            if part is not None and (not isinstance(part, kind) or part.positions != count):
-                given = f"{part.positions} positions" if isinstance(part, kind) else shown(part)
+            if part is not None and part.positions != count:
                 raise InvalidTrace(
-                    f"{name} = {given}, but must be {kind.__name__} of {count} positions"
+                    f"{name} has {part.positions} positions, but the texts have {count}"
                 )
         if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
             raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
@@ -232,6 +226,11 @@ class Trace:
         return np.arange(len(self.tokens)) < ends
 
     @cached_property
+    def ends(self) -> Int[np.ndarray, "T"]:
+        """The end of the text that each position belongs to."""
+        return np.repeat(self.offsets[1:], np.diff(self.offsets))
+
+    @cached_property
     def text_of(self) -> Int[np.ndarray, "T"]:
         """The text that each position belongs to."""
         return np.repeat(np.arange(self.texts), np.diff(self.offsets))
@@ -244,10 +243,7 @@ class Trace:
     ) -> "Trace":
         """The trace of some texts, in the given order, without `draft_rows` and `text_drafts`.
 
-        Args:
-            texts: indices of the texts.
-            most: maximum number of positions to take from each; all by default.
-            first: the first position to take from each, which must be a kept one.
+        Of each text, at most `most` positions are taken from the position `first`, which must be kept.
         """
         texts = np.asarray(texts)
         starts, ends = self.offsets[texts] + first, self.offsets[texts + 1]
@@ -301,30 +297,6 @@ class Trace:
             return cls(**arguments)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
-
-
-def _array(name: str, values: Any, kind: type) -> np.ndarray:
-    """A read-only copy of the values as an array."""
-    try:
-        given = np.asarray(values)
-        if kind is np.int64 and given.size and given.dtype.kind not in "iu":
-            raise TypeError(f"{given.dtype} is not an integer type")
-        array = np.array(given, dtype=kind)
-    except (TypeError, ValueError, OverflowError) as error:
-        what = "integers" if kind is np.int64 else "numbers, in rows of equal length"
-        raise InvalidTrace(f"{name} = {shown(values)}, but must hold {what}") from error
-    array.flags.writeable = False
-    return array
-
-
-def _check_offsets(offsets: np.ndarray, positions: int) -> None:
-    if offsets.ndim != 1 or len(offsets) < 2:
-        raise InvalidTrace("a trace holds at least one text: offsets = [0, positions]")
-    if offsets[0] != 0 or offsets[-1] != positions or (np.diff(offsets) < 1).any():
-        raise InvalidTrace(
-            f"offsets must rise from 0 to the number of positions, {positions}, and no text may be empty: "
-            f"{offsets[:4].tolist()} ... {int(offsets[-1])}"
-        )
 
 
 def _readable(version: int) -> int:

@@ -22,20 +22,13 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.profile.plan import plan_profile
 from treespec.experiments.search_then_run.profile.profile import about_times, profile_pair
-from treespec.experiments.search_then_run.profile.samples import json_of_samples
+from treespec.experiments.search_then_run.profile.rounds import json_of_rounds
 from treespec.files import brief
 from treespec.search.latency.interpolation import Curve
 from treespec.search.latency.latency import LatencyModel
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = [
-    "Profile",
-    "integers",
-    "print_profile",
-    "profile",
-]
 
 REPEATS = 9
 """Enough for a fall of the time with the size to be proved, see `treespec.search.latency.interpolation`."""
@@ -48,14 +41,7 @@ SAMPLES_FOR_QUARTILES = 3
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured.
-
-    Args:
-        model: the times.
-        rounds: whole rounds that count.
-        interrupted: whether the user stopped it.
-        notes: what was left out, and why; what disturbed the times.
-    """
+    """What was measured."""
 
     model: LatencyModel
     rounds: int
@@ -73,21 +59,7 @@ def profile(
     load: Callable[[ModelsConfig], "Pair"] = load_models,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Profile:
-    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
-
-    Args:
-        config: models, prompts, samplings and methods.
-        sizes: trees, nodes with the root; `default_sizes` by default. 2, 3 and 5 are always measured.
-        prefixes: committed tokens before the root. By default those of `PREFIXES` that fit the context.
-        repeats: rounds.
-        console: where progress is shown.
-        load: gives the models.
-        watch: gives what watches other processes from then on.
-
-    Raises:
-        ConfigError: if a size, prefix or number of rounds is no positive integer, or nothing fits the
-            context, or nothing was measured before an interruption.
-    """
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which."""
     for name, values, most, largest in (
         ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
         ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),
@@ -114,7 +86,7 @@ def profile(
             watch=watch,
         )
     about = about_times(config, pair, timed, repeats)
-    data = json_of_samples(timed.parts, plan.settings, about, timed.disturbed)
+    data = json_of_rounds(timed.parts, plan.settings, about, timed.disturbed)
     try:
         model = LatencyModel.from_json(data, "the profile")
     except TreespecError as error:
@@ -135,11 +107,7 @@ def profile(
 
 
 def integers(name: str, text: str | None) -> list[int] | None:
-    """Numbers with commas between them, as they are typed.
-
-    Raises:
-        ConfigError: for anything else.
-    """
+    """Numbers with commas between them, as they are typed."""
     if text is None:
         return None
     try:
@@ -152,10 +120,10 @@ def integers(name: str, text: str | None) -> list[int] | None:
 
 def print_profile(model: LatencyModel, console: Console) -> None:
     """Medians and quartiles of what was measured, two tables for each prefix length."""
-    laws = model.times().laws
+    laws = model.times()
     for prefix in model.prefixes:
         title = f"after {prefix} tokens, milliseconds"
-        verify = model.times().verify.curves[prefix]
+        verify = next(iter(laws.values())).verify.curves[prefix]
         columns = [
             Column[int]("nodes", str),
             Column[int]("verify", partial(_middle, verify)),
@@ -169,7 +137,7 @@ def print_profile(model: LatencyModel, console: Console) -> None:
         drafts: list[_Draft] = []
         for name, law in laws.items():
             level = law.level.curves.get(prefix)
-            for what, table in (("plain step", law.plain), ("first pass", law.first)):
+            for what, table in (("plain step", law.plain_step), ("first pass", law.first)):
                 curve = None if table is None else table.curves.get(prefix)
                 drafts.append((what, name, curve, None))
             drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]

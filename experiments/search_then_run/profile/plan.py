@@ -19,21 +19,6 @@ from treespec.verify import chain, usual_law, usual_rule
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = [
-    "PREFIXES",
-    "SIZES",
-    "Plan",
-    "Setting",
-    "bundle",
-    "completed",
-    "default_sizes",
-    "drift_of",
-    "measured_without",
-    "plan_profile",
-    "settings_of",
-    "shapes_for",
-]
-
 ALWAYS_TIMED = (2, 3, 5)
 """Sizes that are always measured: chains, and the smallest tree with further children of one node."""
 
@@ -123,12 +108,7 @@ def shapes_for(
 
 
 def drift_of(prefix: int, steps: int) -> int:
-    """How far on either side of a prefix length texts may be that count as of this length.
-
-    Args:
-        prefix: committed tokens before the root.
-        steps: that are measured on one text, of about two tokens each.
-    """
+    """How far from a prefix length texts may be that count as of this length, in so many steps."""
     return min(LARGEST_DRIFT_TOKENS, prefix // 2, steps)
 
 
@@ -153,14 +133,7 @@ PREFIXES = (64, 256, 1024)
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is timed.
-
-    Args:
-        settings: laws and rules, each with its trees.
-        prefixes: committed tokens before the root.
-        text: gives so many token ids of a real text; a number chooses which.
-        notes: what was left out, and why.
-    """
+    """What is timed."""
 
     settings: Sequence[Setting]
     prefixes: Sequence[int]
@@ -180,16 +153,6 @@ def plan_profile(
     For every law that the config's trees use under a sampling setting, and those that are the default
     there: deterministic children at temperature 0; above it, drawn without replacement, and independently
     for chains. A law that occurs under several settings is measured under the first.
-
-    Args:
-        config: samplings, methods, and where texts start.
-        pair: the models.
-        raw: the texts.
-        sizes: trees, nodes with the root; `default_sizes` by default. 2, 3 and 5 are always measured.
-        prefixes: committed tokens before the root. By default those of `PREFIXES` that fit the context.
-
-    Raises:
-        ConfigError: if nothing fits the context.
     """
     experiment, notes = build(config), measured_without(config)
     sizes = completed(sizes or default_sizes(pair.target.device.type))

@@ -97,8 +97,7 @@ def test_a_limit_of_branching_does_not_stop_chains(tmp_path):
     measured = _measured(first=0.8)
     tables = {"verify": {1: 0.02, 64: 0.021}, "draft": 0.0001}
     laws = [LatencyModel.from_tables(**tables, law=law) for law in ("iid", "without_replacement")]
-    times = {**laws[0].times().laws, **laws[1].times().laws}
-    both = LatencyModel({1: replace(laws[0].times(), laws=times)}, {})
+    both = LatencyModel({1: {**laws[0].times(), **laws[1].times()}}, {})
     measured = replace(measured, latency=both)
     found = resolve(_config(BEST), measured, tmp_path).methods[1]
     assert len(found.shape.parents) > 2

@@ -1,16 +1,14 @@
-"""`treespec estimate`: acceptance rates from traces and runs."""
+"""`treespec estimate`: acceptance rates from traces."""
 
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_folders.folders import SyntheticMethod, write_run
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
 from treespec.search import AcceptanceEstimate, Trace, estimate_acceptance
-from treespec.tree import TreeShape
 
 
 @pytest.fixture
@@ -44,14 +42,9 @@ def test_a_trace_gives_a_table_and_a_file_that_reads_back(trace, tmp_path):
 
 
 def test_what_a_sample_cannot_support_is_said(trace):
-    code, text = _call(trace, "--by", "depth", "--for", "chain:6")
+    code, text = _call(trace, "--by", "depth", "--depth", 6)
     assert code == 0
     assert "note: " in text
-    left_out = "Deeper levels have fewer than 30 trials each; --depth N shows N levels."
-    assert left_out not in text
-    assert left_out in _call(trace, "--by", "depth")[1]
-    assert left_out not in _call(trace, "--by", "depth", "--starts", "chain:2")[1]
-    assert left_out not in _call(trace)[1]
 
 
 def test_by_depth_is_a_table_of_levels_and_children(trace):
@@ -69,33 +62,14 @@ def test_by_depth_is_a_table_of_levels_and_children(trace):
     assert rows[2] == ["3", str(found.trials[2, 0]), *(f"{rate:.3f}" for rate in found.rates[2])]
     bounds = f"{found.low[2, 1]:.2f}–{found.high[2, 1]:.2f}".replace("0.", ".")
     assert bounds in text
-    said = f"Levels 9 to {levels} are not shown; --all shows every level"
-    assert said in text
-    every = _call(trace, "--by", "depth", "--all")[1]
-    assert "not shown" not in every
-    assert len(every.splitlines()) > 2 * levels
+    assert f"levels 9 to {levels} are not shown: --depth {levels} shows them" in text
     ten = _call(trace, "--by", "depth", "--depth", 10)[1]
     assert "not shown" not in ten
-    nine = _call(trace, "--by", "depth", "--for", "expansion:2x2x2x2x2x2x2x2x2")[1]
-    assert "Level 9 is not shown" in nine
-
-
-def test_steps_of_a_run(tmp_path):
-    tree = SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (1, 10, 0.1, 0.1))
-    folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])
-    code, text = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--isotonic")
-    assert code == 0, text
-    assert "isotonic over ranks" in text
-    by_depth = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--by", "depth")[1]
-    assert "Deeper levels" not in by_depth  # a run shows what its tree has
-    assert "on-policy" in text
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--method", "x"], "leave them out for a trace"),
-        (["--for", "chain:2,chain:3"], "name one tree"),
         (["--by", "tree"], "by"),
         (["--ranks", "5"], "ranks = 5"),
     ],
@@ -104,34 +78,6 @@ def test_wrong_options_are_named(trace, more, message):
     code, text = _call(trace, *more)
     assert code == 2
     assert message in text
-
-
-def test_a_folder_needs_a_method(tmp_path):
-    code, text = _call(tmp_path)
-    assert code == 2
-    assert "--method and --sampling" in text
-
-
-def test_steps_of_a_tree_alone(trace, tmp_path):
-    out = tmp_path / "rates.json"
-    code, text = _call(trace, "--by", "depth", "--starts", "expansion:2x1", "--out", out)
-    assert code == 0, text
-    found = AcceptanceEstimate.from_json(out.read_text())
-    shape = TreeShape.expansion([2, 1])
-    again = estimate_acceptance(Trace.load(trace), by="depth", starts=shape)
-    assert found.trials.tolist() == again.trials.tolist()
-    assert found.about["starts"] == list(shape.parents)
-    code, text = _call(trace, "--starts", "tree:7")
-    assert code == 2
-    assert "--starts: 'tree:7' is not a tree" in text
-    code, text = _call(trace, "--for", "tree:7")
-    assert "--for: 'tree:7' is not a tree" in text
-    assert "name one tree" in _call(trace, "--starts", "chain:2,chain:3")[1]
-    tree = SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (1, 10, 0.1, 0.1))
-    folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])
-    code, text = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--starts", "chain:2")
-    assert code == 2
-    assert "starts applies to traces only" in text
 
 
 def test_the_calibration_of_deterministic_children_is_said(trace, tmp_path):

@@ -300,7 +300,6 @@ def test_progress_is_told_of_each_text():
         ({"prompts": [(0.5,)]}, InvalidPrompt, "must be integers"),
         ({"max_new_tokens": 0}, InvalidBudget, "max_new_tokens = 0"),
         ({"max_new_tokens": 2_000_000}, ContextOverflow, "reduce one of the three"),
-        ({"beyond": -1}, InvalidTrace, "beyond = -1"),
         ({"follow": [[1], [2]]}, InvalidTrace, "1 prompts, but 2 texts"),
         ({"follow": [[]]}, InvalidTrace, "no text follows prompt 0"),
         ({"follow": [[9]]}, InvalidPrompt, "token id 9"),

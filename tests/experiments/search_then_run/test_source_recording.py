@@ -24,8 +24,7 @@ from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.plugins import Budget
 from treespec.search import InvalidTrace, Trace, estimate_acceptance
-from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.replay import replay
+from treespec.search.rates.replay import replay, replay_budget
 from treespec.shape import TreeShape
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, random_table

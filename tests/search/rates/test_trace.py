@@ -84,8 +84,7 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"offsets": [0]}, "at least one text"),
         ({"offsets": [0, 0, 48]}, "no text may be empty"),
         ({"offsets": [0, 47]}, "rise from 0 to the number of positions, 48"),
-        ({"offsets": [0, "x"]}, "offsets"),
-        ({"tokens": [0.5] * 48}, "must hold integers"),
+        ({"tokens": [0.5] * 48}, "must be a row of integers"),
         ({"tokens": [-1] * 48}, "ids start at 0"),
         ({"ranks": [4] * 48}, "ranks must be in 0..3"),
         ({"ranks": [-1] * 48}, "ranks must be in 0..3"),
@@ -101,8 +100,6 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"files": ["a"]}, "files = "),
         ({"law": "bogus"}, "'bogus' is not a law"),
         ({"width": 0}, "width = 0"),
-        ({"width": True}, "width = True"),
-        ({"width": 3.0}, "width = 3.0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(make_trace, change, words):

@@ -13,7 +13,7 @@ from fake_cuda import FakeCuda
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
 from treespec.experiments.run.observers import CudaClock, StageTimer
-from treespec.experiments.search_then_run.profile import loop, profile
+from treespec.experiments.search_then_run.profile import profile
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -23,9 +23,10 @@ from treespec.experiments.search_then_run.profile.plan import (
 from treespec.experiments.search_then_run.profile.profile import (
     PLAIN_STEPS,
     WARM_UP_STEPS,
+    pass_seconds,
     profile_pair,
 )
-from treespec.experiments.search_then_run.profile.samples import by_round, json_of_samples
+from treespec.experiments.search_then_run.profile.rounds import json_of_rounds
 from treespec.models.transformers_model import TransformersModel
 from treespec.search import LatencyModel
 from treespec.target import make_target
@@ -51,14 +52,12 @@ def setting(law=Law.DETERMINISTIC, rule="greedy", temperature=0.0, shapes=None):
 
 
 def together(timed):
-    """All samples that count, whatever their round."""
-    samples = by_round(timed.parts)
-    for tables in (samples.shared, *samples.of_law.values()):
-        for by_prefix in tables.values():
-            for by_size in by_prefix.values():
-                for size, rounds in by_size.items():
-                    by_size[size] = [seconds for measured in rounds for seconds in measured]
-    return samples
+    """All samples that count, whatever their round: by law, table, prefix and size."""
+    tables = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
+    for measured in timed.parts:
+        for (law, name, prefix, size), seconds in measured.items():
+            tables[law][name][prefix][size] += seconds
+    return tables
 
 
 @pytest.mark.parametrize("size", range(1, 70))
@@ -106,32 +105,32 @@ def test_every_table_gets_its_cells(loaded_pair):
     assert timed.rounds == 2
     assert not timed.interrupted
     assert len(seen) == (1 + timed.measured) * 2 * 2
-    verify = samples.shared["verify"]
+    verify = samples[""]["verify"]
     assert set(verify) == {16, 40}
     for own in verify.values():
         assert set(own) == {1, 2, 3, 5, 8, 9, 13, 14}
         assert len(own[8]) == 2  # once in each round, for trees only
         assert len(own[2]) == 4
-    assert set(samples.shared["commit"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
-    assert set(samples.shared["rest"][None]) == {None}
-    own = samples.of_law["deterministic"]
+    assert set(samples[""]["commit"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
+    assert set(samples[""]["rest"][None]) == {None}
+    own = samples["deterministic"]
     assert set(own["level"][16]) == {1, 3, 4, 6}
     assert set(own["draw"][None]) == {1, 3, 4}
     assert set(own["decide"][None]) == set(profile.DECIDED_SIZES)
-    assert "decide" not in samples.of_law["iid"]  # whose trees do not grow
+    assert "decide" not in samples["iid"]  # whose trees do not grow
     assert set(own["first"]) == {16, 40}
     assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
     assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
-    assert set(samples.of_law["iid"]["level"][40]) == {1}
-    assert set(samples.of_law["iid"]["accept"][None]) == {1, 2, 5}
+    assert set(samples["iid"]["level"][40]) == {1}
+    assert set(samples["iid"]["accept"][None]) == {1, 2, 5}
     times = [
         s for table in own.values() for cells in table.values() for c in cells.values() for s in c
     ]
     assert all(0 <= seconds < 5 for seconds in times)
-    told = json_of_samples(timed.parts, [trees, chains], {})
+    told = json_of_rounds(timed.parts, [trees, chains], {})
     model = LatencyModel.from_json(told, "the profile")
     assert model.round_count == 2
-    assert model.times().verify.curves[16].rounds[2] == (0, 0, 1, 1)
+    assert model.law_times("iid").verify.curves[16].rounds[2] == (0, 0, 1, 1)
 
 
 def test_times_go_where_they_belong(loaded_pair, monkeypatch):
@@ -159,14 +158,14 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
     monkeypatch.setattr(TorchCoins, "draw_unseen", slow_draw)
     drawn = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0, (TreeShape.chain(2), bundle(13)))
     samples = together(profile_pair(loaded_pair, [drawn], (16,), text, repeats=2, watch=Quiet))
-    own = samples.of_law["without_replacement"]
-    assert samples.shared["verify"][16] == {
+    own = samples["without_replacement"]
+    assert samples[""]["verify"][16] == {
         1: pytest.approx([5000] * 8),
         3: pytest.approx([5000] * 2),
         13: pytest.approx([5000] * 2),
     }
-    assert samples.shared["commit"][None][13] == pytest.approx([300, 300])
-    assert samples.shared["rest"][None][None] == pytest.approx([0] * 4)
+    assert samples[""]["commit"][None][13] == pytest.approx([300, 300])
+    assert samples[""]["rest"][None][None] == pytest.approx([0] * 4)
     assert own["first"][16][None] == pytest.approx([11.1, 11.1])
     assert own["level"][16] == {1: pytest.approx([11.1] * 2), 3: pytest.approx([31.3] * 2)}
     assert own["draw"][None] == {3: pytest.approx([0.3] * 2)}
@@ -203,7 +202,7 @@ def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch
         assert trees == sorted(trees)
         plain_first.add(alone[0] < len(sizes) // 2)
     assert plain_first == {True, False}
-    plain = together(timed).of_law[str(plan.law)]["plain"][16][None]
+    plain = together(timed)[str(plan.law)]["plain"][16][None]
     assert len(plain) == 6 * PLAIN_STEPS
 
 
@@ -237,7 +236,7 @@ class Slowed:
 def test_disturbed_rounds_are_measured_again(loaded_pair, monkeypatch):
     slowed = Slowed(loaded_pair, monkeypatch, {2: 1.6}).timed
     assert (slowed.rounds, slowed.measured, slowed.disturbed) == (4, 5, None)
-    assert together(slowed).shared["verify"][16][5] == pytest.approx([1.0] * 4)
+    assert together(slowed)[""]["verify"][16][5] == pytest.approx([1.0] * 4)
     monkeypatch.undo()
     busy = Slowed(loaded_pair, monkeypatch, {}, {1: 40.0, 3: 12.0}).timed
     assert (busy.rounds, busy.measured, busy.disturbed) == (4, 6, None)
@@ -248,7 +247,7 @@ def test_times_that_stay_disturbed_say_so(loaded_pair, monkeypatch):
     busy = {1: 71.0, 2: 30.0, 3: 33.4, 4: 60.0, 5: 20.0, 6: 50.0}
     timed = Slowed(loaded_pair, monkeypatch, {2: 1.1, 3: 2.0, 4: 1.4, 5: 1.2}, busy).timed
     assert (timed.rounds, timed.measured) == (4, 6)
-    assert sorted(together(timed).shared["verify"][16][5]) == pytest.approx([1.0, 1.1, 1.2, 1.4])
+    assert sorted(together(timed)[""]["verify"][16][5]) == pytest.approx([1.0, 1.1, 1.2, 1.4])
     assert timed.disturbed == (
         "4 of 4 rounds (the calmest of 6) were disturbed: other processes used up to 60 % of the CPU, and "
         "parts took up to 1.4 times as long as in the calmest rounds. These times are not reliable: "
@@ -303,11 +302,11 @@ def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
         cuda.time += 1000 * (1 + 10 * (len(parents) - first)) if self.model is draft else 7e6
         return run(self, tokens, parents, first)
 
-    monkeypatch.setattr(loop, "StageTimer", timer)
+    monkeypatch.setattr(profile, "StageTimer", timer)
     monkeypatch.setattr(TransformersModel, "run", queued)
     short, long = TreeShape.chain(1), TreeShape.expansion([2, 1, 1, 1])
     own, plan = make_target(loaded_pair.target), setting(shapes=(short, long) * 8)  # one long text
-    steps = loop.Loop(loaded_pair, own, plan, 40, text, seed=0)
+    steps = profile.Loop(loaded_pair, own, plan, 40, text, seed=0)
     steps._ahead = 0
     steps.step(short)
     waits = []
@@ -336,9 +335,9 @@ def test_no_size_has_longer_texts_than_others(loaded_pair, monkeypatch):
         lengths[shape.size].append(steps._length - 1)  # without the root
         return advance(steps, shape)
 
-    advance = loop.Loop._advance
-    monkeypatch.setattr(loop, "decode", decoded)
-    monkeypatch.setattr(loop.Loop, "_advance", step)
+    advance = profile.Loop._advance
+    monkeypatch.setattr(profile, "decode", decoded)
+    monkeypatch.setattr(profile.Loop, "_advance", step)
 
     def counted(steps, shape, *into):
         steps.step(shape)
@@ -363,7 +362,7 @@ def test_an_interruption_keeps_what_is_there(loaded_pair):
     timed = profile_pair(loaded_pair, [setting()], (16,), text, repeats=9, progress=stop)
     assert timed.interrupted
     assert timed.rounds == 2
-    assert len(together(timed).shared["verify"][16][8]) == 2
+    assert len(together(timed)[""]["verify"][16][8]) == 2
 
 
 @pytest.mark.parametrize("busy", [0.0, 60.0])
@@ -384,7 +383,7 @@ def test_a_round_that_was_stopped_is_judged_too(loaded_pair, busy):
         loaded_pair, [setting()], (16, 40), text, repeats=9, progress=stop, watch=Busy
     )
     assert (timed.interrupted, timed.rounds, timed.measured) == (True, 0, 0)
-    assert together(timed).shared["verify"]
+    assert together(timed)[""]["verify"]
     assert (timed.disturbed is None) == (busy == 0)
     assert busy == 0 or timed.disturbed.startswith("1 of 1 rounds were disturbed: other processes")
 
@@ -393,6 +392,23 @@ def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
     before = torch.get_rng_state()
     wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)
     samples = together(profile_pair(loaded_pair, [wor], (16,), text, repeats=1, watch=Quiet))
-    assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3, 4}
+    assert set(samples["without_replacement"]["draw"][None]) == {1, 3, 4}
     assert loaded_pair.target.length == 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_pass_is_timed_and_forgotten(loaded_pair, monkeypatch):
+    """Of a chain or of any tree; the cache is as long afterwards as before."""
+    seen, run = [], TransformersModel.run
+
+    def noted(self, tokens, parents, first=0):
+        seen.append((tokens.tolist(), parents))
+        return run(self, tokens, parents, first)
+
+    monkeypatch.setattr(TransformersModel, "run", noted)
+    model = loaded_pair.target.fresh()
+    model.prefill(torch.arange(8))
+    assert 0 < pass_seconds(model, 3, first_token=5) < 5
+    assert pass_seconds(model, 3, (-1, 0, 0)) > 0
+    assert seen[-2:] == [([5, 6, 7], (-1, 0, 1)), ([0, 1, 2], (-1, 0, 0))]
+    assert model.length == 8

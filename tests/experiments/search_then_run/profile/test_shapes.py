@@ -14,9 +14,9 @@ from treespec.experiments.search_then_run.profile.plan import (
     shapes_for,
 )
 from treespec.experiments.search_then_run.profile.profile import _measure_place
-from treespec.experiments.search_then_run.profile.samples import Samples, json_of_samples
+from treespec.experiments.search_then_run.profile.rounds import json_of_rounds
 from treespec.search import LatencyModel
-from treespec.search.latency.tables import levels_of
+from treespec.search.latency.step_parts import levels_of
 from treespec.testing import plane_trees
 from treespec.verify import RULES
 
@@ -49,9 +49,9 @@ def profiled(law, rule, sizes):
     shapes, missing = shapes_for(completed(sizes), lambda shape: True)
     assert not missing
     setting = Setting(Sampling(1.0), law, RULES[rule], "T=1", shapes)
-    loop, samples = Priced(setting, 16), Samples()
+    loop, samples = Priced(setting, 16), {}
     _measure_place(loop, Priced(setting, 16), random.Random(0), samples)
-    return LatencyModel.from_json(json_of_samples([samples], [setting], {}), "test"), loop
+    return LatencyModel.from_json(json_of_rounds([samples], [setting], {}), "test"), loop
 
 
 def some_trees(largest):

@@ -19,8 +19,6 @@ from treespec.search.rates.draft_rows import DraftRows
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TreeShape
 
-__all__ = ["BEAM", "DEPTH", "record_draft_rows", "require_room_for_rows", "rows_of_position"]
-
 BEAM = 8
 """Nodes per level with rows in the traces before a run, and children per row; growths may need more."""
 DEPTH = 8
@@ -28,12 +26,7 @@ DEPTH = 8
 
 
 class _RecordingGrowth:
-    """The growth whose rows are recorded; it remembers the probabilities of the last tree.
-
-    Args:
-        beam: nodes per level that get children, and children of each.
-        depth: levels that get children.
-    """
+    """The growth whose rows are recorded; it remembers the probabilities of the last tree."""
 
     def __init__(self, beam: int, depth: int) -> None:
         all_nodes = 1 + beam + (depth - 1) * beam * beam
@@ -44,7 +37,6 @@ class _RecordingGrowth:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The best nodes of the last level."""
         if shape.size > 1:
             self.probs = probs()
         return self._growth.next(shape, probs)
@@ -56,16 +48,7 @@ def rows_of_position(beam: int, depth: int) -> int:
 
 
 def require_room_for_rows(positions: int, beam: int, depth: int) -> None:
-    """Refuse rows that are too large for a trace file.
-
-    Args:
-        positions: maximum number of positions of all texts together.
-        beam: children per row, and rows per level.
-        depth: number of levels.
-
-    Raises:
-        InvalidTrace: if the rows are too large; the message names the sizes.
-    """
+    """Refuse rows that are too large for a trace file."""
     integer("beam", beam, 1, InvalidTrace)
     integer("beam_depth", depth, 1, InvalidTrace)
     size = positions * (12 + rows_of_position(beam, depth) * (4 * beam + 8))
@@ -90,15 +73,8 @@ def record_draft_rows(
 ) -> DraftRows:
     """Record the draft's predictions at and below each position of texts, with the drafter's own code.
 
-    Args:
-        draft: the draft model.
-        prompts: token ids of each prompt.
-        texts: token ids that follow each prompt.
-        sampling: sampling settings of target and draft.
-        beam: nodes per level that get a row, and children per row.
-        depth: levels that have rows; growths of up to this depth can be replayed.
-        device: device of the draft; the CPU by default.
-        progress: called with a message as each text begins.
+    Each prompt is followed by its text. `depth` levels get rows, so growths of up to this depth can be
+    replayed.
 
     Raises:
         InvalidTrace: if the rows are too large for a trace file.
@@ -109,10 +85,8 @@ def record_draft_rows(
     counts: list[int] = []
     parts: dict[str, list[np.ndarray]] = {"parents": [], "ranks": [], "probs": []}
     text_ranks: list[int] = []
-    growth, coins = (
-        _RecordingGrowth(beam, depth),
-        TorchCoins(0),
-    )  # deterministic children need no coins
+    growth = _RecordingGrowth(beam, depth)
+    coins = TorchCoins(0)  # unused: children are deterministic
     drafter = ModelDrafter(draft, growth, Law.DETERMINISTIC, sampling)
     with torch.inference_mode():
         for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):

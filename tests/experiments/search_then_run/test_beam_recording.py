@@ -187,7 +187,6 @@ def test_files_hold_the_rows_and_older_ones_are_read(tmp_path, without_shape_che
     rows = trace.draft_rows
     assert (rows.width, rows.depth, rows.positions) == (3, 4, len(trace.tokens))
     assert np.diff(rows.offsets).tolist() == [1 + 3 * 3] * rows.positions
-    assert rows.bytes == rows.positions * (12 + 10 * (3 * 4 + 8))
     for name in ("offsets", "parents", "ranks", "text_ranks"):
         np.testing.assert_array_equal(getattr(again.draft_rows, name), getattr(rows, name))
     np.testing.assert_allclose(again.draft_rows.probs, rows.probs, atol=1e-7)
@@ -237,17 +236,17 @@ def test_what_cannot_be_recorded_is_refused():
 
 def test_rows_that_do_not_fit_are_refused():
     rows = recorded(tables(6, 2), [(0,)], 3).draft_rows
-    for name, value, words in (
-        ("probs", np.where(rows.probs > 0, 0.6, 0), "sum to at most 1 among siblings"),
-        ("parents", np.zeros_like(rows.parents), "parents must be -1"),
-        ("ranks", rows.ranks + 3, "ranks must be in 0..2"),
-        ("text_ranks", rows.text_ranks + 9, "text_ranks must be in 0..3"),
-        ("offsets", rows.offsets[:-1], "offsets must rise"),
-        ("text_ranks", rows.text_ranks[1:], "text_ranks has shape"),
-        ("probs", [["x"]], "must hold numbers"),
+    for name, value in (
+        ("probs", np.where(rows.probs > 0, 0.6, 0)),
+        ("parents", np.zeros_like(rows.parents)),
+        ("ranks", rows.ranks + 3),
+        ("text_ranks", rows.text_ranks + 9),
+        ("offsets", rows.offsets[:-1]),
+        ("text_ranks", rows.text_ranks[1:]),
+        ("probs", [["x"]]),
     ):
-        with pytest.raises(InvalidTrace, match=words):
+        with pytest.raises(InvalidTrace, match=r"draft_rows\.\w+ (does not fit|= )"):
             changed(rows, **{name: value})
     trace = recorded(tables(6, 2), [(0,)], 4)
-    with pytest.raises(InvalidTrace, match="must be DraftRows of"):
+    with pytest.raises(InvalidTrace, match="draft_rows has"):
         changed(trace, draft_rows=rows)
