@@ -95,7 +95,7 @@ def _each(
     table: Mapping[Any, Any], read: Callable[[Any], Any], least: int
 ) -> dict[int | None, Any]:
     """The entries of a table, read; an error begins with the key."""
-    entries = {}
+    entries: dict[int | None, Any] = {}
     for key, value in table.items():
         try:
             entries[_key(key, least)] = read(value)
