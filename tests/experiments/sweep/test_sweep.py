@@ -51,9 +51,6 @@ class Pretender:
             self.pretend(task.name, seed=sum(map(ord, task.name)))
         return [Ended(task, fate)], {other.name for other in self.running}
 
-    def made(self):
-        return ()
-
     def stop(self):
         self.stopped += 1
         return "all were stopped"
