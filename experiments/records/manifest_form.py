@@ -88,6 +88,8 @@ _MANIFEST = {
         "memory_gib": NUMBER, "gpu": str | None,
     }),
     "models": with_keys({"target": _MODEL, "draft": _MODEL}),
+    "settings?": with_keys({"dtype": str, "why": str, "plain_dtype": str | None, "plain_ratio": NUMBER})
+    | None,
     "methods": Annotated[list[_METHOD], *_ONE_OR_MORE],
     "samplings": Annotated[list[_SAMPLING], *_ONE_OR_MORE],
     "tuning?": with_keys({"assisted?": dict[str, dict[str, _TUNED]]}),

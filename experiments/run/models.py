@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = [
-    "calm_transformers",
-    "load_models",
-    "load_own_drafts",
-    "model_data",
-    "outline_own_drafts",
-    "part_name",
-    "parts_of",
-    "passes_data",
-    "weights_data",
-]
+
+def as_eager(config: ModelsConfig) -> ModelsConfig:
+    """The config with eager passes for `auto` and bfloat16 for `fastest`, so that nothing is measured.
+
+    This is how tests, notebooks and `treespec generate` load models.
+    """
+    plain: dict[str, Any] = {
+        key: None for key in ("passes", "draft_passes") if getattr(config, key) == "auto"
+    }
+    if config.dtype == "fastest":
+        plain["dtype"] = "bfloat16"
+    return config.model_copy(update=plain)
 
 
 def load_models(config: ModelsConfig) -> "Pair":
-    """Load the pair that a config names.
+    """Load the pair that a config names, without choosing anything (`as_eager`).
 
     Raises:
         LoadError: if a model is missing or cannot be read; names the config's key and the model.
@@ -41,6 +42,7 @@ def load_models(config: ModelsConfig) -> "Pair":
     """
     from treespec.models.load import load_pair
 
+    config = as_eager(config)
     try:
         return load_pair(
             config.target,

@@ -14,7 +14,7 @@ from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import as_eager, load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
@@ -183,7 +183,8 @@ def decode_one(
     with _naming_options():
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
-    pair = load_with_passes(config.models, [method], load, Reporter(None))
+    models = as_eager(config.models)
+    pair = load_with_passes(models, [method], load, Reporter(None)).pair
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer

@@ -18,15 +18,11 @@ from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Unit, units_of
+from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
-from treespec.experiments.run.passes import (
-    choose_by_length,
-    load_with_passes,
-    require_same_passes,
-    without_auto,
-)
+from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.room import reserve_rows
@@ -39,8 +35,6 @@ from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["WARMUP_TOKENS", "begin_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
 """Tokens that each method decodes of a prompt to warm up."""
@@ -72,7 +66,8 @@ def prepare(
             measured = load_measured(config, records.search)
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
-    pair, prompts, spare = load_inputs(session, experiment, load)
+    loaded, prompts, spare = load_inputs(session, experiment, load)
+    pair = loaded.pair
     if session.manifest is not None:  # again, as loading may have built files that were missing
         require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
@@ -106,7 +101,7 @@ def prepare(
             twins_of(groups),
             [list(group) for group in groups],
             planned_of(session.ready.measured),
-        )
+        ) | {"settings": loaded.data}
     session.take_over(searched)
     if measured is not None and searched:
         # Growths name the files that they read; these have just moved into the run's folder.
@@ -125,7 +120,7 @@ def prepare(
 
 def load_inputs(
     session: Session, experiment: Experiment, load: Callable[[ModelsConfig], "Pair"]
-) -> tuple["Pair", list[Prompt], list[Prompt]]:
+) -> tuple[Loaded, list[Prompt], list[Prompt]]:
     """Load the models, and encode the prompts that are measured and those used for tuning.
 
     Every cache is reserved large enough for the texts of these prompts (`room.reserve_rows`).
@@ -144,9 +139,12 @@ def load_inputs(
         LoadError: if a model cannot be loaded.
     """
     config = session.config
-    pair = load_with_passes(without_auto(config.models), experiment.methods, load, session.reporter)
-    texts = len(session.ready.measured) * config.repeats
-    choose_by_length(pair, config.models, experiment, texts, session.reporter, session.manifest)
+    if session.fresh:
+        forget(config.models, session.known.methods)
+    loaded = load_with_passes(
+        config.models, experiment.methods, load, session.reporter, session.manifest
+    )
+    pair = loaded.pair
     if session.manifest is not None:
         require_same_passes(
             session.records.path,
@@ -163,7 +161,7 @@ def load_inputs(
             f"{session.records.path} was started with other prompts: their file or the tokenizer has "
             "changed since; choose another folder with --out, or start over with --fresh"
         )
-    return pair, prompts, spare
+    return loaded, prompts, spare
 
 
 def _search(

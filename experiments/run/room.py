@@ -9,8 +9,6 @@ from treespec.shape import TreeShape
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["largest_tree", "reserve_rows", "rows_of"]
-
 NODES_UNSAID = 64
 """Nodes assumed for a tree that does not state its size."""
 
@@ -24,7 +22,7 @@ CAPACITY_STEP = 64
 def largest_tree(experiment: Experiment) -> int:
     """Nodes of the largest tree of these methods, as far as they state it; at least `NODES_UNSAID`."""
     trees = [method.tree for method in experiment.methods if method.tree is not None]
-    return max([NODES_UNSAID, *map(_nodes, trees)])
+    return max([NODES_UNSAID, *map(nodes_of, trees)])
 
 
 def rows_of(experiment: Experiment, tokens: int) -> int:
@@ -54,7 +52,7 @@ def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -
         model.reserve(rows)
 
 
-def _nodes(tree: Any) -> int:
+def nodes_of(tree: Any) -> int:
     """Nodes of a shape; for a growth or budget the most nodes that it keeps, or that its draft runs."""
     if isinstance(tree, TreeShape):
         return tree.size
