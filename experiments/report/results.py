@@ -233,8 +233,8 @@ def plain_elsewhere(run: RunRecords) -> str | None:
         return None
     ratio = settings["plain_ratio"]
     return (
-        f"Caution: plain decoding by itself is about {ratio:.2f} times as fast in {settings['plain_dtype']} "
-        f"here; against that, speed-ups are {1 / ratio:.2f} of those shown."
+        f"Caution: plain decoding by itself is about {ratio:.2f} times as fast in "
+        f"{settings['plain_dtype']} here; against that, speed-ups are {1 / ratio:.2f} of those shown."
     )
 
 

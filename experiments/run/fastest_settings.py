@@ -1,11 +1,11 @@
 """Choose the dtype in which this machine decodes fastest: `models.dtype: fastest`.
 
-Which dtype wins depends on the processor and on how many nodes a pass verifies, so it is measured: passes of
-the target and of the drafts over 1 to 64 nodes, in each dtype, in turns. Where passes are compiled, only
-their matrix products are timed, which take most of a pass and need no compiling; other operations take the
-same time in both dtypes. A method's seconds per token are the passes of its drafts plus the pass that verifies
-its tree, over the tokens per step that the embedded draft gives on code. These hardly depend on the dtype, so
-they need not be exact. Nothing depends on the length of the run.
+Which dtype wins depends on the processor and on how many nodes a pass verifies, so it is measured: passes
+of the target and of the drafts over 1 to 64 nodes, in each dtype, in turns. Where passes are compiled, only
+their matrix products are timed: they take most of a pass, and need no compiling. A method's seconds per
+token are the passes of its drafts plus the pass that verifies its tree, over the tokens per step that the
+embedded draft gives on code. These hardly depend on the dtype, so they need not be exact. Nothing depends on
+the length of the run.
 
 The choice is kept beside the machine code of compiled passes, so that runs, sweeps, `treespec trace` and
 `treespec profile` of the same models and methods use the same dtype.
@@ -57,8 +57,8 @@ PREFIX = 64
 """Cached tokens before a timed pass."""
 
 BY_MODEL, BY_TEXT = (0.63, 0.1, 0.06, 0.04), (0.3, 0.1, 0.06, 0.03)
-"""How often the k-th child of a node is accepted: drafted by the embedded draft model, or by a source without
-a model (`experiments/configs/merged.yaml`)."""
+"""How often the k-th child of a node is accepted: drafted by the embedded draft model, or by a source
+without a model (`experiments/configs/merged.yaml`)."""
 
 PLAIN = "plain decoding"
 
@@ -111,8 +111,8 @@ def decide(steps: Sequence[Step], times: Mapping[str, Times]) -> Choice:
         >>> chain = Step("chain 2", 3, (("draft", 1),) * 2, 2.0)
         >>> slow = {"target": {1: 5.0, 3: 9.0}, "draft": {1: 0.5}}
         >>> fast = {"target": {1: 6.0, 3: 6.2}, "draft": {1: 0.5}}
-        >>> print(decide([chain], {"float32": fast, "bfloat16": slow}).why)
-        a token takes 0.72 of the time that it takes in bfloat16, each by its fastest method (chain 2; plain decoding)
+        >>> decide([chain], {"float32": fast, "bfloat16": slow}).dtype
+        'float32'
     """
     plain = Step(PLAIN, 1, (), 1.0)
     best = {
@@ -127,8 +127,8 @@ def decide(steps: Sequence[Step], times: Mapping[str, Times]) -> Choice:
     other = others[0]
     methods = "; ".join(dict.fromkeys((best[dtype][1], best[other][1])))
     why = (
-        f"a token takes {best[dtype][0] / best[other][0]:.2f} of the time that it takes in {other}, each by "
-        f"its fastest method ({methods})"
+        f"a token takes {best[dtype][0] / best[other][0]:.2f} of the time that it takes in {other}, each "
+        f"by its fastest method ({methods})"
     )
     ratio = _seconds_per_token(plain, times[dtype]) / _seconds_per_token(plain, times[other])
     return Choice(dtype, why, other, ratio) if ratio > CLEAR else Choice(dtype, why)
@@ -275,8 +275,8 @@ def _quiet_times(
             return times
         loads.append(busy)
     raise ConfigError(
-        f"models.dtype = fastest: other processes used {min(loads):.0f} % of the CPU or more in each of {TRIES} "
-        "measurements, so the faster dtype cannot be told: try again on a quiet machine, or name it "
+        f"models.dtype = fastest: other processes used {min(loads):.0f} % of the CPU or more in each of "
+        f"{TRIES} measurements, so the faster dtype cannot be told: try again on a quiet machine, or name it "
         "(models.dtype=float32 or models.dtype=bfloat16)"
     )
 
