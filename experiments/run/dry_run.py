@@ -30,8 +30,6 @@ from treespec.experiments.run.unit import Bench, runs_alone
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Plan", "dry_run", "plan_data", "print_plan"]
-
 TIMED_TOKENS = 16
 """Tokens that every method decodes to estimate its speed."""
 

@@ -4,8 +4,8 @@ Which dtype wins depends on the processor and on how many nodes a pass verifies,
 of the target and of the drafts over 1 to 64 nodes, in each dtype, in turns. Where passes are compiled, only
 their matrix products are timed: they take most of a pass, and need no compiling. A method's seconds per
 token are the passes of its drafts plus the pass that verifies its tree, over the tokens per step that the
-embedded draft gives on code. These hardly depend on the dtype, so they need not be exact. Nothing depends on
-the length of the run.
+embedded draft gives on code. These hardly depend on the dtype, so they need not be exact. Nothing depends
+on the length of the run.
 
 The choice is kept beside the machine code of compiled passes, so that runs, sweeps, `treespec trace` and
 `treespec profile` of the same models and methods use the same dtype.
@@ -103,10 +103,6 @@ class Choice:
 def decide(steps: Sequence[Step], times: Mapping[str, Times]) -> Choice:
     """Choose the dtype whose best method has the fewest predicted seconds per token.
 
-    Args:
-        steps: the steps of the methods; plain decoding is always among the candidates.
-        times: seconds of passes, by dtype.
-
     Example:
         >>> chain = Step("chain 2", 3, (("draft", 1),) * 2, 2.0)
         >>> slow = {"target": {1: 5.0, 3: 9.0}, "draft": {1: 0.5}}
@@ -147,12 +143,7 @@ def _seconds(curve: Mapping[int, float], nodes: int) -> float:
 
 
 def step_of(method: BuiltMethod, layers: int) -> Step | None:
-    """The step of a method of our own loop; None for methods of transformers, whose passes stay eager.
-
-    Args:
-        method: the method.
-        layers: number of layers of the target, to name parts of it that draft.
-    """
+    """The step of a method of our own loop; None for methods of transformers, whose passes stay eager."""
     if not isinstance(method.config, TreeMethod):
         return None
     drafts = ["draft" if name is None else name for name in method.draft_models]
@@ -187,16 +178,12 @@ def choose(
 ) -> tuple[Choice, "Pair"]:
     """Choose the dtype of a config whose dtype is `fastest`, and load the models in it.
 
-    Args:
-        config: names the models.
-        methods: the methods of the run.
-        load: loads the pair, with the draft models that methods bring, and eager passes.
-        models_of: the models of a pair by the names that steps use.
-        reporter: shows progress.
-
     Raises:
         ConfigError: if the machine is too busy to tell.
         LoadError, UnsupportedModel: if the models cannot be loaded in any dtype.
+
+    `load` gives the pair with all drafts and eager passes, `models_of` the models of a pair by the names
+    that steps use.
     """
     methods = list(methods)
 
@@ -276,8 +263,8 @@ def _quiet_times(
         loads.append(busy)
     raise ConfigError(
         f"models.dtype = fastest: other processes used {min(loads):.0f} % of the CPU or more in each of "
-        f"{TRIES} measurements, so the faster dtype cannot be told: try again on a quiet machine, or name it "
-        "(models.dtype=float32 or models.dtype=bfloat16)"
+        f"{TRIES} measurements, so the faster dtype cannot be told: try again on a quiet machine, or name "
+        "it (models.dtype=float32 or models.dtype=bfloat16)"
     )
 
 

@@ -26,8 +26,6 @@ from treespec.reading import brief
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["OneText", "Piece", "decode_one", "one_text_config"]
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -44,19 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class OneText:
-    """A decoded text.
-
-    Args:
-        text: the text, without special tokens.
-        tokens: the new token ids, including a stop token.
-        accepted: number of new tokens that were drafted.
-        steps: number of passes of the target.
-        method: name of the method.
-        law: how children were drawn.
-        rule: how they were accepted.
-        seconds: decoding time, without the prefill.
-        prefill_s: time of the prefill.
-    """
+    """A decoded text."""
 
     text: str
     tokens: tuple[int, ...]
@@ -167,13 +153,6 @@ def decode_one(
 ) -> OneText:
     """Decode one text with the only method of a config.
 
-    Args:
-        config: see `one_text_config`.
-        prompt: the prompt; not empty.
-        show: receives every piece of the text as soon as it is kept.
-        say: receives a message for each part of a plug-in that is proved lossless first.
-        load: loads the models.
-
     Raises:
         ConfigError, PromptError, LoadError: if the text cannot be decoded.
     """
@@ -216,11 +195,7 @@ def decode_one(
 
 
 class _Pieces:
-    """Decode tokens to text incrementally; each is decoded together with a few tokens before it.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-    """
+    """Decode tokens to text incrementally; each is decoded together with a few tokens before it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

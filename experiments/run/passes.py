@@ -76,19 +76,14 @@ def load_with_passes(
 ) -> Loaded:
     """Load all models and choose their dtype and passes, showing each choice; build missing datastores.
 
-    Args:
-        config: names the models, their dtype and their passes.
-        methods: methods whose own draft models are loaded, and whose parts of the target get passes too.
-        load: loads the pair. Passes that already are as the config asks stay as they are.
-        reporter: shows progress.
-        manifest: of the run that is resumed, whose choices are kept; None for a new run.
-        chosen_for: the methods that `fastest` is chosen for, if not those.
-
     Raises:
         ConfigError: if a datastore is missing and not to be built, or the machine is too busy to choose.
         LoadError: see `load_own_drafts`.
         Unavailable, UnsupportedModel: if the passes that the config asks for are not possible; names the
             key, and the model if it is a named draft model or part.
+
+    Passes that already are as the config asks stay. A resumed run (`manifest`) keeps its choices.
+    `chosen_for` are the methods that `fastest` is chosen for, if not those whose models are loaded.
     """
     methods = list(methods)
     decisive = methods if chosen_for is None else list(chosen_for)
@@ -142,12 +137,6 @@ def require_same_passes(
     parts: Mapping[str, "TransformersModel"] | None = None,
 ) -> None:
     """Refuse to resume a run with other passes than it was started with: its times would not be comparable.
-
-    Args:
-        folder: the run's folder.
-        pair: the models, with their passes chosen.
-        manifest: of the run; manifests of earlier versions may not record passes.
-        parts: the parts of the target that draft, by name.
 
     Raises:
         RunFolderError: if they differ; names the model, both kinds of passes, the reason, and the ways out.

@@ -48,14 +48,6 @@ def prepare(
     Records of earlier starts are repaired or deleted last, right before the manifest is written. If
     anything is refused or fails before that, they stay as they are.
 
-    Args:
-        session: the open run.
-        load: loads the models.
-
-    Returns:
-        Models, methods, settings and meters; the units that are not finished, in order; and the manifest,
-        as written to the folder.
-
     Raises:
         ConfigError, PromptError, RunFolderError, LoadError: see `runner.run`.
     """
@@ -124,14 +116,6 @@ def load_inputs(
     """Load the models, and encode the prompts that are measured and those used for tuning.
 
     Every cache is reserved large enough for the texts of these prompts (`room.reserve_rows`).
-
-    Args:
-        session: the open run.
-        experiment: its methods.
-        load: loads the models.
-
-    Returns:
-        The models, the measured prompts, and the prompts used for tuning.
 
     Raises:
         PromptError: if a prompt does not fit in a model's context.
@@ -276,13 +260,8 @@ def begin_some(
 ) -> Decoding:
     """Begin to decode the first tokens of a text that is not measured; needs no tuning.
 
-    Args:
-        bench: models, methods and settings.
-        method: a method of the experiment; assisted generation uses the first setting of its grid.
-        prompt: the prompt to continue.
-        sampling: name of the sampling setting.
-        tokens: maximum number of new tokens, capped by the config's `max_new_tokens`.
-        purpose: part of the seed, so that each purpose has its own random numbers.
+    Assisted generation uses the first setting of its grid. `purpose` is part of the seed, so that each has
+    its own random numbers.
     """
     config = bench.experiment.config
     return bench.decode(

@@ -30,23 +30,13 @@ def rows_of(experiment: Experiment, tokens: int) -> int:
 
     This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
     padded (`treespec.models.static_pass`).
-
-    Args:
-        experiment: the methods and the token budget.
-        tokens: length of the longest prompt.
     """
     rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
     return -(-rows // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:
-    """Let every cache of a run start with room for the longest text.
-
-    Args:
-        experiment: the methods and the token budget.
-        pair: the models; the target passes the reservation on to its parts that draft.
-        lengths: lengths of the prompts in tokens.
-    """
+    """Let every cache of a run start with room for the longest text."""
     rows = rows_of(experiment, max(lengths, default=0))
     for model in pair.models:
         model.reserve(rows)

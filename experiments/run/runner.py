@@ -33,18 +33,10 @@ from treespec.experiments.run.unit import Bench
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["RunResult", "place_for", "run"]
-
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where the records of a run are, and which prompts failed.
-
-    Args:
-        folder: the run's folder.
-        already_finished: whether there was nothing left to do.
-        failures: the rows that hold an error.
-    """
+    """Where the records of a run are, and which prompts failed."""
 
     folder: Path
     already_finished: bool
@@ -94,12 +86,6 @@ def place_for(
 ) -> tuple[Path, Ready]:
     """Choose the folder of a run, and check the experiment without opening that folder.
 
-    Args:
-        config: see `run`.
-        folder: see `run`.
-        source: see `run`.
-        say: receives one message if the tracker fails during the run, which continues.
-
     Raises:
         ConfigError, PromptError: see `run`.
     """
@@ -110,14 +96,7 @@ def place_for(
 
 
 def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict[str, Any]) -> None:
-    """Decode the units that are not finished, and complete the records.
-
-    Args:
-        session: the open run.
-        bench: its models, methods, settings and meters.
-        units: the units that are not finished, in order.
-        manifest: as written to the folder.
-    """
+    """Decode the units that are not finished, and complete the records."""
     records, tracker, reporter = session.records, session.ready.tracker, session.reporter
     tracker.begin(manifest)
     watch = LoadWatch()
