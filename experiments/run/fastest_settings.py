@@ -175,8 +175,8 @@ def choose(
     load: Callable[[ModelsConfig], "Pair"],
     models_of: Callable[["Pair"], Mapping[str, "TransformersModel"]],
     reporter: Reporter,
-) -> tuple[Choice, "Pair"]:
-    """Choose the dtype of a config whose dtype is `fastest`, and load the models in it.
+) -> tuple[Choice, "Pair | None"]:
+    """Choose the dtype of a config whose dtype is `fastest`; also the pair in it, if it had to be loaded.
 
     Raises:
         ConfigError: if the machine is too busy to tell.
@@ -187,26 +187,26 @@ def choose(
     """
     methods = list(methods)
 
-    def loaded(dtype: str) -> "Pair":
-        return load(config.model_copy(update={"dtype": dtype}))
-
     if config.device != "cpu" or config.device_map is not None or config.tensor_parallel:
         why = f"it is not measured for models on {config.device} or on several devices"
-        return Choice("bfloat16", why), loaded("bfloat16")
+        return Choice("bfloat16", why), None
     note = _note(config, methods)
     with suppress(OSError, ValueError, TypeError):
-        kept = Choice(**json.loads(note.read_text(encoding="utf-8")))
-        return kept, loaded(kept.dtype)
+        return Choice(**json.loads(note.read_text(encoding="utf-8"))), None
     pairs: dict[str, Pair] = {}
     refused: dict[str, TreespecError] = {}
     for dtype in DTYPES:
         with reporter.task(f"loading the models in {dtype}"):
             try:
-                pairs[dtype] = loaded(dtype)
+                pairs[dtype] = load(config.model_copy(update={"dtype": dtype}))
             except (TokenizerMismatch, CannotEnlarge):
                 raise
             except TreespecError as error:
                 refused[dtype] = error
+    for dtype, pair in pairs.items():
+        given = str(pair.target.model.dtype).removeprefix("torch.")
+        if given != dtype:  # `load` gives models that were loaded before
+            return Choice(given, "the models were loaded in it"), pair
     if not pairs:
         raise next(iter(refused.values()))
     if refused:

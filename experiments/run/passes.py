@@ -10,14 +10,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treespec.errors import Unavailable, UnsupportedModel
-from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
@@ -91,26 +90,18 @@ def load_with_passes(
         config = as_eager(config)
     missing, choice = missing_datastores(methods), None
 
-    def plain(models: ModelsConfig, of: list[BuiltMethod]) -> "Pair":
-        models = models.model_copy(update={"passes": None, "draft_passes": None})
-        return load_own_drafts(models, load(models), of)
-
     if config.dtype == "fastest" and manifest is not None:
         dtype = manifest["models"]["target"]["dtype"]
         choice = Choice(**(manifest.get("settings") or {"dtype": dtype, "why": "as before"}))
         config = config.model_copy(update={"dtype": dtype})
     pair = None
     if config.dtype == "fastest":
-
-        def models_of(pair: "Pair") -> dict[str, "TransformersModel"]:
-            return {n or r: model for r, n, model in _roles(pair, parts_of(decisive, pair.target))}
-
-        choice, pair = choose(config, decisive, partial(plain, of=decisive), models_of, reporter)
+        choice, pair = _chosen(config, decisive, load, reporter)
         reporter.note(f"dtype {choice.dtype}: {choice.why}")
         config = config.model_copy(update={"dtype": choice.dtype})
     if pair is None or decisive is not methods:
         with reporter.task("loading the models"):
-            pair = plain(config, methods)
+            pair = _eager(config, methods, load)
     build_missing(missing, pair, reporter)
     kinds: dict[str, str] = {}
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):
@@ -128,6 +119,34 @@ def load_with_passes(
         if asked == "auto" and name is None:
             kinds[key] = model.passes.kind
     return Loaded(pair, config.model_copy(update=kinds), choice)
+
+
+def choose_ahead(
+    experiment: Experiment, load: Callable[[ModelsConfig], "Pair"], reporter: Reporter
+) -> None:
+    """Choose the dtype of a run that starts later, when other runs keep the machine busy."""
+    if experiment.config.models.dtype == "fastest" and not os.environ.get(EAGER):
+        _chosen(experiment.config.models, list(experiment.methods), load, reporter)
+
+
+def _chosen(
+    config: ModelsConfig,
+    methods: list[BuiltMethod],
+    load: Callable[[ModelsConfig], "Pair"],
+    reporter: Reporter,
+) -> tuple[Choice, "Pair | None"]:
+    def models_of(pair: "Pair") -> dict[str, "TransformersModel"]:
+        return {n or r: model for r, n, model in _roles(pair, parts_of(methods, pair.target))}
+
+    return choose(config, methods, lambda c: _eager(c, methods, load), models_of, reporter)
+
+
+def _eager(
+    config: ModelsConfig, methods: list[BuiltMethod], load: Callable[[ModelsConfig], "Pair"]
+) -> "Pair":
+    """The models of a config and of these methods, whose passes are chosen later."""
+    config = config.model_copy(update={"passes": None, "draft_passes": None})
+    return load_own_drafts(config, load(config), methods)
 
 
 def require_same_passes(

@@ -64,7 +64,7 @@ def prepare(
         require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
-        measured, experiment, searched = _search(session, pair, prompts)
+        measured, experiment, searched = _search(session, loaded, prompts)
         reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     for caution in cautions_of_times(config, pair, measured):
         reporter.note(f"Caution: {caution}")
@@ -149,7 +149,7 @@ def load_inputs(
 
 
 def _search(
-    session: Session, pair: "Pair", prompts: Sequence[Prompt]
+    session: Session, loaded: Loaded, prompts: Sequence[Prompt]
 ) -> tuple[Measured, Experiment, dict[str, bytes]]:
     """Measure, and find the trees.
 
@@ -161,10 +161,12 @@ def _search(
         The measurements, the experiment with its trees, and the files, name to content, that the run's
         folder has yet to take over.
     """
-    lengths = [len(prompt.ids) for prompt in prompts]
+    lengths, pair = [len(prompt.ids) for prompt in prompts], loaded.pair
+    models = session.config.models.model_copy(update={"dtype": loaded.models.dtype})
+    known = replace(session.known, config=session.config.model_copy(update={"models": models}))
 
     def search_in(folder: RunFolder) -> tuple[Measured, Experiment]:
-        measured = session.searching.measure(session.known, pair, lengths, folder, session.reporter)
+        measured = session.searching.measure(known, pair, lengths, folder, session.reporter)
         experiment = _with_trees(session, measured, folder)
         require_fits(experiment, pair, prompts)
         return measured, experiment

@@ -100,7 +100,8 @@ def timed(monkeypatch):
 
 
 def pair_of(config):
-    return SimpleNamespace(dtype=config.dtype, target=SimpleNamespace(layer_count=2))
+    model = SimpleNamespace(dtype=getattr(torch, config.dtype))
+    return SimpleNamespace(dtype=config.dtype, target=SimpleNamespace(layer_count=2, model=model))
 
 
 def chosen(load=pair_of, config=None, reporter=None):
@@ -113,7 +114,7 @@ def test_a_choice_is_made_once_and_kept(kept, timed):
     assert timed == [["float32", "bfloat16"]]
     (note,) = kept.iterdir()
     note.write_text(json.dumps({"dtype": "float32", "why": "kept"}))
-    assert chosen()[0] == Choice("float32", "kept")
+    assert chosen() == (Choice("float32", "kept"), None)
     assert chosen(config=ModelsConfig(enlarge="50M"))[0].dtype == "bfloat16"  # another target
     note.write_text("{")
     assert chosen()[0].dtype == "bfloat16"
@@ -145,9 +146,15 @@ def test_a_dtype_that_cannot_be_run_is_left_out(kept, timed):
         chosen(refuse)
 
 
+def test_models_that_are_given_keep_their_dtype(kept, timed, loaded_pair):
+    choice, pair = chosen(lambda config: loaded_pair)
+    assert (choice.dtype, pair) == ("float32", loaded_pair)
+    assert not timed
+
+
 def test_on_other_devices_nothing_is_measured(kept, timed):
     choice, pair = chosen(config=ModelsConfig(device="cuda"))
-    assert (choice.dtype, pair.dtype) == ("bfloat16", "bfloat16")
+    assert (choice.dtype, pair) == ("bfloat16", None)
     assert not timed
 
 

@@ -229,7 +229,10 @@ def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, cho
     parts = parts_of(with_parts.methods, pair.target)
     for asked, kinds in ((None, ["eager"] * 2), ("compiled", ["compiled"] * 2)):
         load_with_passes(
-            models(passes=None, draft_passes=asked), with_parts.methods, lambda _: pair, Reporter(None)
+            models(passes=None, draft_passes=asked),
+            with_parts.methods,
+            lambda _: pair,
+            Reporter(None),
         )
         assert [part.passes.kind for part in parts.values()] == kinds
     assert all(draft for _, _, draft in chosen)
