@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError
+from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import all_of
 from treespec.experiments.config.layers import PartOfTarget
@@ -275,8 +275,10 @@ def _runs(model: "TransformersModel", asked: str | None) -> Iterable[tuple[int, 
 
     compiled = asked == "compiled" or (asked == "auto" and missing_for_compiling() is None)
     if compiled and too_large_to_pack(model.model) is None:
-        work = linear_work(model.model)
-        return [(nodes, work(nodes)) for nodes in NODES]
+        with suppress(Unavailable):  # the kernel cannot be compiled: then passes will be eager
+            work = linear_work(model.model)
+            work(1)()
+            return [(nodes, work(nodes)) for nodes in NODES]
     fresh, sizes = model.fresh(), [nodes for nodes in NODES if nodes < model.max_length]
     fresh.prefill(torch.arange(min(PREFIX, model.max_length - sizes[-1])) % model.vocab_size)
 

@@ -187,6 +187,8 @@ def _choose(
         f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
     ):
         choose_passes(model, asked, draft=role != "target")
+        if model.passes.kind == "eager":  # as asked, or not as hoped, which `choose_passes` has said
+            return
         if asked == "auto" and model.passes.kind == "compiled":
             ratio = _slowdown(model)
             why = f"a compiled pass over {TIMED_NODES} nodes takes {ratio:.2f} of the time of an eager one"
