@@ -211,7 +211,7 @@ def choose(
         raise next(iter(refused.values()))
     if refused:
         why = "; ".join(f"{dtype} cannot be used: {error}" for dtype, error in refused.items())
-        choice = Choice(*pairs, why)
+        choice = Choice(next(iter(pairs)), why)
         return choice, pairs[choice.dtype]
     layers = next(iter(pairs.values())).target.layer_count
     steps = [step for method in methods if (step := step_of(method, layers)) is not None]
