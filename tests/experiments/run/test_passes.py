@@ -248,7 +248,7 @@ def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, cho
         match=rf"^models\.draft_passes='compiled' cannot be had: it cannot \(of {NAMES[0]}, which",
     ):
         load_with_passes(
-            models(draft_passes="compiled"),
+            models(passes=None, draft_passes="compiled"),
             with_parts.methods,
             lambda _: pair,
             Reporter(None),
@@ -263,7 +263,7 @@ def test_what_cannot_be_had_names_its_key():
     with pytest.raises(
         Unavailable, match=r"^models\.draft_passes='captured' cannot be had: it needs a CUDA"
     ):
-        load_models(models(draft_passes="captured"))
+        load_models(models(passes=None, draft_passes="captured"))
 
 
 def test_a_draft_that_there_is_not_has_no_passes():
