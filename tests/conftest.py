@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TREESPEC_EAGER"] = "1"  # only tests of the choice itself measure or compile
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import shape_checks

@@ -81,8 +81,10 @@ class ModelsConfig(Strict):
     draft: Name | None = None
     """A folder or hub id; null if the target is `embedded` or a folder that contains a draft; `none` for
     no draft model."""
-    dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
-    """Dtype of the weights and of all computation; `auto` for the dtype the weights are stored in."""
+    dtype: Literal["fastest", "float32", "bfloat16", "float16", "float64", "auto"] = "fastest"
+    """Dtype of the weights and of all computation. `fastest` times passes in float32 and bfloat16 on a CPU
+    and takes the dtype in which the best method decodes faster; on other devices it is bfloat16. `auto` is
+    the dtype the weights are stored in."""
     device: Name = "cpu"
     """Device of both models: `cpu`, `cuda`, `cuda:1` and so on."""
     enlarge: Parameters | Size | dict[str, Count] | None = None
@@ -98,12 +100,12 @@ class ModelsConfig(Strict):
     devices; the draft goes to the device of the target's embeddings. Null to use `device`."""
     tensor_parallel: Annotated[bool, Field(strict=True)] = False
     """Split every layer of the target over the processes of `torchrun`; each process has a full draft."""
-    passes: PassesAsked | None = None
+    passes: PassesAsked | None = "auto"
     """How the target runs trees: operation by operation (`eager`), compiled as one graph (`compiled`, on
     a CPU), or as a CUDA graph (`captured`); if the named way is not available, loading fails. `auto` takes
-    the fastest available, but compiles only if the run is long enough to gain from it. Null for `captured`
-    on CUDA if available, else `eager`."""
-    draft_passes: PassesAsked | None = None
+    the fastest that is available, whatever the length of the run. Null for `captured` on CUDA if
+    available, else `eager`."""
+    draft_passes: PassesAsked | None = "auto"
     """The same for the draft model and for parts of the target that draft (`early_exit`, `layer_skip`);
     null for `eager`, on CUDA too."""
 

@@ -111,7 +111,8 @@ def check_lossless(
     if waiting:
         reporter.note(f"left out, because their trees wait for a measurement: {', '.join(waiting)}")
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    pair = load_with_passes(config.models, experiment.methods, load, reporter)
+    loaded = load_with_passes(config.models, experiment.methods, load, reporter)
+    pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     encoded = encode(texts, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]

@@ -9,7 +9,12 @@ from treespec.experiments.report import details
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
-from treespec.experiments.report.results import footnotes, hardware_line, result_table
+from treespec.experiments.report.results import (
+    footnotes,
+    hardware_line,
+    result_table,
+    settings_lines,
+)
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
 from treespec.experiments.report.trees import MOST_NODES, drawn_trees
@@ -40,7 +45,7 @@ def write_report(run: Run) -> Path:
     page = render(
         "report.html",
         run=run,
-        subtitle=hardware_line(run),
+        subtitle=" ".join([hardware_line(run), *settings_lines(run)]),
         method_note=METHOD_NOTE,
         results=[result_table(summary) for summary in run.summaries],
         result_notes=footnotes(run, run.summaries),

@@ -8,6 +8,7 @@ from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
+from treespec.models.pass_kinds import in_words
 
 PREFILL_NOTE = (
     "With the prefill included, generate pays for one more pass of the target than it would outside this "
@@ -197,6 +198,29 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
             "failed: number of prompts on which the method raised an error; they enter no other number."
         )
     return notes
+
+
+def settings_lines(run: RunRecords) -> list[str]:
+    """What was chosen for this run, and why: its dtype and its passes; nothing that the config named."""
+    settings, models = run.manifest.get("settings"), run.manifest["models"]
+    lines = [] if settings is None else [f"Chosen: {settings['dtype']}, since {settings['why']}."]
+    for role in ("target", "draft"):
+        passes = models[role].get("passes") or {}
+        if passes.get("asked") == "auto":
+            lines.append(f"Passes of the {role}: {in_words(passes)}.")
+    return lines
+
+
+def plain_elsewhere(run: RunRecords) -> str | None:
+    """A sentence if plain decoding by itself is faster in another dtype than the chosen one; else None."""
+    settings = run.manifest.get("settings") or {}
+    if settings.get("plain_dtype") is None:
+        return None
+    ratio = settings["plain_ratio"]
+    return (
+        f"Caution: plain decoding by itself is about {ratio:.2f} times as fast in "
+        f"{settings['plain_dtype']} here; against that, speed-ups are {1 / ratio:.2f} of those shown."
+    )
 
 
 def hardware_line(run: RunRecords) -> str:

@@ -5,7 +5,12 @@ from rich.console import Console
 from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.explanation import NOTE
 from treespec.experiments.report.prediction import MISSING, prediction_finding
-from treespec.experiments.report.results import footnotes, hardware_line, result_table
+from treespec.experiments.report.results import (
+    footnotes,
+    hardware_line,
+    result_table,
+    settings_lines,
+)
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.verdict import METHOD_NOTE
@@ -29,6 +34,8 @@ def print_results(run: Run, console: Console) -> None:
     """Print the result table and the verdict under each sampling setting, then the notes."""
     width = min(WIDTH, console.width)
     moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
+    for line in settings_lines(run):
+        say(console, line, width=width)
     for summary in run.summaries:
         print_table(result_table(summary), console, width, moved)
         console.print()

@@ -35,6 +35,7 @@ from treespec.experiments.report.cautions import (
 )
 from treespec.experiments.report.equality import equality
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
+from treespec.experiments.report.results import plain_elsewhere
 from treespec.experiments.report.sequential import (
     ENDED_EARLY,
     REPEATED,
@@ -252,6 +253,7 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     if gain is not None:
         sides = "speculation and plain decoding"
         lines += [_gain(gain, data), spread_caution(sides, gain.ratio, gain.samples, unit)]
+        lines += [plain_elsewhere(run)]
     slowed = data.totals_because
     because = f"Caution: {slowed}." if slowed not in (None, BY_PROMPTS) else None
     differences = {

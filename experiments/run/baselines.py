@@ -27,14 +27,6 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = [
-    "first_difference",
-    "generate_assisted",
-    "generate_plain",
-    "next_logits",
-    "preference",
-]
-
 
 def generate_plain(
     pair: "Pair",
@@ -45,19 +37,7 @@ def generate_plain(
     stop: Stop,
     seed: int,
 ) -> Iterator[StepOutcome]:
-    """Decode by `generate`, one token per pass.
-
-    Args:
-        pair: the models; only the target is used.
-        prompt: token ids on the models' device.
-        sampling: the sampling settings.
-        max_new_tokens: the token budget.
-        stop: condition that ends the text.
-        seed: seed of torch's global generator.
-
-    Yields:
-        Each step when it is done. No work is done between two steps.
-    """
+    """Decode by `generate`, one token per pass. No work is done between two steps."""
     return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, None)
 
 
@@ -187,16 +167,6 @@ class _Turns:
 
     It checks every token that a pass adds. The `stop_strings` of transformers check the end of the text
     only, and assisted generation refuses them.
-
-    Args:
-        prompt: token ids of the prompt.
-        max_new_tokens: the token budget.
-        stop: condition that ends the text.
-        give: hands over a step and pauses.
-        sampled: whether decoding uses torch's random state, which other texts also use between the steps.
-        target: recorded calls of the target.
-        draft: recorded calls of the draft, the first of which is part of the prefill; None without a draft.
-        prefill_s: seconds of the target's prefill.
     """
 
     def __init__(

@@ -22,8 +22,6 @@ from treespec.files import TEXT_BYTES, read_text
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
 
-__all__ = ["about_left_out", "build_datastore", "build_missing", "missing_datastores"]
-
 RUNS = "runs"
 """The folder of runs, in which a run builds datastores."""
 
@@ -33,9 +31,6 @@ BATCH = 256
 
 def missing_datastores(methods: Iterable[BuiltMethod]) -> dict[Path, int]:
     """The datastores that do not exist yet, and the most tokens that each is to be built with.
-
-    Args:
-        methods: whose sources, those inside merges and cascades too, may need datastores.
 
     Raises:
         ConfigError: if one is missing that is not to be built (`most_tokens` is null), would be built
@@ -72,13 +67,7 @@ def missing_datastores(methods: Iterable[BuiltMethod]) -> dict[Path, int]:
 def build_missing(
     missing: Mapping[Path, int], pair: "Pair | PairOutline", reporter: Reporter
 ) -> None:
-    """Build datastores of the installed packages, and say of each what it holds.
-
-    Args:
-        missing: most tokens of each, as returned by `missing_datastores`.
-        pair: has the tokenizer.
-        reporter: shows progress.
-    """
+    """Build datastores of the installed packages, and say of each what it holds."""
     for path, most in missing.items():
         path.parent.mkdir(exist_ok=True)
         store, left_out = build_datastore(path, installed_code(), pair, reporter, most=most)

@@ -11,18 +11,10 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.tracking import Tracker
 from treespec.experiments.run.unit import Bench, run_unit, runs_alone
 
-__all__ = ["Unit", "decode_units", "units_of"]
-
 
 @dataclass(frozen=True)
 class Unit:
-    """One repeat of one prompt under one sampling setting.
-
-    Args:
-        prompt: the prompt to continue.
-        sampling: name of the sampling setting.
-        repeat: index of the repeat.
-    """
+    """One repeat of one prompt under one sampling setting."""
 
     prompt: Prompt
     sampling: str
@@ -61,14 +53,8 @@ def decode_units(
 ) -> None:
     """Decode the units that are not finished, and write each one when it is done.
 
-    Args:
-        bench: models, methods and settings.
-        units: the units that are not finished.
-        going: the same units in order; may stop before their end where the run ends early.
-        wanted: number of units of the whole run.
-        records: the folder that the rows are written to.
-        tracker: receives every finished unit.
-        reporter: shows progress.
+    `going` gives the same units in order, and may stop before their end where the run ends early; `wanted`
+    counts those of the whole run.
     """
     config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)

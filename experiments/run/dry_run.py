@@ -30,8 +30,6 @@ from treespec.experiments.run.unit import Bench, runs_alone
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Plan", "dry_run", "plan_data", "print_plan"]
-
 TIMED_TOKENS = 16
 """Tokens that every method decodes to estimate its speed."""
 
@@ -89,7 +87,8 @@ def _timed(
 ) -> tuple[dict[tuple[str, str], float | str], float, float]:
     """Seconds per text by method and setting, seconds of all that is left, and seconds of compiling."""
     config, reporter = session.config, session.reporter
-    pair, prompts, _ = load_inputs(session, session.known, load)
+    loaded, prompts, _ = load_inputs(session, session.known, load)
+    pair = loaded.pair
     bench = Bench.of(session.known, pair)
     units = units_of(session.known, prompts, session.finished)
     remaining = Counter(unit.sampling for unit in units)

@@ -7,8 +7,6 @@ from pathlib import Path
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.run.prompts import read_prompts
 
-__all__ = ["HeldOut", "installed_code"]
-
 LARGEST_SHARED_LINES = 0.2
 """Largest share of one file's lines that another file may hold without being a copy of it."""
 
@@ -32,12 +30,7 @@ class HeldOut:
                 self._files_with.setdefault(line, []).append(prompt.id)
 
     def has_copy(self, name: str, text: str) -> bool:
-        """Whether a file is a copy of an embedded prompt's file.
-
-        Args:
-            name: the file's name, without its folder.
-            text: the file's content.
-        """
+        """Whether a file is a copy of an embedded prompt's file."""
         lines = _lines(text)
         shared = Counter(prompt for line in lines for prompt in self._files_with.get(line, ()))
         return any(

@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = [
-    "calm_transformers",
-    "load_models",
-    "load_own_drafts",
-    "model_data",
-    "outline_own_drafts",
-    "part_name",
-    "parts_of",
-    "passes_data",
-    "weights_data",
-]
+
+def as_eager(config: ModelsConfig) -> ModelsConfig:
+    """The config with eager passes for `auto` and bfloat16 for `fastest`, so that nothing is measured.
+
+    This is how tests, notebooks and `treespec generate` load models.
+    """
+    plain: dict[str, Any] = {
+        key: None for key in ("passes", "draft_passes") if getattr(config, key) == "auto"
+    }
+    if config.dtype == "fastest":
+        plain["dtype"] = "bfloat16"
+    return config.model_copy(update=plain)
 
 
 def load_models(config: ModelsConfig) -> "Pair":
-    """Load the pair that a config names.
+    """Load the pair that a config names, without choosing anything (`as_eager`).
 
     Raises:
         LoadError: if a model is missing or cannot be read; names the config's key and the model.
@@ -41,6 +42,7 @@ def load_models(config: ModelsConfig) -> "Pair":
     """
     from treespec.models.load import load_pair
 
+    config = as_eager(config)
     try:
         return load_pair(
             config.target,
@@ -114,10 +116,6 @@ def _key(config: ModelsConfig, message: str) -> str:
 def part_name(skip: Iterable[Sublayer], layers: int) -> str:
     """A name for the target without some sublayers.
 
-    Args:
-        skip: the sublayers left out.
-        layers: number of layers of the target.
-
     Example:
         >>> part_name(layers_from(2, 6), 6), part_name([Sublayer(3, "mlp"), Sublayer(1, "mlp")], 6)
         ('the first 2 of 6 layers', 'the target without mlp.1, mlp.3')
@@ -136,10 +134,6 @@ def parts_of(
 
     Parts that cannot be made are left out here; they are refused when the drafter is made, by an error that
     names the config's key.
-
-    Args:
-        methods: the methods; their sources, nested ones included, may be such parts.
-        target: the loaded target.
     """
     parts: dict[str, TransformersModel] = {}
     drafts = [m.config.draft for m in methods if isinstance(m.config, TreeMethod)]
@@ -154,13 +148,7 @@ def parts_of(
 def model_data(
     config: ModelsConfig, pair: "Pair", parts: Mapping[str, "TransformersModel"] | None = None
 ) -> dict[str, Any]:
-    """`models` of the manifest: target, draft, and draft models that methods bring (SCHEMA.md).
-
-    Args:
-        config: names target and draft.
-        pair: the loaded models.
-        parts: the parts of the target that draft, by name; only their passes are recorded.
-    """
+    """`models` of the manifest: target, draft, and draft models that methods bring (SCHEMA.md)."""
     data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         no_draft = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["CudaClock", "HostClock", "StageTimer", "now", "synchronizer"]
-
 _EPOCH = time.time() - time.perf_counter()
 
 
@@ -40,12 +38,7 @@ class HostClock:
 
 
 class CudaClock:
-    """A clock for work that a device does later: marks are events in its queue, so marking does not wait.
-
-    Args:
-        device: the device that does the work.
-        cuda: `torch.cuda`, or a stand-in for it.
-    """
+    """A clock for work that a device does later: marks are events in its queue and do not wait."""
 
     def __init__(self, device: torch.device | str, cuda: Any = torch.cuda) -> None:
         self._device, self._cuda = device, cuda

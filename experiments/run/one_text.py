@@ -14,7 +14,7 @@ from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import as_eager, load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
@@ -25,8 +25,6 @@ from treespec.files import brief
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-__all__ = ["OneText", "Piece", "decode_one", "one_text_config"]
 
 
 @dataclass(frozen=True)
@@ -44,19 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class OneText:
-    """A decoded text.
-
-    Args:
-        text: the text, without special tokens.
-        tokens: the new token ids, including a stop token.
-        accepted: number of new tokens that were drafted.
-        steps: number of passes of the target.
-        method: name of the method.
-        law: how children were drawn.
-        rule: how they were accepted.
-        seconds: decoding time, without the prefill.
-        prefill_s: time of the prefill.
-    """
+    """A decoded text."""
 
     text: str
     tokens: tuple[int, ...]
@@ -167,13 +153,6 @@ def decode_one(
 ) -> OneText:
     """Decode one text with the only method of a config.
 
-    Args:
-        config: see `one_text_config`.
-        prompt: the prompt; not empty.
-        show: receives every piece of the text as soon as it is kept.
-        say: receives a message for each part of a plug-in that is proved lossless first.
-        load: loads the models.
-
     Raises:
         ConfigError, PromptError, LoadError: if the text cannot be decoded.
     """
@@ -183,7 +162,8 @@ def decode_one(
     with _naming_options():
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
-    pair = load_with_passes(config.models, [method], load, Reporter(None))
+    models = as_eager(config.models)
+    pair = load_with_passes(models, [method], load, Reporter(None)).pair
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer
@@ -215,11 +195,7 @@ def decode_one(
 
 
 class _Pieces:
-    """Decode tokens to text incrementally; each is decoded together with a few tokens before it.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-    """
+    """Decode tokens to text incrementally; each is decoded together with a few tokens before it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -23,8 +23,6 @@ from treespec.verify import verifier_for
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["decode_ours"]
-
 
 def decode_ours(
     pair: "Pair",
@@ -36,20 +34,7 @@ def decode_ours(
     stop: Stop,
     seed: int,
 ) -> Iterator[StepOutcome]:
-    """Decode a prompt by `treespec.decode`.
-
-    Args:
-        pair: the models.
-        method: a method of kind `plain` or `tree`.
-        sampling: name of the sampling setting.
-        prompt: token ids on the models' device.
-        max_new_tokens: the token budget.
-        stop: condition that ends the text.
-        seed: seed of the coins.
-
-    Yields:
-        Each step when it is done. No work is done between two steps.
-    """
+    """Decode a prompt by `treespec.decode`. No work is done between two steps."""
     choice, timer = method.choices[sampling], StageTimer(prompt.device)
     drafter = method.drafter(pair, sampling)
     steps = decode(

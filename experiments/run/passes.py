@@ -1,17 +1,15 @@
-"""`passes: auto` in a run: compile a model only if the run is long enough to gain from it.
+"""Load the models of a run with the settings that decide its speed: the dtype, and how passes are run.
 
-Compiling takes 20 seconds or more for each model, and half of that where an earlier process has left
-its machine code on disk. With `auto`, a model on a CPU is therefore loaded with eager passes, one of its
-passes is timed, and what compiling can save over the whole run is compared with what it costs. Compiled
-passes that turn out slower than eager ones on this machine are not used. A part of the target that drafts
-counts as a model of its own, as it does for `draft_passes`.
+`auto` takes the fastest passes that this machine has for each model, whatever the length of the run:
+compiled on a CPU unless they turn out slower than eager ones, captured on CUDA. A part of the target that
+drafts counts as a model of its own, as it does for `draft_passes`.
 """
 
+import os
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,34 +17,20 @@ import torch
 
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
-from treespec.experiments.config.schema import ModelsConfig, TreeMethod
+from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
-from treespec.experiments.run.models import load_own_drafts, parts_of
+from treespec.experiments.run.fastest_settings import Choice, choose
+from treespec.experiments.run.models import as_eager, load_own_drafts, parts_of
 from treespec.experiments.run.progress import Reporter
-from treespec.models.pass_kinds import Passes
+from treespec.models.pass_kinds import Passes, in_words
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["ahead", "choose_by_length", "load_with_passes", "require_same_passes", "without_auto"]
-
-COMPILING_S = {"target": 42.0, "draft": 25.0}
-"""Seconds to compile a model without machine code on disk, on two cores of an Intel Xeon: a target of 50M
-parameters, the embedded draft. A part of the target counts as a target."""
-
-LOADING_S = {"target": 28.0, "draft": 11.0}
-"""The same where an earlier process has left machine code on disk."""
-
-SAVED_SHARE = {"target": 0.5, "draft": 0.7}
-"""Lower bound of the share that compiling saves of an eager pass over 1 to 32 nodes. Measured: 58 to 81 %
-for a target of 50M parameters, 76 to 90 % for the embedded draft (`experiments.benchmarks.passes`;
-bfloat16, two cores: AMD EPYC with AVX512, AMD EPYC with AVX2 only, Intel Xeon with AVX512). A part of the
-target that drafts counts as a target."""
-
-TOKENS_A_STEP = 2.5
-"""Assumed tokens per step of trees, to estimate how many steps a text takes."""
+EAGER = "TREESPEC_EAGER"
+"""If this environment variable is set, as in tests, `fastest` and `auto` measure and compile nothing."""
 
 TIMED_PASSES, TIMED_NODES = 5, 4
 """How many passes are timed, over how many nodes each."""
@@ -61,10 +45,24 @@ TIMED_PREFIX = 256
 """Cached tokens before the timed passes, as after a prompt."""
 
 
-def without_auto(config: ModelsConfig) -> ModelsConfig:
-    """The models' config with `auto` removed, for loading: `auto` is decided after loading."""
-    deferred = {key: None for key in ("passes", "draft_passes") if getattr(config, key) == "auto"}
-    return config.model_copy(update=deferred)
+@dataclass(frozen=True)
+class Loaded:
+    """Models, and the settings that they were loaded with.
+
+    Args:
+        pair: the models.
+        models: the config with the chosen dtype and passes in place of `fastest` and `auto`.
+        choice: the choice of the dtype; None if the config names it.
+    """
+
+    pair: "Pair"
+    models: ModelsConfig
+    choice: Choice | None
+
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """`settings` of the manifest (SCHEMA.md)."""
+        return None if self.choice is None else asdict(self.choice)
 
 
 def load_with_passes(
@@ -72,88 +70,83 @@ def load_with_passes(
     methods: Iterable[BuiltMethod],
     load: Callable[[ModelsConfig], "Pair"],
     reporter: Reporter,
-) -> "Pair":
-    """Load all models and choose their passes, showing what is being compiled; build missing datastores.
-
-    Args:
-        config: names the models and their passes. `auto` compiles, however short the run is.
-        methods: methods whose own draft models are loaded, and whose parts of the target get passes too.
-        load: loads the pair. Passes that already are as the config asks stay as they are.
-        reporter: shows progress.
+    manifest: Mapping[str, Any] | None = None,
+    chosen_for: Iterable[BuiltMethod] | None = None,
+) -> Loaded:
+    """Load all models and choose their dtype and passes, showing each choice; build missing datastores.
 
     Raises:
-        ConfigError: if a datastore is missing and not to be built.
+        ConfigError: if a datastore is missing and not to be built, or the machine is too busy to choose.
         LoadError: see `load_own_drafts`.
         Unavailable, UnsupportedModel: if the passes that the config asks for are not possible; names the
             key, and the model if it is a named draft model or part.
+
+    Passes that already are as the config asks stay. A resumed run (`manifest`) keeps its choices.
+    `chosen_for` are the methods that `fastest` is chosen for, if not those whose models are loaded.
     """
-    methods, asked = list(methods), _asked_by_role(config)
-    missing = missing_datastores(methods)
-    with reporter.task("loading the models"):
-        plain = config.model_copy(update={"passes": None, "draft_passes": None})
-        pair = load_own_drafts(plain, load(plain), methods)
+    methods = list(methods)
+    decisive = methods if chosen_for is None else list(chosen_for)
+    if os.environ.get(EAGER):
+        config = as_eager(config)
+    missing, choice = missing_datastores(methods), None
+
+    if config.dtype == "fastest" and manifest is not None:
+        dtype = manifest["models"]["target"]["dtype"]
+        choice = Choice(**(manifest.get("settings") or {"dtype": dtype, "why": "as before"}))
+        config = config.model_copy(update={"dtype": dtype})
+    pair = None
+    if config.dtype == "fastest":
+        choice, pair = _chosen(config, decisive, load, reporter)
+        reporter.note(f"dtype {choice.dtype}: {choice.why}")
+        config = config.model_copy(update={"dtype": choice.dtype})
+    if pair is None or decisive is not methods:
+        with reporter.task("loading the models"):
+            pair = _eager(config, methods, load)
     build_missing(missing, pair, reporter)
+    kinds: dict[str, str] = {}
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):
+        key = "passes" if role == "target" else "draft_passes"
+        asked = getattr(config, key)
+        then = None if manifest is None else _recorded(manifest, role, name) or {}
         try:
-            if asked[role] not in (None, model.passes.asked):
-                _choose(role, name, model, asked[role], reporter)
+            if asked == "auto" and then is not None and then.get("kind", "eager") == "eager":
+                model.passes = Passes("eager", "auto", then.get("why"))
+            elif asked not in (None, model.passes.asked):
+                _choose(role, name, model, asked, reporter)
         except (Unavailable, UnsupportedModel) as error:
             drafting = "" if name is None else f" (of {name}, which drafts)"
             raise type(error)(f"models.{error}{drafting}") from error
-    return pair
+        if asked == "auto" and name is None:
+            kinds[key] = model.passes.kind
+    return Loaded(pair, config.model_copy(update=kinds), choice)
 
 
-def choose_by_length(
-    pair: "Pair",
-    config: ModelsConfig,
-    experiment: Experiment,
-    texts: int,
-    reporter: Reporter,
-    manifest: Mapping[str, Any] | None,
+def choose_ahead(
+    experiment: Experiment, load: Callable[[ModelsConfig], "Pair"], reporter: Reporter
 ) -> None:
-    """Choose the passes of every model with `auto`, and report each choice with its reason.
+    """Choose the dtype of a run that starts later, when other runs keep the machine busy."""
+    if experiment.config.models.dtype == "fastest" and not os.environ.get(EAGER):
+        _chosen(experiment.config.models, list(experiment.methods), load, reporter)
 
-    Args:
-        pair: the models, loaded with a config `without_auto`.
-        config: the models' config as the user wrote it.
-        experiment: the methods, settings and budget of the run.
-        texts: number of texts that every method decodes in each setting.
-        reporter: receives a note on each choice.
-        manifest: of the run that is resumed, whose choices are kept; None for a new run.
-    """
-    asked = _asked_by_role(config)
-    for role, name, model in _roles(pair, parts_of(experiment.methods, pair.target)):
-        if asked[role] != "auto":
-            continue
-        why = None
-        if manifest is not None:
-            earlier = _recorded(manifest, role, name) or {}
-            if earlier.get("kind", "eager") == "eager":
-                model.passes = Passes("eager", "auto", earlier.get("why"))
-                continue
-            why = earlier.get("why")
-        elif model.device.type == "cpu":
-            count = ahead(experiment, texts, pair.target)[role, name]
-            seconds = _pass_seconds(model)
-            gain = SAVED_SHARE["draft" if role == "draft" else "target"] * seconds * count
-            cost, on_disk = _compiling(role, model)
-            why = (
-                f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
-                f"save {gain:.0f} s and take about {cost:.0f} s"
-                + (", since its machine code is on disk" if on_disk else "")
-            )
-            if gain <= cost:
-                model.passes = Passes("eager", "auto", why)
-                reporter.note(f"passes of {_called(role, name)} stay eager: {why}")
-                continue
-        _choose(role, name, model, "auto", reporter)
-        passes = model.passes
-        if passes.kind == "compiled":
-            model.passes = replace(passes, why=why)
-            outcome = f"compiled ({passes.seconds:.0f} s): {why}"
-        else:
-            outcome = passes.kind + (f": {passes.why}" if passes.why else "")
-        reporter.note(f"passes of {_called(role, name)} are {outcome}")
+
+def _chosen(
+    config: ModelsConfig,
+    methods: list[BuiltMethod],
+    load: Callable[[ModelsConfig], "Pair"],
+    reporter: Reporter,
+) -> tuple[Choice, "Pair | None"]:
+    def models_of(pair: "Pair") -> dict[str, "TransformersModel"]:
+        return {n or r: model for r, n, model in _roles(pair, parts_of(methods, pair.target))}
+
+    return choose(config, methods, lambda c: _eager(c, methods, load), models_of, reporter)
+
+
+def _eager(
+    config: ModelsConfig, methods: list[BuiltMethod], load: Callable[[ModelsConfig], "Pair"]
+) -> "Pair":
+    """The models of a config and of these methods, whose passes are chosen later."""
+    config = config.model_copy(update={"passes": None, "draft_passes": None})
+    return load_own_drafts(config, load(config), methods)
 
 
 def require_same_passes(
@@ -163,12 +156,6 @@ def require_same_passes(
     parts: Mapping[str, "TransformersModel"] | None = None,
 ) -> None:
     """Refuse to resume a run with other passes than it was started with: its times would not be comparable.
-
-    Args:
-        folder: the run's folder.
-        pair: the models, with their passes chosen.
-        manifest: of the run; manifests of earlier versions may not record passes.
-        parts: the parts of the target that draft, by name.
 
     Raises:
         RunFolderError: if they differ; names the model, both kinds of passes, the reason, and the ways out.
@@ -189,41 +176,31 @@ def require_same_passes(
             )
 
 
-def _asked_by_role(config: ModelsConfig) -> dict[str, str | None]:
-    """The kind of passes that the config asks for, by the role of a model."""
-    return {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
-
-
-def _compiling(role: str, model: "TransformersModel") -> tuple[float, bool]:
-    """About how many seconds compiling a model takes, and whether its machine code is on disk."""
-    from treespec.models.code_on_disk import is_on_disk
-
-    on_disk = is_on_disk(model)
-    seconds = LOADING_S if on_disk else COMPILING_S
-    return seconds["draft" if role == "draft" else "target"], on_disk
-
-
 def _choose(
-    role: str, name: str | None, model: "TransformersModel", asked: str | None, reporter: Reporter
+    role: str, name: str | None, model: "TransformersModel", asked: str, reporter: Reporter
 ) -> None:
-    """Make a model run its passes as asked, and show this as a task."""
+    """Make a model run its passes as asked, and show this and the choice of `auto`."""
     from treespec.models.passes import choose_passes
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
-    activity = "compiling" if compiles else "capturing"
-    estimate = f" (about {_compiling(role, model)[0]:.0f} s)" if compiles else ""
-    with reporter.task(f"{activity} passes of {_called(role, name)}{estimate}"):
+    with reporter.task(
+        f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
+    ):
         choose_passes(model, asked, draft=role != "target")
-        if asked != "auto" or model.passes.kind != "compiled":
+        if (
+            model.passes.kind == "eager"
+        ):  # as asked, or not as hoped, which `choose_passes` has said
             return
-        slowdown = _slowdown(model)
-        if slowdown >= 1:
-            choose_passes(model, "eager", draft=role != "target")
-            why = (
-                f"a compiled pass over {TIMED_NODES} nodes takes {slowdown:.1f} times as long as an eager "
-                "one on this machine"
-            )
-            model.passes = Passes("eager", "auto", why)
+        if asked == "auto" and model.passes.kind == "compiled":
+            ratio = _slowdown(model)
+            why = f"a compiled pass over {TIMED_NODES} nodes takes {ratio:.2f} of the time of an eager one"
+            if ratio < 1:
+                model.passes = replace(model.passes, why=why)
+            else:
+                choose_passes(model, "eager", draft=role != "target")
+                model.passes = Passes("eager", "auto", why)
+    if asked == "auto" or compiles:
+        reporter.note(f"passes of {_called(role, name)}: {in_words(asdict(model.passes))}")
 
 
 def _roles(
@@ -263,32 +240,6 @@ def _in_words(kind: str, frozen: bool) -> str:
     if kind != "compiled":
         return kind
     return f"compiled ({'with' if frozen else 'without'} packed weights)"
-
-
-def ahead(
-    experiment: Experiment, texts: int, target: "TransformersModel"
-) -> Counter[tuple[str, str | None]]:
-    """Estimate how many passes our methods take in a run, without warm-up and tuning.
-
-    Args:
-        experiment: methods, settings and budget.
-        texts: prompts times repeats.
-        target: the loaded target.
-
-    Returns:
-        Passes of each model by its role and name: of the pair's own target and draft (None), of the draft
-        models that methods bring, and of the parts of the target that draft.
-    """
-    passes = Counter[tuple[str, str | None]]()
-    for method in experiment.methods:
-        per_step = TOKENS_A_STEP if isinstance(method.config, TreeMethod) else 1
-        steps = experiment.config.max_new_tokens * texts / per_step
-        passes["target", None] += round(steps * len(method.choices))
-        drafts = [("draft", name) for name in method.draft_models]
-        drafts += [(PART, name) for name in parts_of([method], target)]
-        for draft in drafts:
-            passes[draft] += round(steps * method.max_depth) * len(method.choices)
-    return passes
 
 
 def _slowdown(model: "TransformersModel") -> float:

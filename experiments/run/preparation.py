@@ -18,15 +18,11 @@ from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Unit, units_of
+from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
-from treespec.experiments.run.passes import (
-    choose_by_length,
-    load_with_passes,
-    require_same_passes,
-    without_auto,
-)
+from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.room import reserve_rows
@@ -40,8 +36,6 @@ from treespec.experiments.run.until import planned_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "begin_some", "load_inputs", "prepare"]
-
 WARMUP_TOKENS = 8
 """Tokens that each method decodes of a prompt to warm up."""
 
@@ -54,14 +48,6 @@ def prepare(
     Records of earlier starts are repaired or deleted last, right before the manifest is written. If
     anything is refused or fails before that, they stay as they are.
 
-    Args:
-        session: the open run.
-        load: loads the models.
-
-    Returns:
-        Models, methods, settings and meters; the units that are not finished, in order; and the manifest,
-        as written to the folder.
-
     Raises:
         ConfigError, PromptError, RunFolderError, LoadError: see `runner.run`.
     """
@@ -72,12 +58,13 @@ def prepare(
             measured = load_measured(config, records.search)
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
-    pair, prompts, spare = load_inputs(session, experiment, load)
+    loaded, prompts, spare = load_inputs(session, experiment, load)
+    pair = loaded.pair
     if session.manifest is not None:  # again, as loading may have built files that were missing
         require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
-        measured, experiment, searched = _search(session, pair, prompts)
+        measured, experiment, searched = _search(session, loaded, prompts)
         reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     for caution in cautions_of_times(config, pair, measured):
         reporter.note(f"Caution: {caution}")
@@ -106,7 +93,7 @@ def prepare(
             twins_of(groups),
             [list(group) for group in groups],
             planned_of(session.ready.measured),
-        )
+        ) | {"settings": loaded.data}
     session.take_over(searched)
     if measured is not None and searched:
         # Growths name the files that they read; these have just moved into the run's folder.
@@ -125,18 +112,10 @@ def prepare(
 
 def load_inputs(
     session: Session, experiment: Experiment, load: Callable[[ModelsConfig], "Pair"]
-) -> tuple["Pair", list[Prompt], list[Prompt]]:
+) -> tuple[Loaded, list[Prompt], list[Prompt]]:
     """Load the models, and encode the prompts that are measured and those used for tuning.
 
     Every cache is reserved large enough for the texts of these prompts (`room.reserve_rows`).
-
-    Args:
-        session: the open run.
-        experiment: its methods.
-        load: loads the models.
-
-    Returns:
-        The models, the measured prompts, and the prompts used for tuning.
 
     Raises:
         PromptError: if a prompt does not fit in a model's context.
@@ -144,9 +123,12 @@ def load_inputs(
         LoadError: if a model cannot be loaded.
     """
     config = session.config
-    pair = load_with_passes(without_auto(config.models), experiment.methods, load, session.reporter)
-    texts = len(session.ready.measured) * config.repeats
-    choose_by_length(pair, config.models, experiment, texts, session.reporter, session.manifest)
+    if session.fresh:
+        forget(config.models, session.known.methods)
+    loaded = load_with_passes(
+        config.models, experiment.methods, load, session.reporter, session.manifest
+    )
+    pair = loaded.pair
     if session.manifest is not None:
         require_same_passes(
             session.records.path,
@@ -163,11 +145,11 @@ def load_inputs(
             f"{session.records.path} was started with other prompts: their file or the tokenizer has "
             "changed since; choose another folder with --out, or start over with --fresh"
         )
-    return pair, prompts, spare
+    return loaded, prompts, spare
 
 
 def _search(
-    session: Session, pair: "Pair", prompts: Sequence[Prompt]
+    session: Session, loaded: Loaded, prompts: Sequence[Prompt]
 ) -> tuple[Measured, Experiment, dict[str, bytes]]:
     """Measure, and find the trees.
 
@@ -179,10 +161,12 @@ def _search(
         The measurements, the experiment with its trees, and the files, name to content, that the run's
         folder has yet to take over.
     """
-    lengths = [len(prompt.ids) for prompt in prompts]
+    lengths, pair = [len(prompt.ids) for prompt in prompts], loaded.pair
+    models = session.config.models.model_copy(update={"dtype": loaded.models.dtype})
+    known = replace(session.known, config=session.config.model_copy(update={"models": models}))
 
     def search_in(folder: RunFolder) -> tuple[Measured, Experiment]:
-        measured = session.searching.measure(session.known, pair, lengths, folder, session.reporter)
+        measured = session.searching.measure(known, pair, lengths, folder, session.reporter)
         experiment = _with_trees(session, measured, folder)
         require_fits(experiment, pair, prompts)
         return measured, experiment
@@ -278,13 +262,8 @@ def begin_some(
 ) -> Decoding:
     """Begin to decode the first tokens of a text that is not measured; needs no tuning.
 
-    Args:
-        bench: models, methods and settings.
-        method: a method of the experiment; assisted generation uses the first setting of its grid.
-        prompt: the prompt to continue.
-        sampling: name of the sampling setting.
-        tokens: maximum number of new tokens, capped by the config's `max_new_tokens`.
-        purpose: part of the seed, so that each purpose has its own random numbers.
+    Assisted generation uses the first setting of its grid. `purpose` is part of the seed, so that each has
+    its own random numbers.
     """
     config = bench.experiment.config
     return bench.decode(

@@ -17,8 +17,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-__all__ = ["Begin", "Reporter", "clock"]
-
 LINE_EVERY_S = 10.0
 """Seconds between two lines where output cannot be overwritten: logs of clusters, CI, `nohup`."""
 
@@ -27,12 +25,7 @@ class Begin(Protocol):
     """A callback for the beginning of each part of a long task."""
 
     def __call__(self, text: str, work: int = 1) -> None:
-        """Show that a part begins.
-
-        Args:
-            text: describes the part.
-            work: its share of the total work.
-        """
+        """Show that a part begins."""
 
 
 class Reporter:

@@ -31,8 +31,6 @@ from treespec.protocols import Drafter, Growth, MarginalGrowth, PruningGrowth, T
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULE_OF_LAW, Rule, greedy
 
-__all__ = ["require_proved"]
-
 VERSION = 2
 """Version of the proofs; a new version proves all parts again."""
 
@@ -50,11 +48,7 @@ class _Pair(NamedTuple):
 
 
 class _Small:
-    """Limits a growth to small trees, judging by their shape alone.
-
-    Args:
-        growth: the growth of a plug-in.
-    """
+    """Limits a growth to small trees, judging by their shape alone."""
 
     def __init__(self, growth: Growth) -> None:
         self._growth, self.max_depth = growth, min(growth.max_depth, SIZE - 1)
@@ -106,10 +100,6 @@ def _small(growth: Growth) -> _Small:
 
 def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
     """Prove every part of a plug-in that a method uses, except rules that declare themselves lossy.
-
-    Args:
-        experiment: the methods.
-        say: receives a message for each part that is proved.
 
     Raises:
         ConfigError: if a part is not lossless or fails; gives the smallest counterexample.

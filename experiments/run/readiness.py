@@ -24,8 +24,6 @@ from treespec.tree import Law
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
 
-__all__ = ["Ready", "ready", "require_fits"]
-
 MOST_UNITS = 10**6
 """Most units of a run: prompts times settings times repeats."""
 
@@ -34,11 +32,7 @@ MOST_UNITS = 10**6
 class Ready:
     """An experiment that is ready to start.
 
-    Args:
-        experiment: its methods; those that depend on a measurement have placeholders.
-        tracker: where rows are logged in addition to the run's folder.
-        measured: the prompts to measure.
-        spare: the prompts used for tuning.
+    Methods that depend on a measurement have placeholders; `spare` prompts are used for tuning.
     """
 
     experiment: Experiment
@@ -49,10 +43,6 @@ class Ready:
 
 def ready(config: Config, say: Callable[[str], None]) -> Ready:
     """Read and check everything that needs no model.
-
-    Args:
-        config: the experiment.
-        say: receives messages: the proofs of plug-ins, and one if the tracker fails during the run.
 
     Raises:
         ConfigError: if a method cannot be built, a part of a plug-in is not lossless, a package is missing,

@@ -9,8 +9,6 @@ from treespec.shape import TreeShape
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["largest_tree", "reserve_rows", "rows_of"]
-
 NODES_UNSAID = 64
 """Nodes assumed for a tree that does not state its size."""
 
@@ -24,7 +22,7 @@ CAPACITY_STEP = 64
 def largest_tree(experiment: Experiment) -> int:
     """Nodes of the largest tree of these methods, as far as they state it; at least `NODES_UNSAID`."""
     trees = [method.tree for method in experiment.methods if method.tree is not None]
-    return max([NODES_UNSAID, *map(_nodes, trees)])
+    return max([NODES_UNSAID, *map(nodes_of, trees)])
 
 
 def rows_of(experiment: Experiment, tokens: int) -> int:
@@ -32,29 +30,19 @@ def rows_of(experiment: Experiment, tokens: int) -> int:
 
     This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
     padded (`treespec.models.static_pass`).
-
-    Args:
-        experiment: the methods and the token budget.
-        tokens: length of the longest prompt.
     """
     rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
     return -(-rows // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:
-    """Let every cache of a run start with room for the longest text.
-
-    Args:
-        experiment: the methods and the token budget.
-        pair: the models; the target passes the reservation on to its parts that draft.
-        lengths: lengths of the prompts in tokens.
-    """
+    """Let every cache of a run start with room for the longest text."""
     rows = rows_of(experiment, max(lengths, default=0))
     for model in pair.models:
         model.reserve(rows)
 
 
-def _nodes(tree: Any) -> int:
+def nodes_of(tree: Any) -> int:
     """Nodes of a shape; for a growth or budget the most nodes that it keeps, or that its draft runs."""
     if isinstance(tree, TreeShape):
         return tree.size

@@ -35,18 +35,10 @@ from treespec.experiments.run.until import clear_after, ends_of_looks
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["RunResult", "place_for", "run"]
-
 
 @dataclass(frozen=True)
 class RunResult:
-    """Where the records of a run are, and which prompts failed.
-
-    Args:
-        folder: the run's folder.
-        already_finished: whether there was nothing left to do.
-        failures: the rows that hold an error.
-    """
+    """Where the records of a run are, and which prompts failed."""
 
     folder: Path
     already_finished: bool
@@ -96,12 +88,6 @@ def place_for(
 ) -> tuple[Path, Ready]:
     """Choose the folder of a run, and check the experiment without opening that folder.
 
-    Args:
-        config: see `run`.
-        folder: see `run`.
-        source: see `run`.
-        say: receives one message if the tracker fails during the run, which continues.
-
     Raises:
         ConfigError, PromptError: see `run`.
     """
@@ -112,14 +98,7 @@ def place_for(
 
 
 def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict[str, Any]) -> None:
-    """Decode the units that are not finished, and complete the records.
-
-    Args:
-        session: the open run.
-        bench: its models, methods, settings and meters.
-        units: the units that are not finished, in order.
-        manifest: as written to the folder.
-    """
+    """Decode the units that are not finished, and complete the records."""
     records, tracker, reporter = session.records, session.ready.tracker, session.reporter
     tracker.begin(manifest)
     watch = LoadWatch()

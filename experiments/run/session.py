@@ -14,17 +14,10 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.readiness import Ready
 from treespec.plugin_files import in_use
 
-__all__ = ["Searching", "Session", "open_session"]
-
 
 @dataclass(frozen=True)
 class Searching:
-    """The two functions that a config with `search` needs; `search_then_run.run` supplies them.
-
-    Args:
-        measure: measures before the run and writes the measurements into the run's folder.
-        resolve: finds the trees of the methods that depend on these measurements.
-    """
+    """The two functions that a config with `search` needs; `search_then_run.run` supplies them."""
 
     measure: Callable[..., Measured]
     resolve: Callable[..., Config]
@@ -32,27 +25,16 @@ class Searching:
 
 @dataclass(frozen=True)
 class Session:
-    """One start of a run, which holds the run's folder.
-
-    Args:
-        searching: how to measure and resolve configs with `search`.
-        ready: methods (with placeholders for those that depend on a measurement), prompts and tracker.
-        records: the run's folder.
-        reporter: shows progress.
-        fresh: delete what an earlier run left once this one can start.
-        manifest: of the run that is resumed; None for a new run.
-        finished: units that need not be decoded: (prompt, sampling, repeat).
-        again: whether units that hold an error are decoded again.
-    """
+    """One start of a run, which holds the run's folder."""
 
     searching: Searching
     ready: Ready
     records: RunFolder
     reporter: Reporter
     fresh: bool
-    manifest: dict[str, Any] | None
-    finished: set[tuple[int, str, int]]
-    again: bool
+    manifest: dict[str, Any] | None  # of the run that is resumed
+    finished: set[tuple[int, str, int]]  # (prompt, sampling, repeat) of units that are decoded
+    again: bool  # whether units that hold an error are decoded again
 
     @property
     def known(self) -> Experiment:
@@ -84,9 +66,6 @@ class Session:
         """Take over the folder: delete or repair what earlier starts left, and add this start's files.
 
         A start that is refused before this call leaves the earlier records as they are.
-
-        Args:
-            search: files to write into the folder `search/`: name to content.
         """
         if self.fresh:
             self.records.clear()
@@ -108,14 +87,6 @@ def open_session(
     retry: bool,
 ) -> Session:
     """Find out which units of a run's folder are finished, without changing the folder.
-
-    Args:
-        searching: how to measure and resolve configs with `search`.
-        ready: the checked experiment.
-        records: the run's folder, locked by this process.
-        reporter: shows progress.
-        fresh: start over, whatever the folder holds.
-        retry: decode units that hold an error again.
 
     Raises:
         RunFolderError: if the folder belongs to another config, or is damaged.

@@ -13,17 +13,9 @@ from treespec.search.choice.pairs import other_passes, passes_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["cautions_of_times"]
-
 
 def cautions_of_times(config: Config, pair: "Pair", measured: Measured | None) -> list[str]:
-    """One sentence for each set of times that was measured on other kinds of passes than the pair's.
-
-    Args:
-        config: the config as the user wrote it; its methods may name files of times.
-        pair: the models, with their passes chosen.
-        measured: the measurements of a config with `search`, of this or an earlier start; None without.
-    """
+    """One sentence for each set of times that was measured on other kinds of passes than the pair's."""
     from treespec.models.load import NoDraftModel
 
     # On CUDA passes are captured if possible, which is decided later.

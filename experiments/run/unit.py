@@ -39,8 +39,6 @@ from treespec.target import make_target
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Bench", "run_unit", "runs_alone", "seed_of"]
-
 
 def seed_of(*parts: object) -> int:
     """A seed in 0 .. 2^62 - 1 that is a hash of these parts, independent of the order of events."""
@@ -51,13 +49,7 @@ def seed_of(*parts: object) -> int:
 class Bench:
     """Everything that decoding needs: methods, models, stop condition and meters.
 
-    Args:
-        experiment: the methods and settings.
-        pair: the models.
-        stop: condition that ends a text.
-        groups: groups of methods; those of one group take turns with each other.
-        tuned: length and threshold of assisted generation, by (method, sampling).
-        meters: of memory and energy, read while a method decodes a prompt by itself.
+    `tuned` holds length and threshold of assisted generation, by (method, sampling).
     """
 
     experiment: Experiment
@@ -91,16 +83,7 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        """Begin to decode a prompt with a method.
-
-        Args:
-            method: a method of the experiment.
-            prompt: the prompt to continue.
-            sampling: name of the sampling setting.
-            seed: seed of the coins.
-            tuned: length and threshold of assisted generation; those chosen by tuning by default.
-            max_new_tokens: token budget; the config's by default.
-        """
+        """Begin to decode a prompt with a method."""
         config = self.experiment.config
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
         arguments: dict[str, Any] = {
@@ -131,16 +114,11 @@ def run_unit(
 
     A method that fails leaves a row with its error and does not affect the other methods.
 
-    Args:
-        bench: models, methods and settings.
-        prompt: the prompt to continue.
-        sampling: name of the sampling setting.
-        started: called with a label and a number of texts before each group of methods runs, and before
-            each method that runs by itself.
-        repeat: index of the repeat; each has its own order of methods and its own coins.
-
     Returns:
         The rows of `prompts`, `steps` and `trees`.
+
+    `started` is called with a label and a number of texts before each group of methods runs, and before
+    each method that runs by itself. Each `repeat` has its own order of methods and its own coins.
     """
     config = bench.experiment.config
     unit = (config.seed, prompt.index, sampling)

@@ -10,8 +10,6 @@ from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
 from treespec.experiments.records.rows import SOURCES_JOINED, PromptRow, StepRow, TreeRow
 from treespec.plugins import parts
 
-__all__ = ["failed_row", "metrics_of", "prompt_row", "step_row", "tree_rows"]
-
 
 def prompt_row(
     columns: Mapping[str, Any],
@@ -20,15 +18,7 @@ def prompt_row(
     compared: Mapping[str, Any],
     metrics: Mapping[str, float | None],
 ) -> PromptRow:
-    """The row of a prompt that a method has decoded.
-
-    Args:
-        columns: the columns that say what was run, and what meters read.
-        outcome: the result of decoding.
-        text: its tokens as text.
-        compared: the columns that compare it with `generate`.
-        metrics: values of the metrics of plug-ins, by name.
-    """
+    """The row of a prompt that a method has decoded."""
     return PromptRow.model_validate(
         {
             **columns,
@@ -112,13 +102,7 @@ def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
 def tree_rows(
     key: Mapping[str, Any], outcome: Outcome, piece_of: Callable[[int], str]
 ) -> list[TreeRow]:
-    """The rows that hold the trees of all steps; empty for the methods of transformers.
-
-    Args:
-        key: the columns that say what was run.
-        outcome: the result of decoding, with its steps.
-        piece_of: gives the text of a single token id.
-    """
+    """The rows that hold the trees of all steps; empty for the methods of transformers."""
     return [
         TreeRow.model_validate(
             {

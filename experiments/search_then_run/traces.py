@@ -68,9 +68,14 @@ def trace(
         _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    pair = load_with_passes(
-        config.models, [] if traced_draft is None else [traced_draft], load, reporter
+    loaded = load_with_passes(
+        config.models,
+        [] if traced_draft is None else [traced_draft],
+        load,
+        reporter,
+        chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
     )
+    pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     continuations = _continuations(config, raw, prompts, pair) if follow else None

@@ -82,7 +82,7 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
         if isinstance(method, TreeMethod) and isinstance(method.draft, MergeDraft)
     ]
     reporter = Reporter(Console(stderr=True))
-    pair = load_with_passes(config.models, build(config).methods, load_models, reporter)
+    pair = load_with_passes(config.models, build(config).methods, load_models, reporter).pair
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
     texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
@@ -67,6 +70,12 @@ def run_sweep(
             else [job for job in grid.jobs if not outcome_of(records.job(job.name)).finished]
         )
         require_models(grid, remaining, starts, Reporter(console))
+        if runner.threads is not None:  # local workers, which keep the machine busy once they run
+            threads = torch.get_num_threads()
+            torch.set_num_threads(runner.threads)
+            for job in remaining:
+                choose_ahead(starts[job.name].experiment, load_models, Reporter(console))
+            torch.set_num_threads(threads)
         if fresh:  # after all checks, so that a typo does not cost the earlier sweep
             records.clear()
         session = {

@@ -31,9 +31,17 @@ OF_PLUGINS = ("metrics",)
 """Columns that older runs lack, and that are empty without plug-ins."""
 
 
+IN_BFLOAT16 = ("draft_sources", "merged", "search_then_run", "speed", "tree_vs_chain")
+"""Configs whose hashes are in bfloat16; those of the others are in float32."""
+
+
 def overrides(config: dict) -> Iterator[str]:
     """Two prompts, and nothing that a clock chooses."""
     yield "prompts.count=2"
+    dtype = "bfloat16" if config["name"] in IN_BFLOAT16 else "float32"
+    for key, value in (("dtype", dtype), ("passes", "eager"), ("draft_passes", "eager")):
+        if config["models"].get(key, "fastest") in ("fastest", "auto"):
+            yield f"models.{key}={value}"
     yield "meters=[]"
     for i, method in enumerate(config["methods"]):
         if method["kind"] == "assisted":

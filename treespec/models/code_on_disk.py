@@ -2,8 +2,8 @@
 
 The compiler finds code by its source text, which is known only when most of the work is done. So a process
 that has compiled a model leaves a note in the folder of the code, named by a hash of everything that the
-text depends on. The note is deleted together with the code. A wrong note only causes a wrong estimate of
-the compile time.
+text depends on. The note is deleted together with the code. A wrong note only makes a run say wrongly where
+its code came from.
 """
 
 import hashlib
@@ -26,8 +26,6 @@ from treespec.models import (
     packed_layers,
 )
 from treespec.models.transformers_model import TransformersModel
-
-__all__ = ["is_on_disk", "note_on_disk"]
 
 WRITERS = (
     compiled_attention, compiled_code, compiled_pass, direct_call, packed_layers,

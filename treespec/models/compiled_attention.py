@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from treespec.errors import UnsupportedModel
 from treespec.kernels.masked_attention import can_attend
 
-__all__ = ["BEYOND_ALL_RANKS", "MaskedAttention", "Seen"]
-
 BEYOND_ALL_RANKS = 1 << 30
 """Larger than the depth-first rank of any node."""
 

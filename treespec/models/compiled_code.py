@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-__all__ = ["without_addresses"]
-
 CONSTANT = re.compile(r"^(\s*// \w+ device\(.*\)) -?[0-9a-f]+$", re.MULTILINE)
 """A comment about a weight, which ends in a hash."""
 

@@ -44,14 +44,6 @@ from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
-__all__ = [
-    "CompiledPass",
-    "code_folder",
-    "missing_for_compiling",
-    "too_large_to_pack",
-    "tree_arrays",
-]
-
 log = logging.getLogger("treespec")
 
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}

@@ -12,8 +12,6 @@ from treespec.models.compiled_pass import MOST_NODES, CompiledPass, tree_arrays
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
-__all__ = ["CompiledRunner"]
-
 
 class CompiledRunner(TreeRunner):
     """Runs trees and parts of trees by the compiled graphs that all caches of a model share.

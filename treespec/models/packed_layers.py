@@ -34,7 +34,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from treespec.kernels.packed_linear import BLOCK, can_pack, pack
+from treespec.kernels.packed_linear import BLOCK, can_pack, kernel_call, pack
 from treespec.models.packed_weights import PackedWeights
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -67,6 +67,30 @@ def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[None]:
             for name in ("packed", "packed_bias"):
                 layer._buffers.pop(name, None)
             layer.__dict__.pop("forward", None)
+
+
+def linear_work(model: nn.Module) -> Callable[[int], Callable[[], None]]:
+    """The products of a compiled pass alone, which take most of its time, without compiling the model.
+
+    The result, given a number of rows, makes a function that multiplies so many rows by every matrix that
+    can be packed, once.
+    """
+    matrices = [torch.cat([_matrix(layer) for layer in group]) for group in _groups(model)]
+    packed = [(pack(matrix), matrix.shape) for matrix in matrices]
+
+    def of_rows(rows: int) -> Callable[[], None]:
+        calls = []
+        for weight, (outputs, inputs) in packed:
+            out = weight.new_empty(rows, outputs)
+            calls.append(kernel_call(out, weight.new_ones(rows, inputs), weight, None))
+
+        def work() -> None:
+            for call in calls:
+                call()
+
+        return work
+
+    return of_rows
 
 
 def _groups(model: nn.Module) -> list[list[nn.Module]]:

@@ -1,9 +1,8 @@
 """The kinds of passes that can be requested, and the description of those that a model runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-__all__ = ["EAGER", "PASSES", "PassKind", "Passes"]
+from typing import Any, Literal
 
 PassKind = Literal["eager", "compiled", "captured"]
 
@@ -21,6 +20,7 @@ class Passes:
         asked: the requested kind; None if none was requested.
         why: why the kind differs from the requested one, if it does.
         seconds: time that compiling took.
+        from_disk: whether an earlier process had left the machine code on disk.
         packed_bytes: memory of packed weights in compiled graphs, besides the model's own weights; all
             caches share them. For a shortened model, only copies that the full model does not have.
         frozen: whether compiled graphs read packed copies of the weights.
@@ -34,6 +34,21 @@ class Passes:
     packed_bytes: int = 0
     frozen: bool = False
     unpacked: str | None = None
+    from_disk: bool = False
 
 
 EAGER = Passes("eager")
+
+
+def in_words(passes: Mapping[str, Any]) -> str:
+    """The kind of passes, with the time of compiling and the reason, from a manifest.
+
+    Example:
+        >>> in_words({"kind": "compiled", "seconds": 12.3, "from_disk": True, "why": "it is faster"})
+        'compiled (12 s, machine code from disk), since it is faster'
+    """
+    kind, why = passes["kind"], passes.get("why")
+    if kind == "compiled":
+        disk = ", machine code from disk" if passes.get("from_disk") else ""
+        kind += f" ({passes['seconds']:.0f} s{disk})"
+    return kind + (f", since {why}" if why else "")

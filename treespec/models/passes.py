@@ -14,15 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.errors import InvalidArgument, TreespecError, Unavailable, UnsupportedModel, in_words
-from treespec.models.code_on_disk import note_on_disk
+from treespec.models.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.compiled_pass import CompiledPass
 from treespec.models.compiled_runner import CompiledRunner
 from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
-
-__all__ = ["choose_passes", "require_passes"]
 
 log = logging.getLogger("treespec")
 
@@ -113,6 +111,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
             f"its weights are on {', '.join(sorted(map(str, devices)))}: "
             "a compiled pass runs on one device"
         )
+    from_disk = is_on_disk(model)
     try:
         compiled = CompiledPass(model.model, finding.route, finding.layout, model.packed)
         runner = partial(CompiledRunner, compiled)
@@ -139,6 +138,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
         packed_bytes=compiled.packed_bytes,
         frozen=unpacked is None,
         unpacked=unpacked,
+        from_disk=from_disk,
     )
     model.run_by(runner, passes)
 

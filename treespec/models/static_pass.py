@@ -31,8 +31,6 @@ from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
-__all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "most_sizes", "size_of"]
-
 BUCKET_STEP = 64
 """Buckets up to this size are powers of two; larger buckets are multiples of it."""
 

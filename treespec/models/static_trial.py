@@ -32,8 +32,6 @@ from treespec.models.routes import OwnAttention
 from treespec.models.static_pass import StaticRunner
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["NoHostReads", "require_static"]
-
 PREFIX = 3
 PARENTS = (-1, 0, 0, 2, 1)
 PARTS = ((0, 1), (1, 3), (3, 5))

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
+from treespec.experiments.config.build import build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
@@ -70,7 +71,9 @@ def profile(
             require_within(f"--{name}", value, 1, largest)
     raw = read_prompts(config.prompts)
     reporter = Reporter(console)
-    pair = load_with_passes(config.models, (), load, reporter)
+    chosen_for = build(config).methods if config.models.dtype == "fastest" else None
+    loaded = load_with_passes(config.models, (), load, reporter, chosen_for=chosen_for)
+    pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     plan = plan_profile(config, pair, raw, sizes, prefixes)
     notes = list(plan.notes)
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)

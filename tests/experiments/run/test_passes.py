@@ -1,6 +1,5 @@
 """How a run's passes are chosen, recorded and reported: `models.passes` and `models.draft_passes`."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,52 +8,43 @@ import torch
 from rich.console import Console
 
 from treespec.errors import Unavailable, UnsupportedModel
-from treespec.experiments import benchmarks
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report import details
+from treespec.experiments.report import details, results
 from treespec.experiments.report.details import facts
 from treespec.experiments.run import passes
+from treespec.experiments.run.fastest_settings import Choice
 from treespec.experiments.run.models import (
+    as_eager,
     load_models,
     model_data,
     parts_of,
     passes_data,
 )
-from treespec.experiments.run.passes import (
-    ahead,
-    choose_by_length,
-    load_with_passes,
-    require_same_passes,
-    without_auto,
-)
+from treespec.experiments.run.passes import load_with_passes, require_same_passes
 from treespec.experiments.run.preparation import load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.models import (
-    code_on_disk,
     load,  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
 )
 from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
 
-RESULTS = Path(benchmarks.__file__).parent / "results"
+
+@pytest.fixture(autouse=True)
+def _chooses(monkeypatch):
+    """Here `auto` and `fastest` are what they are for users."""
+    monkeypatch.delenv("TREESPEC_EAGER")
+
+
+def eager_model():
+    return SimpleNamespace(passes=EAGER, device=torch.device("cpu"))
 
 
 @pytest.fixture
-def experiment(settings):
-    return build(Config(**settings | {"max_new_tokens": 100, "repeats": 2}))
-
-
-@pytest.fixture
-def pair(monkeypatch):
-    """A pair whose eager passes take 10 and 2 ms; each model says whether its machine code is on disk."""
-    monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
-    monkeypatch.setattr(code_on_disk, "is_on_disk", lambda model: getattr(model, "on_disk", False))
-    models = [
-        SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=s) for s in (0.01, 0.002)
-    ]
-    return SimpleNamespace(target=models[0], draft=models[1], others={})
+def pair():
+    return SimpleNamespace(target=eager_model(), draft=eager_model(), others={})
 
 
 @pytest.fixture
@@ -64,7 +54,7 @@ def chosen(monkeypatch):
 
     def choose(model, asked, *, draft=False):
         calls.append((model, asked, draft))
-        model.passes = Passes("compiled", asked, None, 12.0, 2**20, frozen=True)
+        model.passes = Passes("compiled", asked, None, 12.0, 2**20, True, from_disk=True)
         if asked == "eager":
             model.passes = Passes("eager", asked)
 
@@ -73,135 +63,114 @@ def chosen(monkeypatch):
     return calls
 
 
-def test_passes_that_are_ahead(experiment, pair):
-    # Two settings; plain: 100 tokens per text; two trees: 40 steps each, of 3 and of 2 levels.
-    target, draft = ("target", None), ("draft", None)
-    counts = {target: 2 * (100 + 40 + 40), draft: 2 * 40 * (3 + 2)}
-    assert ahead(experiment, 1, pair.target) == counts
-    assert ahead(experiment, 10, pair.target) == {target: 3600, draft: 4000}
-
-
-def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
-    """Compiling pays off for one of two drafts, although it would for both if their passes were pooled."""
-    draft = {"source": "model", "model": "other"}
-    methods = [*settings["methods"], settings["methods"][-1] | {"name": "own", "draft": draft}]
-    changed = {"max_new_tokens": 100, "methods": methods}
-    experiment = build(Config(**settings | changed))
-    count = ahead(experiment, 1, pair.target)
-    own, other = count["draft", None], count["draft", "other"]
-    assert set(count) == {("target", None), ("draft", None), ("draft", "other")}
-    assert own > other > 0
-    pair.others["other"] = SimpleNamespace(
-        passes=EAGER, device=torch.device("cpu"), seconds=pair.draft.seconds
-    )
-    texts = round(25 / (0.6 * pair.draft.seconds * (own + other) / 2))
-    choose_by_length(
-        pair, ModelsConfig(draft_passes="auto"), experiment, texts, Reporter(None), None
-    )
-    assert pair.draft.passes.kind == "compiled"
-    assert pair.others["other"].passes.kind == "eager"
-    assert len(chosen) == 1
-
-
-def test_auto_is_decided_when_the_models_are_there():
-    config = ModelsConfig(passes="auto", draft_passes="eager", enlarge="1M")
-    assert without_auto(config) == ModelsConfig(passes=None, draft_passes="eager", enlarge="1M")
-
-
-@pytest.mark.parametrize(("texts", "kinds"), [(1, ("eager", "eager")), (40, ("compiled", "eager"))])
-def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
-    config = ModelsConfig(passes="auto", draft_passes="auto")
-    console = Console(record=True, width=300)
-    choose_by_length(pair, config, experiment, texts, Reporter(console), None)
-    assert (pair.target.passes.kind, pair.draft.passes.kind) == kinds
-    assert [draft for _, _, draft in chosen] == [False] * kinds.count("compiled")
-    for model in (pair.target, pair.draft):
-        assert model.passes.asked == "auto"
-        assert "passes of" in model.passes.why
-    output = console.export_text()
-    assert "passes of the draft stay eager: about" in output
-    assert ("passes of the target are compiled (12 s)" in output) == (texts == 40)
-
-
-@pytest.mark.parametrize("asked", ["auto", "compiled"])
-def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
-    """Trace, profile and the check of a pair load as their config asks; `auto` compiles at once."""
-    pair.draft.on_disk = True
-    loaded, console = [], Console(record=True, width=300)
-
-    def loading(config):
-        loaded.append(config)
-        return pair
-
-    config = ModelsConfig(passes=asked, draft_passes=asked)
-    for _ in range(2):  # a pair that already is as asked is not changed
-        assert load_with_passes(config, [], loading, Reporter(console)) is pair
-    assert loaded == [ModelsConfig()] * 2
-    assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
-    lines = console.export_text().splitlines()
-    assert lines == [
-        "loading the models ...",
-        f"compiling passes of the target (about {passes.COMPILING_S['target']:.0f} s) ...",
-        f"compiling passes of the draft (about {passes.LOADING_S['draft']:.0f} s) ...",
-        "loading the models ...",
-    ]
-
-    def refuse(model, asked, *, draft=False):
-        raise Unavailable(f"passes={asked!r} cannot be had: no compiler")
-
-    monkeypatch.setattr(library, "choose_passes", refuse)
-    with pytest.raises(
-        Unavailable, match=r"^models\.passes='captured' cannot be had: no compiler$"
-    ):
-        load_with_passes(ModelsConfig(passes="captured"), [], loading, Reporter(None))
-
-
-def test_compiled_passes_that_are_slower_are_not_used(pair, experiment, chosen, monkeypatch):
-    """Only the choice of `auto` is changed: who asks for compiled passes gets them."""
-    monkeypatch.setattr(passes, "_slowdown", lambda model: 3.52)
-    console = Console(record=True, width=300)
-    config = ModelsConfig(passes="auto")
-    choose_by_length(pair, config, experiment, 40, Reporter(console), None)
-    why = "a compiled pass over 4 nodes takes 3.5 times as long as an eager one on this machine"
-    assert pair.target.passes == Passes("eager", "auto", why)
-    assert [asked for _, asked, _ in chosen] == ["auto", "eager"]
-    assert f"passes of the target are eager: {why}" in console.export_text()
-    passes._choose("target", None, pair.target, "compiled", Reporter(None))
-    assert pair.target.passes.kind == "compiled"
-
-
 def test_slowdown_is_the_median_of_rounds_in_turns(monkeypatch):
     seconds = iter([3.0, 1.0, 90.0, 1.0, 4.0, 2.0])
     monkeypatch.setattr(passes, "_pass_seconds", lambda model: next(seconds))
     assert passes._slowdown(SimpleNamespace(fresh=lambda runner: None)) == 3.0
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
-    """A run that gains more than loading takes, but less than compiling takes."""
-    pair.target.on_disk = on_disk
-    count = ahead(experiment, 1, pair.target)["target", None]
-    loading, compiling = passes.LOADING_S["target"], passes.COMPILING_S["target"]
-    between = (loading + compiling) / 2
-    texts = round(between / (passes.SAVED_SHARE["target"] * pair.target.seconds * count))
-    console = Console(record=True, width=300)
-    choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
-    output = console.export_text()
-    assert pair.target.passes.kind == ("compiled" if on_disk else "eager")
-    assert (f"take about {loading:.0f} s, since its machine code is on disk" in output) == on_disk
-    assert (f"take about {compiling:.0f} s" in output) != on_disk
+def models(**more):
+    return ModelsConfig(dtype="float32", **more)
 
 
-def test_what_compiling_saves_is_what_was_measured():
-    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on every machine."""
-    for role, name in (("target", "50M"), ("draft", "draft")):
-        saved = [
-            1 - row["compiled_ms"] / row["eager_ms"]
-            for file in RESULTS.glob("passes-*.json")
-            for row in json.loads(file.read_text())["figures"][name]["rows"]
-            if row["nodes"] <= 32
-        ]
-        assert min(saved) - 0.1 < passes.SAVED_SHARE[role] <= min(saved), (role, saved)
+def test_where_nothing_is_to_be_chosen_nothing_is(monkeypatch, pair, chosen):
+    """Tests, notebooks and `treespec generate` decode eagerly, unless passes are named."""
+    config = ModelsConfig(draft_passes="compiled", enlarge="1M")
+    eager = config.model_copy(update={"passes": None, "dtype": "bfloat16"})
+    assert as_eager(config) == eager
+    monkeypatch.setenv("TREESPEC_EAGER", "1")
+    loaded = load_with_passes(ModelsConfig(), [], lambda config: pair, Reporter(None))
+    assert loaded.models == as_eager(ModelsConfig())
+    assert (loaded.pair, loaded.choice, chosen) == (pair, None, [])
+
+
+@pytest.mark.parametrize("asked", ["auto", "compiled"])
+def test_what_is_compiled_is_said(asked, pair, chosen):
+    """`auto` compiles both models, however short a run is."""
+    given, console = [], Console(record=True, width=300)
+
+    def loading(config):
+        given.append(config)
+        return pair
+
+    config = models(passes=asked, draft_passes=asked)
+    for _ in range(2):  # a pair that already is as asked is not changed
+        loaded = load_with_passes(config, [], loading, Reporter(console))
+        assert loaded.pair is pair
+        assert loaded.models == models(passes="compiled", draft_passes="compiled")
+    assert given == [models(passes=None, draft_passes=None)] * 2
+    assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
+    why = ", since a compiled pass over 4 nodes takes 0.50 of the time of an eager one" * (
+        asked == "auto"
+    )
+    assert console.export_text().splitlines() == [
+        "loading the models ...",
+        "compiling passes of the target ...",
+        f"passes of the target: compiled (12 s, machine code from disk){why}",
+        "compiling passes of the draft ...",
+        f"passes of the draft: compiled (12 s, machine code from disk){why}",
+        "loading the models ...",
+    ]
+
+
+def test_compiled_passes_that_are_slower_are_not_used(pair, chosen, monkeypatch):
+    """Only the choice of `auto` is changed: who asks for compiled passes gets them."""
+    monkeypatch.setattr(passes, "_slowdown", lambda model: 3.52)
+    config = models(passes="auto", draft_passes="compiled")
+    loaded = load_with_passes(config, [], lambda config: pair, Reporter(None))
+    assert loaded.models == models(passes="eager", draft_passes="compiled")
+    why = "a compiled pass over 4 nodes takes 3.52 of the time of an eager one"
+    assert pair.target.passes == Passes("eager", "auto", why)
+    assert pair.draft.passes.kind == "compiled"
+
+
+def test_the_dtype_is_chosen_first(pair, chosen, monkeypatch):
+    """Methods decide the dtype, also of those that load none of their drafts; a resumed run keeps it."""
+    choice, asked_for = Choice("float32", "it is faster", "bfloat16", 1.25), []
+
+    def choose(config, methods, loading, models_of, reporter):
+        asked_for.append(methods)
+        assert models_of(pair) == {"target": pair.target, "draft": pair.draft}
+        return choice, loading(config)
+
+    monkeypatch.setattr(passes, "choose", choose)
+    config = ModelsConfig(passes=None, draft_passes=None)
+    loaded = load_with_passes(config, [], lambda config: pair, Reporter(None), chosen_for=[])
+    assert (loaded.models.dtype, loaded.choice, asked_for) == ("float32", choice, [[]])
+    manifest = {"models": {"target": {"dtype": "float32"}, "draft": {}}, "settings": loaded.data}
+    given = []
+    again = load_with_passes(
+        config, [], lambda config: given.append(config) or pair, Reporter(None), manifest
+    )
+    assert (again.choice, len(asked_for), given[0].dtype) == (choice, 1, "float32")
+    del manifest["settings"]
+    assert (
+        load_with_passes(config, [], lambda config: pair, Reporter(None), manifest).models.dtype
+        == "float32"
+    )
+
+
+def test_a_resumed_run_keeps_the_passes_of_every_model(with_parts, pair, chosen):
+    eager, compiled = ({"passes": {"kind": kind, "why": "so"}} for kind in ("eager", "compiled"))
+    pair.others["other"] = eager_model()
+    manifest = {
+        "models": {
+            "target": eager,
+            "draft": compiled,
+            "others": {"other": eager},
+            "parts": {NAMES[0]: compiled},  # an earlier version did not know the other
+        }
+    }
+    load_with_passes(models(), with_parts.methods, lambda config: pair, Reporter(None), manifest)
+    parts = parts_of(with_parts.methods, pair.target)
+    every = [pair.target, pair.draft, pair.others["other"], *parts.values()]
+    kinds = [model.passes.kind for model in every]
+    assert kinds == ["eager", "compiled", "eager", "compiled", "eager"]
+    assert pair.target.passes.why == "so"
+    require_same_passes(Path("runs/x"), pair, manifest, {NAMES[0]: parts[NAMES[0]]})
+    parts[NAMES[0]].passes = EAGER
+    with pytest.raises(RunFolderError, match=rf"{NAMES[0]} \(as a draft\), which are eager now"):
+        require_same_passes(Path("runs/x"), pair, manifest, parts)
 
 
 PARTS = (
@@ -213,13 +182,13 @@ NAMES = ("the first 2 of 3 layers", "the target without attention.0, mlp.1")
 
 @pytest.fixture
 def with_parts(settings, pair):
-    """Both kinds of parts, one of them also within a merge. Their passes take 8 ms."""
+    """Both kinds of parts, one of them also within a merge."""
     parts = {}
 
     def without(skip):
         return parts.setdefault(
             frozenset(map(str, skip)),
-            SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=0.008),
+            eager_model(),
         )
 
     pair.target.layer_count, pair.target.without = 3, without
@@ -239,44 +208,10 @@ def with_parts(settings, pair):
     return build(Config(**settings | {"max_new_tokens": 100, "methods": methods}))
 
 
-def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
-    parts = parts_of(with_parts.methods, pair.target)
-    assert tuple(parts) == NAMES
-    settings = len(with_parts.samplings)
-    # Chains of three levels and a merge of four: 40 steps per text.
-    counts = [40 * settings * (3 + 4), 40 * settings * 3]
-    few = passes.COMPILING_S["target"] / (passes.SAVED_SHARE["target"] * 0.008)
-    texts = round(few / ((counts[0] + counts[1]) / 2))
-    config, console = ModelsConfig(draft_passes="auto"), Console(record=True, width=300)
-    choose_by_length(pair, config, with_parts, texts, Reporter(console), None)
-    assert [part.passes.kind for part in parts.values()] == ["compiled", "eager"]
-    assert (parts[NAMES[0]], "auto", True) in chosen
-    output = console.export_text()
-    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in output
-    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in output
-    data = model_data_of(pair, parts)
-    assert [data["parts"][name]["passes"]["kind"] for name in NAMES] == ["compiled", "eager"]
-
-
 def model_data_of(pair, parts):
     for model in (pair.target, pair.draft):
         model.max_length, model.model = 8, torch.nn.Linear(2, 2)
     return model_data(ModelsConfig(), pair, parts)
-
-
-def test_parts_keep_the_passes_that_a_run_began_with(with_parts, pair, chosen):
-    parts = parts_of(with_parts.methods, pair.target)
-    for part in parts.values():
-        part.passes = Passes("compiled", "auto", "long", frozen=True)
-    manifest = {"models": model_data_of(pair, parts)}
-    require_same_passes(Path("runs/x"), pair, manifest, parts)
-    parts[NAMES[1]].passes = EAGER
-    with pytest.raises(RunFolderError, match=rf"{NAMES[1]} \(as a draft\), which are eager now"):
-        require_same_passes(Path("runs/x"), pair, manifest, parts)
-    choose_by_length(
-        pair, ModelsConfig(draft_passes="auto"), with_parts, 1, Reporter(None), manifest
-    )
-    assert [model for model, *_ in chosen] == [*parts.values()]
 
 
 def test_parts_are_told_in_the_report(with_parts, pair):
@@ -294,7 +229,10 @@ def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, cho
     parts = parts_of(with_parts.methods, pair.target)
     for asked, kinds in ((None, ["eager"] * 2), ("compiled", ["compiled"] * 2)):
         load_with_passes(
-            ModelsConfig(draft_passes=asked), with_parts.methods, lambda _: pair, Reporter(None)
+            models(passes=None, draft_passes=asked),
+            with_parts.methods,
+            lambda _: pair,
+            Reporter(None),
         )
         assert [part.passes.kind for part in parts.values()] == kinds
     assert all(draft for _, _, draft in chosen)
@@ -310,55 +248,22 @@ def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, cho
         match=rf"^models\.draft_passes='compiled' cannot be had: it cannot \(of {NAMES[0]}, which",
     ):
         load_with_passes(
-            ModelsConfig(draft_passes="compiled"),
+            models(passes=None, draft_passes="compiled"),
             with_parts.methods,
             lambda _: pair,
             Reporter(None),
         )
 
 
-def test_what_was_not_asked_for_is_left_alone(pair, experiment, chosen):
-    for config in (ModelsConfig(), ModelsConfig(passes="eager", draft_passes="compiled")):
-        choose_by_length(pair, config, experiment, 10**6, Reporter(None), None)
-    assert pair.target.passes is pair.draft.passes is EAGER
-    assert not chosen
-
-
-def test_a_run_that_goes_on_keeps_its_choice(pair, experiment, chosen):
-    config = ModelsConfig(passes="auto", draft_passes="auto")
-    models = {
-        "target": {"passes": {"kind": "compiled", "why": "long"}},
-        "draft": {"passes": {"kind": "eager", "why": "short"}},
-    }
-    choose_by_length(pair, config, experiment, 1, Reporter(None), {"models": models})
-    assert (pair.target.passes.kind, pair.target.passes.why) == ("compiled", "long")
-    assert (pair.draft.passes.kind, pair.draft.passes.why) == ("eager", "short")
-    choose_by_length(
-        pair, config, experiment, 10**6, Reporter(None), {"models": {"target": {}, "draft": {}}}
-    )
-    assert pair.target.passes.kind == "eager"  # a run of an earlier version
-
-
 def test_what_cannot_be_had_names_its_key():
     with pytest.raises(
         Unavailable, match=r"^models\.passes='captured' cannot be had: it needs a CUDA"
     ):
-        load_models(ModelsConfig(passes="captured"))
+        load_models(models(passes="captured"))
     with pytest.raises(
         Unavailable, match=r"^models\.draft_passes='captured' cannot be had: it needs a CUDA"
     ):
-        load_models(ModelsConfig(draft_passes="captured"))
-
-
-def test_a_draft_of_a_method_keeps_its_own_choice(pair, experiment, chosen):
-    compiled = {"passes": {"kind": "compiled", "why": "long"}}
-    eager = {"passes": {"kind": "eager", "why": "short"}}
-    pair.others["other"] = SimpleNamespace(passes=EAGER, device=torch.device("cpu"))
-    manifest = {"models": {"target": eager, "draft": compiled, "others": {"other": eager}}}
-    config = ModelsConfig(draft_passes="auto")
-    choose_by_length(pair, config, experiment, 1, Reporter(None), manifest)
-    assert (pair.draft.passes.kind, pair.draft.passes.why) == ("compiled", "long")
-    assert pair.others["other"].passes == Passes("eager", "auto", "short")
+        load_models(models(passes=None, draft_passes="captured"))
 
 
 def test_a_draft_that_there_is_not_has_no_passes():
@@ -399,9 +304,10 @@ def test_a_run_does_not_go_on_with_other_passes(then, said, pair):
 def test_passes_are_compared_when_a_run_goes_on(settings, tmp_path, monkeypatch):
     """A compiled run is not resumed with eager passes if the compiler is gone."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    config = Config(**settings | {"models": ModelsConfig(passes="auto")})
+    config = Config(**settings | {"models": models(passes="auto")})
     session = SimpleNamespace(
         config=config,
+        fresh=False,
         reporter=Reporter(None),
         ready=SimpleNamespace(measured=[], spare=[]),
         records=SimpleNamespace(path=tmp_path),
@@ -463,3 +369,26 @@ def test_the_report_tells(monkeypatch):
     assert "5 MiB for all methods; it is large) (it is long)" in facts(run)["target model"]
     models["target"]["passes"] = passes_data(SimpleNamespace(passes=EAGER))
     assert "passes" not in facts(run)["target model"]
+
+
+def test_what_was_chosen_stands_above_the_table_and_beside_speed_ups():
+    compiled = {"kind": "compiled", "asked": "auto", "why": "so", "seconds": 31.6}
+    manifest = {
+        "models": {"target": {"passes": compiled}, "draft": {"passes": None}},
+        "settings": {
+            "dtype": "float32",
+            "why": "x",
+            "plain_dtype": "bfloat16",
+            "plain_ratio": 1.25,
+        },
+    }
+    run = SimpleNamespace(manifest=manifest)
+    chosen, target = results.settings_lines(run)
+    assert chosen == "Chosen: float32, since x."
+    assert target == "Passes of the target: compiled (32 s), since so."
+    said = results.plain_elsewhere(run)
+    assert "1.25 times as fast in bfloat16" in said
+    assert "0.80 of those shown" in said
+    manifest["settings"] = None
+    assert results.plain_elsewhere(run) is None
+    assert len(results.settings_lines(run)) == 1
