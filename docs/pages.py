@@ -36,7 +36,7 @@ PUBLIC = {
     "treespec.verify": "Acceptance rules",
     "treespec.draft": "Draft sources",
     "treespec.target": "Targets",
-    "treespec.distributions": "Sampling settings and residuals",
+    "treespec.sampling.distributions": "Sampling settings and residuals",
     "treespec.testing": "Tables, exact laws, and the proof that a rule is lossless",
     "treespec.plugins": "Registering your own parts",
     "treespec.errors": "Exceptions and warnings",

@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from treespec.door import LARGEST_INTEGER, shown
+from treespec.checks import LARGEST_INTEGER, shown
 from treespec.search.errors import InvalidLimit, SearchError
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.errors import InvalidLimit
 
 RESAMPLES = 2000

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treespec import draft, plugins, target, testing, verify
-    from treespec.coins import TorchCoins
     from treespec.decoding import decode
-    from treespec.distributions import Sampling
     from treespec.generation import Generation, generate
     from treespec.models.load import Pair, load_pair
+    from treespec.sampling.coins import TorchCoins
+    from treespec.sampling.distributions import Sampling
     from treespec.step import Scores, Step, Verdict
     from treespec.tree import Law, TokenTree, TreeShape
 
@@ -48,11 +48,11 @@ _MODULES = {
     "Generation": "generation",
     "Law": "tree",
     "Pair": "models.load",
-    "Sampling": "distributions",
+    "Sampling": "sampling.distributions",
     "Scores": "step",
     "Step": "step",
     "TokenTree": "tree",
-    "TorchCoins": "coins",
+    "TorchCoins": "sampling.coins",
     "TreeShape": "tree",
     "Verdict": "step",
     "decode": "decoding",

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.distributions import Sampling
-from treespec.door import able, instance, plain_integer, shown, token_ids
+from treespec.checks import able, instance, plain_integer, shown, token_ids
 from treespec.errors import (
     ContextOverflow,
     EmptyPrompt,
@@ -19,6 +18,7 @@ from treespec.errors import (
     NonFiniteLogits,
 )
 from treespec.protocols import Coins, Drafter, Observer, ReadsTarget, Target, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree

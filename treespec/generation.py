@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treespec.coins import TorchCoins
+from treespec.checks import able, integer, sequence
 from treespec.decoding import decode
-from treespec.distributions import Sampling
-from treespec.door import able, integer, sequence
 from treespec.draft.growth import laws_along
 from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape

@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict
 
-from treespec.distributions import Sampling
 from treespec.errors import InvalidPlugin
 from treespec.protocols import Growth, Models
 from treespec.reading_models import Strict
+from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from treespec.door import shown
+from treespec.checks import shown
 from treespec.errors import NotADistribution
 
 LEAST_TOLERANCE = 1e-3

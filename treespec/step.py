@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.tree import TokenTree
 
 __all__ = ["Scores", "Step", "Verdict"]
@@ -95,13 +95,13 @@ class Step:
         return [*(ids[node] for node in verdict.path[1:]), *self.further, verdict.bonus]
 
     def _repr_svg_(self) -> str:
-        from treespec.drawing import draw_step
+        from treespec.tree.pictures import draw_step
 
         tree, verdict = self.tree, self.verdict
         return draw_step(tree.shape.children, tree.token_ids, verdict.path, verdict.bonus)
 
     def _repr_html_(self) -> str:
-        from treespec.drawing import captioned
+        from treespec.tree.pictures import captioned
 
         drafted, accepted = self.tree.shape.size - 1, self.verdict.accepted
         cut = "" if len(self.tokens) == self.verdict.emitted else f", {len(self.tokens)} kept"

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import InvalidStop
 
 Stop = Callable[[Sequence[int]], bool]

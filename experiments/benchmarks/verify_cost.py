@@ -20,10 +20,10 @@ import typer
 from torch import Tensor
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
-from treespec.distributions import SampledRows
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
+from treespec.sampling.distributions import SampledRows
 from treespec.verify import Rule
 
 SHAPES = {

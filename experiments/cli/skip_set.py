@@ -75,12 +75,12 @@ def search_command(
     one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
-        from treespec.distributions import Sampling
         from treespec.draft.skip_set import SkipSets
         from treespec.experiments.config.files import require_new, require_within
         from treespec.experiments.run.models import calm_transformers
         from treespec.files import read_text
         from treespec.models.load import load_pair
+        from treespec.sampling.distributions import Sampling
 
         require_new(out, option="")
         require_within("--size", size, 1, 20_000)

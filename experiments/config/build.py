@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from treespec import plugins
-from treespec.distributions import Sampling
 from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError
@@ -34,6 +33,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
 from treespec.reading_models import nearest
+from treespec.sampling.distributions import Sampling
 from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule

@@ -18,7 +18,7 @@ from treespec.search import LatencyModel, Ranking, Trace, best_tree, optimal_tre
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.growth.keys import MEASURED, MOST_NODES, Count, Name, Nodes, Prefix, Size
 from treespec.search.rates.replay import require_given_trees
-from treespec.shape import TreeShape, expansion_size
+from treespec.tree.shape import TreeShape, expansion_size
 
 log = logging.getLogger("treespec")
 

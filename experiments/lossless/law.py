@@ -21,9 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.coins import TorchCoins
 from treespec.decoding import decode
-from treespec.distributions import Sampling
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts
@@ -31,6 +29,8 @@ from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
 from treespec.protocols import TreeModel
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling
 from treespec.target import ModelTarget
 from treespec.testing.compare import LawComparison, compare_laws
 from treespec.verify import verifier_for

@@ -23,7 +23,6 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from treespec.distributions import Sampling
 from treespec.errors import in_words
 from treespec.experiments.config.files import require_own
 from treespec.experiments.errors import ConfigError
@@ -31,6 +30,7 @@ from treespec.experiments.records.manifest import environment
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.files import write_whole
+from treespec.sampling.distributions import Sampling
 from treespec.testing import (
     Case,
     Proof,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from treespec.drawing import Look, draw_looks
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
 from treespec.tree import TreeShape
+from treespec.tree.pictures import Look, draw_looks
 
 LAWS = {
     "deterministic": "the most probable children",

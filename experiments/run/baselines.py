@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import Sampling
 from treespec.experiments.records.outcome import StepOutcome
 from treespec.experiments.run.observers import now, synchronizer
 from treespec.experiments.run.paused import paused
 from treespec.experiments.run.transformers_hooks import Calls, cached_once, plain_twin, with_width
+from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
 from treespec.stopping import Stop
 from treespec.tree import TreeShape

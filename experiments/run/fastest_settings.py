@@ -35,7 +35,7 @@ from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatc
 from treespec.experiments.run.models import part_name
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.room import nodes_of
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

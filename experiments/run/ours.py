@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import source_of
@@ -16,6 +15,7 @@ from treespec.experiments.records.outcome import STAGES, StepOutcome
 from treespec.experiments.run.observers import StageTimer, now
 from treespec.plugins import Budget
 from treespec.protocols import Drafter
+from treespec.sampling.coins import TorchCoins
 from treespec.stopping import Stop
 from treespec.target import make_target
 from treespec.verify import verifier_for

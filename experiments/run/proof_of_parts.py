@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec import plugins, testing
-from treespec.distributions import Sampling
 from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
@@ -28,6 +27,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.plugin_files import sha256_of
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, PruningGrowth, TreeModel
+from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULE_OF_LAW, Rule, greedy
 

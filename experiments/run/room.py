@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import Experiment
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

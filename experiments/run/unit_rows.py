@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from treespec.door import shown
+from treespec.checks import shown
 from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
 from treespec.experiments.records.rows import SOURCES_JOINED, PromptRow, StepRow, TreeRow

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.coins import TorchCoins
-from treespec.distributions import Sampling
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft import ModelDrafter
 from treespec.files import ARRAY_BYTES
 from treespec.protocols import Growth, TreeModel
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.eagle2 import Eagle2
 from treespec.search.rates.draft_rows import DraftRows

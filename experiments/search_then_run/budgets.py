@@ -8,7 +8,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget
 from treespec.search import Trace
 from treespec.search.rates.replay import replay_budget
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 USUAL_SIZE = 16
 """Default number of nodes of a tree, including the root."""

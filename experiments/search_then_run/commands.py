@@ -33,7 +33,7 @@ from treespec.search.choice.law_speed import RATES_ALONE
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.growth.keys import LARGEST_NUMBER, MOST_NODES
 from treespec.search.rates.replay import EMITTED
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 CHOSEN_ON_OTHERS = (
     "They are those of other texts: a tree is chosen on one half of the texts and replayed on the other. "

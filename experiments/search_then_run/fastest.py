@@ -18,7 +18,7 @@ from treespec.experiments.search_then_run.commands import (
 )
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
 from treespec.search.choice.pairs import passes_left_to_auto
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 TIMES = "treespec profile CONFIG --out latency.json"
 """The command that writes files of times."""

@@ -10,11 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import require_children, top_k
-from treespec.coins import TorchCoins
+from treespec.checks import integer
 from treespec.decoding import require_prompt, require_room
-from treespec.distributions import Sampling, require_finite
-from treespec.door import integer
 from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.beam_recording import (
@@ -23,6 +20,9 @@ from treespec.experiments.search_then_run.beam_recording import (
     require_room_for_rows,
 )
 from treespec.protocols import Coins, Models, TreeModel
+from treespec.sampling.children import require_children, top_k
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling, require_finite
 from treespec.search import InvalidTrace, Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape

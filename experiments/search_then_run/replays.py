@@ -23,7 +23,7 @@ from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import EMITTED, Replay, replay, replay_budget
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
 """The command that writes traces."""

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from treespec.distributions import Sampling
 from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
 from treespec.draft.text_source import Draft, proposed
 from treespec.experiments.config.build import BuiltMethod
@@ -26,6 +25,7 @@ from treespec.experiments.search_then_run.recording import (
 )
 from treespec.plugins import Budget, Settings
 from treespec.protocols import Coins, Models, TreeModel
+from treespec.sampling.distributions import Sampling
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TokenTree, TreeShape

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from treespec.distributions import Sampling
 from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
@@ -27,6 +26,7 @@ from treespec.experiments.search_then_run.source_recording import (
     traced_source,
 )
 from treespec.plugins import Budget
+from treespec.sampling.distributions import Sampling
 from treespec.search.rates.trace import Trace
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 

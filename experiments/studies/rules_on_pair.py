@@ -32,12 +32,12 @@ import typer
 from rich.progress import track
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.distributions import SampledRows
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
+from treespec.sampling.distributions import SampledRows
 from treespec.search.intervals import Interval
 from treespec.target import ModelTarget
 from treespec.testing import tree_acceptance

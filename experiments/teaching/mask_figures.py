@@ -13,7 +13,7 @@ from torch import Tensor
 from attention_masks import Topology, TreePass
 from attention_masks.tree_attention import Options
 from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile
-from treespec.drawing import layout
+from treespec.tree.pictures import layout
 
 __all__ = [
     "MASKED",

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import Sampling
 from treespec.draft import StaticGrowth
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, TreeModel, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.step import Step
 from treespec.testing import StepOracle, TabularModel, target_law
 from treespec.tree import Law, TokenTree, TreeShape

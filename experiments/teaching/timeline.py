@@ -9,13 +9,13 @@ from functools import partial
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.coins import TorchCoins
 from treespec.decoding import decode
-from treespec.distributions import Sampling
 from treespec.draft import make_drafter
 from treespec.experiments.benchmarks.timing import Spans, in_turns, timed_passes
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.load import Pair
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling
 from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.choice.candidates import Limits, Room, require_sizes, require_trees, room_for
 from treespec.search.choice.growths import budgeted, grown
 from treespec.search.choice.law_speed import (
@@ -27,7 +27,7 @@ from treespec.search.optimum.problem import require_depth
 from treespec.search.rates.rule_notes import accepts_alike
 from treespec.search.rates.sampling_names import is_greedy, name_of
 from treespec.search.rates.trace import Trace
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.choice.times import Times
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.optimum.frontier import Frontier
 from treespec.search.optimum.problem import largest_tree
 from treespec.search.rates.acceptance import Rates
-from treespec.shape import LARGEST_TREE, TreeShape
+from treespec.tree.shape import LARGEST_TREE, TreeShape
 
 EVERY_SIZE_UP_TO = 64
 """All sizes up to this one are considered; beyond it, each is `SIZE_RATIO` times the one before."""

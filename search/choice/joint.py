@@ -11,7 +11,7 @@ from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.rates.sampling_names import name_of
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 
 def best_tree_among(

@@ -24,8 +24,8 @@ from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.search.rates.counts import UNKNOWN
 from treespec.search.rates.sampling_names import name_of
 from treespec.search.rates.trace import Trace
-from treespec.shape import TreeShape
 from treespec.tree import Law
+from treespec.tree.shape import TreeShape
 from treespec.verify import RULE_OF_LAW
 
 

@@ -9,8 +9,8 @@ from treespec.search.choice.advice import Advice, advise
 from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed
 from treespec.search.intervals import Interval
 from treespec.search.rates.replay import EMITTED
-from treespec.shape import TreeShape
 from treespec.tree import Law
+from treespec.tree.shape import TreeShape
 
 CHOSEN = (
     "order: by speed; the first of a kind (tree, chain, tree that grows; for each law and trace) was "

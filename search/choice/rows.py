@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec.search.intervals import Interval
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 Kind: TypeAlias = Literal["tree", "chain", "growth", "plain"]
 Basis: TypeAlias = Literal["", "replay", "other texts"]

@@ -30,7 +30,7 @@ from treespec.search.rates.replay import by_file, require_given_trees
 from treespec.search.rates.rule_notes import in_order, note_on
 from treespec.search.rates.totals import TextTotals
 from treespec.search.rates.trace import Trace
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 NEARLY_KNOWN_LEVELS = 16
 """Levels that trees may have although they are not known at the ends of texts, if they are known at the

@@ -36,7 +36,7 @@ from treespec.search.formats.errors import (
 )
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, read_json, shown, text_of
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 __all__ = [
     "FORMATS",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 NUMBERING = "the numbering of the nodes: the format numbers them level by level"
 

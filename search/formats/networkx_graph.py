@@ -9,11 +9,11 @@ graph, not to read one (networkx/networkx, `networkx/readwrite/json_graph/node_l
 import json
 from typing import Any
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.formats.errors import FormatError, MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import fields, node_count, read_json, shape_of, shown
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 
 def load(data: Any) -> TreeShape:

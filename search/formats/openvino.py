@@ -8,12 +8,12 @@
 import json
 from typing import Any
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import MAX_NODES, fields, read_json
 from treespec.search.formats.top_k import SHAPE, TopK
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 FIELDS = ["branching_factor", "tree_depth", "num_assistant_tokens"]
 

@@ -15,7 +15,7 @@ from treespec.errors import InvalidTree
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
 from treespec.search.formats.reading import MAX_NODES, integers, node_count, read_json, shown
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 _NAME = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 _TUPLES = str.maketrans("()", "[]")

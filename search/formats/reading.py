@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from treespec.door import LARGEST_INTEGER, integer, shown
+from treespec.checks import LARGEST_INTEGER, integer, shown
 from treespec.errors import InvalidTree, Unreadable
 from treespec.files import parse_json
 from treespec.search.formats.errors import MalformedTree
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 MAX_NODES = 4096
 """Limit on the nodes of a tree that is read, the root included; engines verify a few hundred."""

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from attention_masks.topology import topology
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
 from treespec.search.formats.reading import MAX_NODES, fields, integers, shape_of, shown
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 MAX_BYTES = 160 * 2**20
 """Limit on the bytes of a growmap: one of `MAX_NODES` nodes, whose mask has 128 MiB, fits."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from treespec.search.formats.errors import MalformedTree, NoShape, NotExportable
 from treespec.search.formats.reading import node_count
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 SHAPE = (
     "the shape: the engine grows a new tree at every step; depth, draft tokens and the smallest top-k "

@@ -5,7 +5,7 @@ The root is counted: it is node 0, and `parents[0]` is -1. Every shape is preser
 
 from typing import Any
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import (
@@ -15,7 +15,7 @@ from treespec.search.formats.reading import (
     read_json,
     shape_of,
 )
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 
 def load(data: Any) -> TreeShape:

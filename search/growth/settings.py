@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import integer, number
+from treespec.checks import integer, number
 from treespec.search.errors import InvalidGrowth
 
 CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]

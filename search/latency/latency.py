@@ -11,8 +11,8 @@ from treespec.search.arguments import COUNT, PATH, PREFIX, SHAPE, TEXT, maybe, s
 from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
 from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
-from treespec.shape import TreeShape
 from treespec.tree import Law
+from treespec.tree.shape import TreeShape
 
 _CHECKED = takes(
     NotMeasured,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.search.latency.interpolation import Table, Term, gathered
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 ANY_LAW = "any"
 """Name of times that hold for every law."""

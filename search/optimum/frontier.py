@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec import TreeShape
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.optimum.best_first import BestFirst
 from treespec.search.optimum.dynamic_programme import DynamicProgramme

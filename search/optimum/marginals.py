@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec import Law, TokenTree
-from treespec.door import instance, integer
+from treespec.checks import instance, integer
 from treespec.search.errors import InvalidLimit
 from treespec.search.optimum.optimal import optimal_tree
 

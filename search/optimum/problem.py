@@ -6,11 +6,11 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.files import brief
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
-from treespec.shape import LARGEST_TREE
+from treespec.tree.shape import LARGEST_TREE
 
 
 @dataclass(frozen=True, eq=False)

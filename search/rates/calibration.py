@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import Unreadable
 from treespec.files import brief
 from treespec.reading_models import Strict, read_model

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import Unreadable
 from treespec.reading_models import read_model
 from treespec.search.arguments import LEVELS, NUMBER, PREFIX, TEXT, maybe, of_class, takes

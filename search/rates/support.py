@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.rates.counts import FEWEST_TRIALS, Counts
 

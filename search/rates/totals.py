@@ -10,7 +10,7 @@ from jaxtyping import Int
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.replay import child_table, last_nodes, replay
 from treespec.search.rates.trace import Trace
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 MOST_WALKS = 2**19
 """Limit on texts times trees that are replayed at once."""

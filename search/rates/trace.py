@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import AfterValidator, ConfigDict
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import InvalidTree, Unreadable
 from treespec.files import write_whole
 from treespec.reading_models import Strict, read_model, with_new_names

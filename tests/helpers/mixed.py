@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from treespec import Law, Sampling, TokenTree, TreeShape
-from treespec.distributions import without
+from treespec.sampling.distributions import without
 from treespec.testing import TabularModel
 
 __all__ = ["Mixed", "Part", "sure"]

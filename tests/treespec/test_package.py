@@ -42,7 +42,8 @@ def test_dir_names_what_is_loaded_later():
 
 
 def test_tree_gathers_its_types():
-    from treespec import shape, token_tree, tree
+    from treespec import tree
+    from treespec.tree import shape, token_tree
 
     assert tree.TreeShape is shape.TreeShape is treespec.TreeShape
     assert tree.TokenTree is token_tree.TokenTree is treespec.TokenTree

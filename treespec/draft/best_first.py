@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import InvalidArgument
 
 Place = TypeVar("Place")

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from treespec.distributions import Sampling
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.model import ModelDrafter, Passes
 from treespec.errors import InvalidArgument
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target, TreeModel, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.door import integer, plain_tokens
+from treespec.checks import integer, plain_tokens
 from treespec.draft.ngrams import END
 from treespec.draft.state import require_same_tokens
 from treespec.errors import InvalidArgument, Unreadable

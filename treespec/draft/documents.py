@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import plain_tokens
+from treespec.checks import plain_tokens
 from treespec.draft.best_first import Limits, Match
 from treespec.draft.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text_source import MatchingSource

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import next_child, require_children, top_k
-from treespec.distributions import Sampling
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins
+from treespec.sampling.children import next_child, require_children, top_k
+from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
 

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import LEAST_TOKENS_FOR_TOPK, require_children
-from treespec.coins import TorchCoins
-from treespec.distributions import Sampling, require_finite
 from treespec.draft.levels import Head, Level, Levels
 from treespec.kernels.drawn_children import best_children, drawn_children
 from treespec.protocols import Coins
+from treespec.sampling.children import LEAST_TOKENS_FOR_TOPK, require_children
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import Sampling, require_finite
 from treespec.tree import Law
 
 BY_KERNEL = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.text_source import TokenSource
 from treespec.step import Step
 

@@ -18,12 +18,12 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import Sampling
-from treespec.door import integer, require_tokens
+from treespec.checks import integer, require_tokens
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidTree
 from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
+from treespec.sampling.distributions import Sampling
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 

@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import top_k
-from treespec.coins import on_device
-from treespec.distributions import require_finite
 from treespec.protocols import TreeModel
+from treespec.sampling.children import top_k
+from treespec.sampling.coins import on_device
+from treespec.sampling.distributions import require_finite
 from treespec.tree import Law, TokenTree, TreeShape
 
 Draw = Callable[[Tensor, int, Law], Tensor]

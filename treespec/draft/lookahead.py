@@ -5,7 +5,7 @@ from os import PathLike
 
 import numpy as np
 
-from treespec.door import integer, plain_tokens
+from treespec.checks import integer, plain_tokens
 from treespec.draft.jacobi import argmax_tokens, first_guesses
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import TokenSource

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.distributions import Sampling
-from treespec.door import require_tokens
+from treespec.checks import require_tokens
 from treespec.draft.cascade import parts_of
 from treespec.draft.merge_layout import Apart, Shared
 from treespec.draft.merge_plan import Node, numbered
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target
+from treespec.sampling.distributions import Sampling
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 

@@ -6,7 +6,7 @@ Both layouts know the sources, and plan the nodes of the merged tree from the so
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.merge_plan import DrawingSource, Node, Planner, Room, Trie, side_by_side
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates, require_names

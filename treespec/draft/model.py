@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import Sampling, require_finite
-from treespec.door import require_tokens
+from treespec.checks import require_tokens
 from treespec.draft.drawn import DrawnChildren, ranking_of
 from treespec.draft.growth import StaticGrowth, laws_along
 from treespec.draft.heads import head_of
@@ -25,6 +24,7 @@ from treespec.protocols import (
     PruningGrowth,
     TreeModel,
 )
+from treespec.sampling.distributions import Sampling, require_finite
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.best_first import Follower, Limits, Match
 
 END = -1

@@ -5,7 +5,7 @@ import sys
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import require_tokens
+from treespec.checks import require_tokens
 from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape

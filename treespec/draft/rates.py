@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from treespec.door import integer, shown
+from treespec.checks import integer, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.datastore import SORTED_TOKENS, Datastore
 from treespec.draft.ngrams import END

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from treespec.distributions import Sampling
-from treespec.door import integer, plain_tokens, sequence
+from treespec.checks import integer, plain_tokens, sequence
 from treespec.draft.layers import LayeredModel
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.files import read_bytes, write_whole
 from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
 from treespec.reading_models import Strict, read_model
+from treespec.sampling.distributions import Sampling
 
 MOST_EVALUATIONS = 1000
 """Maximum number of sets that a search tries, as in Draft & Verify."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.text_source import MatchingSource
 

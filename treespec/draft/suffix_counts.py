@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.draft.best_first import Follower
 from treespec.draft.state import load_state, save_state
 

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
-from treespec.door import require_in_vocabulary
+from treespec.checks import require_in_vocabulary
 from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.ngrams import followers_in
 from treespec.draft.suffix_counts import Locus, SuffixCounts

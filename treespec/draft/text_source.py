@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import require_tokens
+from treespec.checks import require_tokens
 from treespec.draft.best_first import Continuations, Limits, Match, all_within, best_first
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins

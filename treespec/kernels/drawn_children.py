@@ -53,7 +53,7 @@ def drawn_children(
 
 
 def best_children(logits: Tensor, extremes: Tensor) -> Tensor:
-    """The best token of each row; the first of equals, as in `treespec.distributions.best_token`."""
+    """The best token of each row; the first of equals, as `best_token` decides."""
     _require(logits, extremes)
     rows, width = logits.shape
     children = torch.empty(rows, dtype=torch.long, device="cpu")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
-from treespec.door import sequence, shown
+from treespec.checks import sequence, shown
 from treespec.errors import InvalidArgument
 
 Part = Literal["attention", "mlp"]

@@ -3,7 +3,7 @@
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.door import require_tokens
+from treespec.checks import require_tokens
 from treespec.protocols import TreeModel
 from treespec.step import Scores, Step
 from treespec.tree import TokenTree

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Rows, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.testing.coins import Weight, outcomes
 from treespec.testing.laws import settled
 from treespec.testing.step_oracle import DraftWith, StepOracle

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import chosen_children, next_child, require_children
 from treespec.errors import NotADistribution, TreespecError
+from treespec.sampling.children import chosen_children, next_child, require_children
 from treespec.tree import Law
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from fractions import Fraction
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import Sampling
 from treespec.models.tabular import TabularModel
+from treespec.sampling.distributions import Sampling
 from treespec.testing.rationals import Rationals
 
 

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.decoding import decode
-from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Growth, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.target.model import ModelTarget
 from treespec.testing.coins import EnumeratingCoins, Weight, outcomes
 from treespec.testing.exact import AsGiven, exactly

@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from treespec.children import too_many
-from treespec.distributions import Sampling
 from treespec.draft.growth import laws_along
 from treespec.draft.model import ModelDrafter
 from treespec.errors import TreespecError
 from treespec.protocols import Growth, Verifier
+from treespec.sampling.children import too_many
+from treespec.sampling.distributions import Sampling
 from treespec.testing.exact import AsGiven, exactly
 from treespec.testing.rounding import Deviation
 from treespec.testing.step_oracle import DraftWith, StepOracle

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.decoding import require_root
-from treespec.distributions import Sampling
 from treespec.errors import TreespecError
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
+from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
 from treespec.testing.coins import Choice, EnumeratingCoins, Weight, outcomes
 from treespec.testing.rounding import Chances, Rounding

@@ -7,8 +7,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from treespec.distributions import Sampling
 from treespec.models.tabular import Row, TabularModel, random_table
+from treespec.sampling.distributions import Sampling
 from treespec.testing.exact import AsGiven
 
 NEVER = -1e4

@@ -7,7 +7,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from treespec.distributions import Sampling
+from treespec.sampling.distributions import Sampling
 from treespec.tree import Law
 from treespec.verify.block import block
 from treespec.verify.by_kernel import ByKernel, by_kernel, verifier_for

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treespec.coins import TorchCoins
-from treespec.distributions import SampledRows, Sampling
 from treespec.kernels.drawn_children import DTYPES
 from treespec.kernels.walked_tree import walked_tree
 from treespec.protocols import Coins, Rows, Verifier
+from treespec.sampling.coins import TorchCoins
+from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.chain import chain

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
+from treespec.sampling.distributions import residual
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.largest_flow import Number, largest_flow

@@ -3,11 +3,11 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import SampledRows, Sampling
-from treespec.door import instance, shown
+from treespec.checks import instance, shown
 from treespec.errors import InvalidArgument, RefusedTree
 from treespec.probabilities import require_distribution
 from treespec.protocols import Rows
+from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.tree import TokenTree
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import residual, without
+from treespec.sampling.distributions import residual, without
 from treespec.verify.rule import ratio
 
 

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from treespec.distributions import SampledRows
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import RefusedTree, Unavailable
 from treespec.probabilities import no_distributions
 from treespec.protocols import Coins, Rows
-from treespec.shape import TreeShape
+from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
+from treespec.tree.shape import TreeShape
 from treespec.verify.chain import chain
 from treespec.verify.checked import CheckedRows, require_width
 from treespec.verify.greedy import greedy

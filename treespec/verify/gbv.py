@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.law import LawOfNode
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree.law import LawOfNode
 from treespec.verify.block import block_along
 from treespec.verify.checked import draft_row
 from treespec.verify.rule import Scope, ratio, rule

@@ -6,8 +6,8 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
+from treespec.sampling.distributions import residual
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from treespec.distributions import SampledRows
 from treespec.errors import Unavailable
 from treespec.protocols import Coins, Rows
+from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.checked import CheckedRows

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import residual, without
-from treespec.law import Group
 from treespec.protocols import Coins, Rows
+from treespec.sampling.distributions import residual, without
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
+from treespec.tree.law import Group
 from treespec.verify.checked import require_rows
 from treespec.verify.rule import NodeChoice, ratio, walk_down
 

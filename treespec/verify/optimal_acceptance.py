@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import chosen_children, next_child, require_children
-from treespec.door import instance
+from treespec.checks import instance
 from treespec.errors import InvalidTree
 from treespec.probabilities import require_distribution
+from treespec.sampling.children import chosen_children, next_child, require_children
 from treespec.tree import Law
 from treespec.verify.exponential_race import draws_in_prefix
 

@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import require_children
 from treespec.errors import RefusedTree
-from treespec.law import LawOfNode
 from treespec.protocols import Coins, Rows
+from treespec.sampling.children import require_children
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree.law import LawOfNode
 from treespec.verify.drafted_sets import count_sets, drafted_sets
 from treespec.verify.largest_flow import Number, largest_flow
 from treespec.verify.rrs import in_draw_order

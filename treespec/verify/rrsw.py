@@ -21,7 +21,7 @@ def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
 
     Sequoia's verification (arXiv:2402.12374, Algorithm 2); also RSD (arXiv:2402.14160). Once the draft's
     support is exhausted, the draft becomes uniform over the tokens not yet rejected. Ours differs from
-    Sequoia in that the drafter continues to draw by the same function (`treespec.distributions.without`):
+    Sequoia in that the drafter continues to draw by the same function (`distributions.without`):
     padding with anything else is biased. Acceptance is 1 - TV(p, q) with one child, and 1 if the children
     cover the target's support. Mixed trees are decided as by `rrs`, child by child.
 

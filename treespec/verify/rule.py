@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import too_many
-from treespec.door import instance, number
+from treespec.checks import instance, number
 from treespec.errors import InvalidSetting, NotADistribution, RefusedTree
-from treespec.law import LawOfNode, laws_by_node
 from treespec.protocols import Coins, Rows
+from treespec.sampling.children import too_many
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree.law import LawOfNode, laws_by_node
 from treespec.verify.checked import CheckedRows, draft_row
 
 LARGEST_RATIO = 1e30

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.children import next_child
 from treespec.errors import RefusedTree
 from treespec.protocols import Coins, Rows
+from treespec.sampling.children import next_child
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rrs import in_draw_order

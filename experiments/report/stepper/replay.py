@@ -8,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from treespec.drawing import draw_step
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
 from treespec.experiments.report.stepper.steps import (
@@ -19,6 +18,7 @@ from treespec.experiments.report.stepper.steps import (
     trails_of_run,
     visible,
 )
+from treespec.tree.pictures import draw_step
 
 MOST_BYTES = 1_500_000
 """Maximum size of the data of a page in bytes; the rest is left out, and the page says so."""

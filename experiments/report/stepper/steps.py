@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from treespec.drawing import columns, draw_step
 from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.html import render
 from treespec.step import Step
 from treespec.tree import TreeShape
+from treespec.tree.pictures import columns, draw_step
 
 __all__ = [
     "STEPS_WITHOUT_SCRIPT",

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
 from treespec.experiments.config.build import plain_method
@@ -39,6 +38,7 @@ from treespec.experiments.search_then_run.profile.rounds import (
     compared,
     what_disturbed,
 )
+from treespec.sampling.coins import TorchCoins
 from treespec.search.growth import Eagle2
 from treespec.step import Step
 from treespec.target import make_target

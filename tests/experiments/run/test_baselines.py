@@ -6,11 +6,11 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from treespec import load_pair
-from treespec.distributions import Sampling
 from treespec.errors import NonFiniteLogits
 from treespec.experiments.run import baselines
 from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
 from treespec.experiments.run.turns import finish
+from treespec.sampling.distributions import Sampling
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 GREEDY = Sampling(temperature=0.0)

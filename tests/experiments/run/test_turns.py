@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import logging
 
-from treespec.distributions import Sampling
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.outcome import Outcome, StepOutcome
@@ -21,6 +20,7 @@ from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.paused import paused
 from treespec.experiments.run.turns import finish, take_turns
+from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
 from treespec.stopping import stop_at_tokens
 from treespec.tree import TreeShape

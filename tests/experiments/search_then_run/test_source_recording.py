@@ -25,9 +25,9 @@ from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.plugins import Budget
 from treespec.search import InvalidTrace, Trace, estimate_acceptance
 from treespec.search.rates.replay import replay, replay_budget
-from treespec.shape import TreeShape
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, random_table
+from treespec.tree.shape import TreeShape
 
 pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 GREEDY = Sampling(temperature=0.0)

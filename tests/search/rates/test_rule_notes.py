@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 
 from treespec import Law, TreeShape
-from treespec.distributions import Sampling
 from treespec.models.tabular import TabularModel
+from treespec.sampling.distributions import Sampling
 from treespec.search import InvalidTrace, Records, estimate_acceptance
 from treespec.search.rates.rule_notes import accepts_alike, by_member
 from treespec.testing import random_table

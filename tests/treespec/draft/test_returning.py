@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
-from treespec.children import top_k
 from treespec.draft import ModelDrafter
 from treespec.errors import InvalidTree
+from treespec.sampling.children import top_k
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, output_law, random_table, target_law
 

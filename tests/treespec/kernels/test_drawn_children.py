@@ -8,8 +8,8 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from treespec.distributions import best_token
 from treespec.kernels.drawn_children import DTYPES, best_children, drawn_children
+from treespec.sampling.distributions import best_token
 
 UNIT = torch.finfo(torch.float32).eps / 2
 LAST = 1 - 2.0**-53

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, load_pair, verify
-from treespec.coins import inverse_cdf
 from treespec.draft import ModelDrafter
 from treespec.models.load import Pair
 from treespec.models.transformers_model import TransformersModel
+from treespec.sampling.coins import inverse_cdf
 from treespec.step import Step
 from treespec.target import ModelTarget
 

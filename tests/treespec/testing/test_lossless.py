@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from treespec import Law, TreeShape, Verdict, verify
-from treespec.distributions import residual, without
 from treespec.draft import ModelDrafter
+from treespec.sampling.distributions import residual, without
 from treespec.testing import NotLossless, assert_lossless
 from treespec.verify import NodeChoice, Rule, top_down
 

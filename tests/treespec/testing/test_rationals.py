@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.distributions import residual, without
+from treespec.sampling.distributions import residual, without
 from treespec.testing import Rationals
 
 numbers = st.lists(st.fractions(0, 10, max_denominator=20), min_size=3, max_size=3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TreeShape, verify
-from treespec.distributions import residual, without
+from treespec.sampling.distributions import residual, without
 from treespec.testing import Case, adversarial_pairs, covers, random_pairs
 from treespec.testing.coins import Choice
 from treespec.testing.rounding import Chances, Rounding

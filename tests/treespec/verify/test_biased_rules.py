@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TreeShape, Verdict, verify
-from treespec.children import top_k
-from treespec.distributions import residual
 from treespec.draft import ModelDrafter
+from treespec.sampling.children import top_k
+from treespec.sampling.distributions import residual
 from treespec.testing import NotLossless, assert_lossless
 from treespec.verify import NodeChoice, top_down
 from treespec.verify.block import block_along

@@ -9,10 +9,10 @@ from itertools import repeat
 from typing import Any, SupportsIndex
 
 from attention_masks._plain import plain_integer, plain_integers
-from treespec.door import instance, integer, sequence, shown
-from treespec.drawing import draw_svg, draw_text
+from treespec.checks import instance, integer, sequence, shown
 from treespec.errors import InvalidTree, Unreadable
 from treespec.files import brief, parse_json
+from treespec.tree.pictures import draw_svg, draw_text
 
 LARGEST_TREE = 2**20
 """Largest number of nodes of a shape, the root included. A shape of this size takes seconds and some 300 MB

@@ -4,9 +4,9 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from treespec.door import plain_integer, sequence, shown
+from treespec.checks import plain_integer, sequence, shown
 from treespec.errors import InvalidTree
-from treespec.shape import TreeShape
+from treespec.tree.shape import TreeShape
 
 
 class Law(enum.Enum):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from treespec import Law, TokenTree, TreeShape
 from treespec.errors import InvalidTree
-from treespec.shape import LARGEST_TREE, expansion_size
 from treespec.testing import plane_trees
+from treespec.tree.shape import LARGEST_TREE, expansion_size
 
 
 @st.composite

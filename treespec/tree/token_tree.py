@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import instance, token_ids
-from treespec.drawing import Look, captioned, draw_looks, draw_svg
+from treespec.checks import instance, token_ids
 from treespec.errors import InvalidTree
-from treespec.law import Group, Law, LawOfNode, laws_by_node
 from treespec.probabilities import no_distributions, require_distribution
-from treespec.shape import TreeShape
+from treespec.tree.law import Group, Law, LawOfNode, laws_by_node
+from treespec.tree.pictures import Look, captioned, draw_looks, draw_svg
+from treespec.tree.shape import TreeShape
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import torch
 from wrong_values import WRONG
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
+from treespec.checks import integer, number, plain_integer, sequence, shown
 from treespec.decoding import NullObserver
-from treespec.door import integer, number, plain_integer, sequence, shown
 from treespec.draft import ModelDrafter, PromptLookup
 from treespec.errors import InvalidArgument, InvalidSetting, InvalidTree, TreespecError
 from treespec.target import ModelTarget

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treespec import TreeShape
-from treespec.drawing import draw_svg, draw_text
+from treespec.tree.pictures import draw_svg, draw_text
 
 
 def text_by_recursion(children, node=0, head="", indent=""):

@@ -12,8 +12,8 @@ from transformers import (
 )
 
 from treespec import Sampling
-from treespec.distributions import require_finite, residual, without
 from treespec.errors import InvalidSampling, NonFiniteLogits
+from treespec.sampling.distributions import require_finite, residual, without
 
 
 def warpers(sampling):
@@ -76,7 +76,7 @@ def test_a_nucleus_may_hold_more_than_a_thousand_tokens(vocabulary, top_p):
 @pytest.mark.parametrize("candidates", [7, 1024])
 def test_of_equally_probable_tokens_a_nucleus_has_the_lowest_ids(candidates, monkeypatch):
     """In bfloat16 many tokens are equally probable, and devices sort them differently."""
-    monkeypatch.setattr("treespec.distributions.TOP_P_CANDIDATES", candidates)
+    monkeypatch.setattr("treespec.sampling.distributions.TOP_P_CANDIDATES", candidates)
     divided = 0
     for seed in range(20):
         row = torch.randn(2000, generator=torch.Generator().manual_seed(seed)).bfloat16().float()

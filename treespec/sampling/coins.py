@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import chosen_children, next_child, require_children
-from treespec.door import integer, shown
+from treespec.checks import integer, shown
 from treespec.errors import InvalidArgument, NotADistribution
+from treespec.sampling.children import chosen_children, next_child, require_children
 from treespec.tree import Law
 
 _BLOCK = 256

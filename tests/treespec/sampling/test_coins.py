@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from treespec import Law, TorchCoins
-from treespec.children import top_k
-from treespec.coins import inverse_cdf
-from treespec.distributions import best_token, without
 from treespec.errors import InvalidTree, NotADistribution
+from treespec.sampling.children import top_k
+from treespec.sampling.coins import inverse_cdf
+from treespec.sampling.distributions import best_token, without
 from treespec.testing import EnumeratingCoins, outcomes
 
 FALSE_ALARM = 1e-4

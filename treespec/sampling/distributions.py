@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from treespec.door import integer, number, plain_integer, shown
+from treespec.checks import integer, number, plain_integer, shown
 from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
 
 __all__ = [

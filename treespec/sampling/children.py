@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import best_token, without
-from treespec.door import integer
+from treespec.checks import integer
 from treespec.errors import InvalidTree
-from treespec.law import Law
+from treespec.sampling.distributions import best_token, without
+from treespec.tree.law import Law
 
 LEAST_TOKENS_FOR_TOPK = 64
 """Row length from which `topk` returns the first of several tied best tokens, as `best_token` does."""

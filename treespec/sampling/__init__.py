@@ -1,0 +1,1 @@
+"""Distributions, the laws of children, and coins: everything random that drafting and acceptance share."""
