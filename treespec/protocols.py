@@ -138,7 +138,7 @@ class TreeModel(Protocol):
 
     The cache holds `length` committed rows. `run` appends the rows of tree nodes; `keep` commits some of
     these rows and discards the others. A model may set the attribute `draws_by_kernel` to state that
-    kernels can read its logits: one kernel draws children from them (`treespec.draft.heads`), another
+    kernels can read its logits: one kernel draws children from them (`treespec.draft.choosing`), another
     decides on acceptance (`treespec.verify.verifier_for`).
     """
 

@@ -3,7 +3,7 @@
     python -m treespec.experiments.benchmarks.draft_heads [--rounds 150] [--no-save]
 
 A *head* checks that logits are finite, turns them into probabilities and draws children
-(`treespec.draft.heads`). Each call directly follows a compiled pass of the embedded draft, as in the loop,
+(`draft.choosing`). Each call directly follows a compiled pass of the embedded draft, as in the loop,
 so that neither code nor data are in the nearest caches. The benchmark also counts how many of 100,000 draws
 differ between the two heads for the same logits and uniforms, in float32; at most one may.
 """
@@ -18,12 +18,12 @@ import typer
 from torch import Tensor
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, load_pair
-from treespec.draft.heads import KernelHead, TensorHead
+from treespec.draft.choosing import KernelHead, TensorHead
 from treespec.draft.levels import Head, Level, Levels, levels_of
 from treespec.experiments.benchmarks.results_file import print_and_save
 from treespec.experiments.benchmarks.timing import in_turns, median_ratio, seconds_of
 from treespec.experiments.report.table import Table, keyed
-from treespec.models.passes import choose_passes
+from treespec.models.passes.choosing_passes import choose_passes
 
 PREFIX, VOCAB = 64, 4096
 DRAWS, BATCH, GOAL = 100_000, 500, 1

@@ -47,7 +47,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
-from treespec.draft.text_source import TokenSource
+from treespec.draft.text.text_source import TokenSource
 from treespec.experiments.benchmarks.results_file import print_and_save, print_parts
 from treespec.experiments.benchmarks.timing import seconds_of
 from treespec.experiments.config.schema import EmbeddedPrompts

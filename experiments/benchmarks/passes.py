@@ -45,8 +45,8 @@ from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.search_then_run.profile.profile import pass_seconds
 from treespec.kernels.packed_linear import BLOCK, kernel_call
 from treespec.models.load import Pair
-from treespec.models.packed_layers import large_pages
-from treespec.models.passes import choose_passes
+from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.passes.packed_layers import large_pages
 from treespec.models.transformers_model import TransformersModel
 
 NODES = (1, 2, 4, 8, 16, 22, 32, 64)

@@ -11,7 +11,7 @@ from treespec.draft.skip_set import SkipSet
 from treespec.errors import InvalidArgument
 from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
-from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.search.growth.keys import Count, Name

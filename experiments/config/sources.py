@@ -19,10 +19,10 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
-from treespec.draft.best_first import Limits
-from treespec.draft.datastore import SORTED_TOKENS
 from treespec.draft.recycling import template
 from treespec.draft.state import tokenizer_digest
+from treespec.draft.text.best_first import Limits
+from treespec.draft.text.datastore import SORTED_TOKENS
 from treespec.errors import InvalidArgument, LoadError
 from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp

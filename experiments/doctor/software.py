@@ -67,7 +67,7 @@ def attention() -> list[Fact]:
 
 def compiler() -> Fact:
     """Whether a model's passes can be compiled for the CPU; nothing is compiled."""
-    from treespec.models.compiled_pass import missing_for_compiling
+    from treespec.models.passes.compiled_pass import missing_for_compiling
 
     missing = missing_for_compiling()
     if missing is not None:

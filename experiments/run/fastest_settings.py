@@ -270,8 +270,8 @@ def _quiet_times(
 
 def _runs(model: "TransformersModel", asked: str | None) -> Iterable[tuple[int, Callable[[], Any]]]:
     """For each number of nodes, what takes the time of a pass: its products if it will be compiled."""
-    from treespec.models.compiled_pass import missing_for_compiling, too_large_to_pack
-    from treespec.models.packed_layers import linear_work
+    from treespec.models.passes.compiled_pass import missing_for_compiling, too_large_to_pack
+    from treespec.models.passes.packed_layers import linear_work
 
     compiled = asked == "compiled" or (asked == "auto" and missing_for_compiling() is None)
     if compiled and too_large_to_pack(model.model) is None:
@@ -298,7 +298,7 @@ def _note(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> Path:
     """The file of the choice for these models and methods on this machine."""
     from treespec.experiments.records.manifest import environment
     from treespec.kernels import build
-    from treespec.models.compiled_pass import code_folder, missing_for_compiling
+    from treespec.models.passes.compiled_pass import code_folder, missing_for_compiling
 
     about = environment()
     depends = [

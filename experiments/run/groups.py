@@ -121,9 +121,9 @@ def _row_bytes(model: "TransformersModel") -> int:
 
 
 def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
-    """Bytes of all passes that are captured of a model at one place (`treespec.models.captured_runner`).
+    """Bytes of all passes that are captured of a model at one place (`models.passes.captured_runner`).
 
-    There is one pass for each size (`treespec.models.static_pass.size_of`), and each keeps its logits. All
+    There is one pass for each size (`models.passes.static_pass.size_of`), and each keeps its logits. All
     other intermediate values are taken to need as much as the largest logits.
 
     Args:
@@ -131,7 +131,7 @@ def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
         nodes: nodes of the largest tree.
         parts: whether trees are also run in parts, as drafters run them.
     """
-    from treespec.models.static_pass import size_of
+    from treespec.models.passes.static_pass import size_of
 
     firsts = range(nodes) if parts else (0,)
     sizes = {size_of(first, count) for first in firsts for count in range(1, nodes - first + 1)}

@@ -12,7 +12,7 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import NO_DRAFT, all_of
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
-from treespec.models.sublayers import Sublayer, layers_from
+from treespec.models.variants.sublayers import Sublayer, layers_from
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline

@@ -180,7 +180,7 @@ def _choose(
     role: str, name: str | None, model: "TransformersModel", asked: str, reporter: Reporter
 ) -> None:
     """Make a model run its passes as asked, and show this and the choice of `auto`."""
-    from treespec.models.passes import choose_passes
+    from treespec.models.passes.choosing_passes import choose_passes
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
     with reporter.task(

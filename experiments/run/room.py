@@ -29,7 +29,7 @@ def rows_of(experiment: Experiment, tokens: int) -> int:
     """Rows that a cache needs to hold any text of a run, followed by a tree.
 
     This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
-    padded (`treespec.models.static_pass`).
+    padded (`treespec.models.passes.static_pass`).
     """
     rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
     return -(-rows // CAPACITY_STEP) * CAPACITY_STEP

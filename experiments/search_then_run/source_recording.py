@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
-from treespec.draft.text_source import Draft, proposed
+from treespec.draft.text.text_source import Draft, proposed
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
 from treespec.experiments.config.drafts import source_of

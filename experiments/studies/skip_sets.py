@@ -29,7 +29,7 @@ from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair, load_pair
-from treespec.models.sublayers import Sublayer
+from treespec.models.variants.sublayers import Sublayer
 from treespec.protocols import Drafter
 from treespec.target import make_target
 from treespec.verify import greedy

@@ -55,7 +55,7 @@ from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.skip_sets import GREEDY, greedy_steps
 from treespec.experiments.studies.studies import study_of_run
 from treespec.models.load import Pair
-from treespec.models.sublayers import Sublayer
+from treespec.models.variants.sublayers import Sublayer
 from treespec.protocols import Drafter
 
 NAME, SAMPLING = "sources_by_size", "T=0"

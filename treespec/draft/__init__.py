@@ -1,7 +1,6 @@
 """Draft sources, one per file."""
 
 from treespec.draft.cascade import Cascade
-from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.jacobi import Jacobi
@@ -15,9 +14,10 @@ from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
-from treespec.draft.suffix_counts import SuffixCounts
 from treespec.draft.suffix_tree import SuffixTree
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.datastore import Datastore
+from treespec.draft.text.suffix_counts import SuffixCounts
+from treespec.draft.text.text_source import MatchingSource
 
 __all__ = [
     "Cascade",

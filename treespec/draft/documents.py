@@ -6,9 +6,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.checks import plain_tokens
-from treespec.draft.best_first import Limits, Match
-from treespec.draft.ngrams import Ngrams, matches_at, most_places
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.best_first import Limits, Match
+from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
+from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from treespec.checks import integer
-from treespec.draft.text_source import TokenSource
+from treespec.draft.text.text_source import TokenSource
 from treespec.step import Step
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from treespec.checks import integer, require_tokens
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidTree
-from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.sampling.distributions import Sampling
 from treespec.step import Step

@@ -8,7 +8,7 @@ import numpy as np
 from treespec.checks import integer, plain_tokens
 from treespec.draft.jacobi import argmax_tokens, first_guesses
 from treespec.draft.state import load_state, save_state
-from treespec.draft.text_source import TokenSource
+from treespec.draft.text.text_source import TokenSource
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 

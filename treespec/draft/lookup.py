@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from treespec.draft.best_first import Limits, Match
-from treespec.draft.ngrams import Ngrams, matches_at, most_places
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.best_first import Limits, Match
+from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
+from treespec.draft.text.text_source import MatchingSource
 
 
 class PromptLookup(MatchingSource):

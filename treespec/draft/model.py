@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.checks import require_tokens
+from treespec.draft.choosing import head_of
 from treespec.draft.drawn import DrawnChildren, ranking_of
 from treespec.draft.growth import StaticGrowth, laws_along
-from treespec.draft.heads import head_of
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.draft.nothing import NoDrafter
 from treespec.errors import InvalidTree

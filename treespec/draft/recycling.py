@@ -7,9 +7,9 @@ from os import PathLike
 import numpy as np
 
 from treespec.checks import integer, plain_tokens
-from treespec.draft.best_first import Limits
 from treespec.draft.state import load_state, save_state
-from treespec.draft.text_source import AheadSource
+from treespec.draft.text.best_first import Limits
+from treespec.draft.text.text_source import AheadSource
 from treespec.errors import InvalidArgument
 from treespec.sampling.children import top_k
 from treespec.step import Step

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.checks import integer
-from treespec.draft.best_first import Follower, Limits, Match
-from treespec.draft.datastore import SORTED_TOKENS, Datastore
-from treespec.draft.ngrams import END
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.datastore import SORTED_TOKENS, Datastore
+from treespec.draft.text.ngrams import END
+from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
 Places = NDArray[np.int64]

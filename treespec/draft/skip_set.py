@@ -15,7 +15,7 @@ from treespec.checks import integer, plain_tokens, sequence
 from treespec.draft.layers import LayeredModel
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.files import read_bytes, write_whole
-from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
+from treespec.models.variants.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
 from treespec.reading_models import Strict, read_model
 from treespec.sampling.distributions import Sampling

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from treespec.checks import integer
-from treespec.draft.best_first import Follower, Limits, Match
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.text_source import MatchingSource
 
 NONE = -1
 

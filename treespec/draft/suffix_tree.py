@@ -6,10 +6,10 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from treespec.checks import require_in_vocabulary
-from treespec.draft.best_first import Follower, Limits, Match
-from treespec.draft.ngrams import followers_in
-from treespec.draft.suffix_counts import Locus, SuffixCounts
-from treespec.draft.text_source import MatchingSource
+from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.ngrams import followers_in
+from treespec.draft.text.suffix_counts import Locus, SuffixCounts
+from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
 NEARLY_WHOLE = 1e-6

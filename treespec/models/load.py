@@ -14,9 +14,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import LoadError, UnsupportedModel
-from treespec.models.enlarge import EnlargeTo
-from treespec.models.enlarge import enlarge as enlarge_model
-from treespec.models.passes import choose_passes, require_passes
+from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.source import (
@@ -31,15 +29,17 @@ from treespec.models.source import (
     read_tokenizer,
     require_weights,
 )
-from treespec.models.spread import (
+from treespec.models.support import context_length
+from treespec.models.transformers_model import TransformersModel
+from treespec.models.variants.enlarge import EnlargeTo
+from treespec.models.variants.enlarge import enlarge as enlarge_model
+from treespec.models.variants.spread import (
     DeviceMap,
     device_map_arguments,
     require_whole,
     tensor_parallel_arguments,
     watch_processes,
 )
-from treespec.models.support import context_length
-from treespec.models.transformers_model import TransformersModel
 
 __all__ = [
     "NO_DRAFT",
@@ -148,7 +148,7 @@ def load_pair(
             stored in.
         device: device of both models.
         enlarge: makes the target as expensive as a larger model without changing its tokens
-            (`treespec.models.enlarge`): a number of parameters, text like "100M", or config fields.
+            (`models.variants.enlarge`): a number of parameters, text like "100M", or config fields.
         attention: how both models run trees, as in `TransformersModel`: "auto", "transformers", or an
             implementation ("triton", "sdpa", "two_pass", "flex", "reference"), for which there is no
             fallback.
@@ -157,7 +157,7 @@ def load_pair(
             device of the target's embeddings.
         tensor_parallel: splits every layer of the target over the processes of torchrun, each of which
             must decode the same texts from the same seeds. Every process holds the whole draft.
-        passes: how the target runs its passes over trees (`treespec.models.passes`): "eager", "compiled",
+        passes: how the target runs its passes over trees: "eager", "compiled",
             "captured", or "auto", which stays eager if neither faster kind is possible and says why
             (`pair.target.passes`). Compiling takes 10 to 30 seconds per model. None: captured on CUDA if
             possible, else eager.

@@ -2,7 +2,7 @@
 
 A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it: that of
 our kernel (`kernels.packed_linear.pack`), or that of the library. The graphs of a shortened model
-(`treespec.models.shortened`) would hold further copies of the same matrices in the same order. So before
+(`models.variants.shortened`) would hold further copies of the same matrices in the same order. So before
 the code is loaded, each new copy is compared with the known ones and discarded if it equals one of them.
 """
 

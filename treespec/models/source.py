@@ -104,7 +104,7 @@ def read_model(
 ) -> PreTrainedModel:
     """Read a causal language model, in evaluation mode and with all of its weights.
 
-    `spread`: arguments that spread the model over several devices (`treespec.models.spread`), instead of
+    `spread`: arguments that spread the model over several devices (`models.variants.spread`), instead of
     `device`.
     """
     config = read_config(place)

@@ -20,9 +20,9 @@ from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
-from treespec.models.shortened import layer_count, shortened
-from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.models.support import context_length, embedding_count
+from treespec.models.variants.shortened import layer_count, shortened
+from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 
 
 class TransformersModel:
@@ -120,7 +120,7 @@ class TransformersModel:
         """A model that skips sublayers, with the same weights, final norm and head.
 
         It has a cache of its own, which holds the rows of the shortened model. The same set of sublayers
-        always gives the same object. Its passes are eager until `treespec.models.passes.choose_passes`
+        always gives the same object. Its passes are eager until `choose_passes`
         changes that; compiled graphs share packed copies of weights with those of this model.
 
         Args:
@@ -164,7 +164,7 @@ class TransformersModel:
         return twin
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
-        """Change how passes are run, and empty the cache; see `treespec.models.passes`.
+        """Change how passes are run, and empty the cache.
 
         Args:
             runner: makes what runs the passes.

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from treespec.errors import StaleScores, Unavailable
-from treespec.models.captured_runner import CapturedRunner, Place, Places
-from treespec.models.static_trial import require_static
+from treespec.models.passes.captured_runner import CapturedRunner, Place, Places
+from treespec.models.passes.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
 from treespec.step import Scores
-from treespec.target.model import ModelTarget
+from treespec.target.model_target import ModelTarget
 from treespec.tree import TokenTree
 
 
@@ -33,7 +33,7 @@ class GraphTarget(ModelTarget):
     of the scores earlier is not protected.
 
     `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
-    target on a model tests whether its pass can be captured (`treespec.models.static_trial`).
+    target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`).
     """
 
     def __init__(self, model: TransformersModel) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.pass_kinds import Passes
 from treespec.protocols import Target, TreeModel
-from treespec.target.model import ModelTarget
+from treespec.target.model_target import ModelTarget
 
 log = logging.getLogger("treespec")
 
@@ -15,7 +15,7 @@ def make_target(model: TreeModel) -> Target:
     """A target over a model: a `GraphTarget`, which replays captured passes, on CUDA; else a `ModelTarget`.
 
     A model on CUDA gets a `ModelTarget` too if its pass cannot be captured, in which case the log says why,
-    or if its passes were set to another kind (`treespec.models.passes`). To insist on one of the two, call
+    or if its passes were set to another kind. To insist on one of the two, call
     `treespec.target.graph.GraphTarget(model)` or `ModelTarget(model)`.
 
     Args:

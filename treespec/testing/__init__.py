@@ -6,7 +6,6 @@ Exact over tables: coins that take every side, output laws, `assert_lossless`. S
 
 from treespec.models.tabular import TabularModel, random_table
 from treespec.testing.acceptance import Acceptance, acceptance, tree_acceptance
-from treespec.testing.coins import EnumeratingCoins, outcomes
 from treespec.testing.compare import (
     Deviation,
     LawComparison,
@@ -14,6 +13,7 @@ from treespec.testing.compare import (
     TooFewSamples,
     compare_laws,
 )
+from treespec.testing.enumerating_coins import EnumeratingCoins, outcomes
 from treespec.testing.laws import output_law, step_law, target_law
 from treespec.testing.lossless import Case, NotLossless, Proof, assert_lossless, covers
 from treespec.testing.planted import planted

@@ -6,7 +6,7 @@ from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Rows, Verifier
 from treespec.sampling.distributions import Sampling
-from treespec.testing.coins import Weight, outcomes
+from treespec.testing.enumerating_coins import Weight, outcomes
 from treespec.testing.laws import settled
 from treespec.testing.step_oracle import DraftWith, StepOracle
 from treespec.tree import Law, TokenTree, TreeShape

@@ -14,8 +14,8 @@ from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Growth, Verifier
 from treespec.sampling.distributions import Sampling
-from treespec.target.model import ModelTarget
-from treespec.testing.coins import EnumeratingCoins, Weight, outcomes
+from treespec.target.model_target import ModelTarget
+from treespec.testing.enumerating_coins import EnumeratingCoins, Weight, outcomes
 from treespec.testing.exact import AsGiven, exactly
 from treespec.testing.states import state_of
 from treespec.testing.step_oracle import DraftWith, ExactLaw, SampledTable, StepOracle

@@ -20,8 +20,8 @@ from treespec.testing.step_oracle import DraftWith, StepOracle
 from treespec.testing.tables import TablePair, adversarial_pairs, graded_pairs, random_pairs
 from treespec.testing.trees import plane_trees
 from treespec.tree import Law, TreeShape
+from treespec.verify.engine.wrapped import WrappedRule
 from treespec.verify.rule import Rule
-from treespec.verify.wrapped import WrappedRule
 
 TOLERANCE = 1e-12
 """Largest allowed error of proofs through several steps, in float64."""

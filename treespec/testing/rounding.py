@@ -55,7 +55,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.testing.coins import Choice, Weight
+from treespec.testing.enumerating_coins import Choice, Weight
 
 PASSES = 2
 """Passes over its rows that a rule may make at a node, and for a child, beyond the necessary ones."""

@@ -18,7 +18,7 @@ from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
 from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
-from treespec.testing.coins import Choice, EnumeratingCoins, Weight, outcomes
+from treespec.testing.enumerating_coins import Choice, EnumeratingCoins, Weight, outcomes
 from treespec.testing.rounding import Chances, Rounding
 from treespec.tree import Law, TokenTree, TreeShape
 

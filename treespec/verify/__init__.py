@@ -10,17 +10,17 @@ from pkgutil import iter_modules
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law
 from treespec.verify.block import block
-from treespec.verify.by_kernel import ByKernel, by_kernel, verifier_for
 from treespec.verify.canonical import canonical
 from treespec.verify.chain import chain
-from treespec.verify.fused import Fused, fused
+from treespec.verify.engine.cpu_kernel import ByKernel, by_kernel, verifier_for
+from treespec.verify.engine.fused import Fused, fused
+from treespec.verify.engine.on_host import OnHost, on_host
 from treespec.verify.gbv import gbv
 from treespec.verify.greedy import greedy
 from treespec.verify.greedy_multidraft import greedy_multidraft
 from treespec.verify.kseq import kseq
 from treespec.verify.lenient import lenient
 from treespec.verify.naive import naive
-from treespec.verify.on_host import OnHost, on_host
 from treespec.verify.onehot import onehot
 from treespec.verify.optimal_acceptance import optimal_acceptance
 from treespec.verify.optimal_transport import optimal_transport

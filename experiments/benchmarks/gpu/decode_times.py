@@ -26,7 +26,7 @@ from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
-from treespec.models.passes import choose_passes
+from treespec.models.passes.choosing_passes import choose_passes
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 

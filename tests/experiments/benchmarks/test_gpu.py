@@ -51,7 +51,7 @@ def test_the_embedded_target_is_enlarged_to_every_shape(size):
 
     from transformers import AutoConfig
 
-    from treespec.models.enlarged_shape import parameter_count, shape_to
+    from treespec.models.variants.enlarged_shape import parameter_count, shape_to
 
     config = AutoConfig.from_pretrained(str(files("treespec").joinpath("embedded/target")))
     billions = parameter_count(config, shape_to(config, decode_times.LLAMA[size])) / 1e9

@@ -9,7 +9,7 @@ from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.readiness import require_fits
 from treespec.models.load import load_pair, outline_pair
-from treespec.models.sublayers import Sublayer
+from treespec.models.variants.sublayers import Sublayer
 
 
 def experiment(draft, shape="kary:2x3", **more):

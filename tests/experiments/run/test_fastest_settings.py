@@ -177,7 +177,7 @@ def test_a_busy_machine_is_measured_again_or_refused(kept, loaded_pair, monkeypa
 
 def test_products_of_a_compiled_pass_are_timed_without_compiling(loaded_pair):
     """The same matrices as in a pass, in the dtype of the model."""
-    from treespec.models.packed_layers import linear_work
+    from treespec.models.passes.packed_layers import linear_work
 
     linear_work(loaded_pair.target.model)(3)()
     runs = dict(fastest_settings._runs(loaded_pair.target, "compiled"))

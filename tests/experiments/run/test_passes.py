@@ -28,8 +28,8 @@ from treespec.experiments.run.progress import Reporter
 from treespec.models import (
     load,  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
 )
-from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
+from treespec.models.passes import choosing_passes as library
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from treespec.draft import (
     SuffixCounts,
     SuffixTree,
 )
-from treespec.draft.text_source import proposed
+from treespec.draft.text.text_source import proposed
 from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.plugins import Budget

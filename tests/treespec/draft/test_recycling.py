@@ -5,8 +5,8 @@ import torch
 
 from treespec import Law, TokenTree, TorchCoins, TreeShape
 from treespec.draft import TokenRecycling
-from treespec.draft.best_first import Limits
 from treespec.draft.recycling import TEMPLATE, template
+from treespec.draft.text.best_first import Limits
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Scores, Step, Verdict
 

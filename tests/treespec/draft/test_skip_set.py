@@ -9,7 +9,7 @@ import torch
 from treespec import Sampling
 from treespec.draft.skip_set import SkipSet, SkipSets, random_skip_sets
 from treespec.errors import InvalidArgument, Unreadable
-from treespec.models.sublayers import sublayers_of
+from treespec.models.variants.sublayers import sublayers_of
 from treespec.testing import TabularModel, random_table
 
 V, LAYERS = 5, 3

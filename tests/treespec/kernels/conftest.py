@@ -3,7 +3,7 @@
 import pytest
 
 from treespec.kernels import build
-from treespec.models import compiled_pass
+from treespec.models.passes import compiled_pass
 
 BUILDS = (
     "-DTREESPEC_PAIRS",

@@ -11,8 +11,8 @@ from torch import nn
 
 from treespec.kernels.calls import calls
 from treespec.kernels.masked_attention import masked_attention
-from treespec.models.compiled_attention import MaskedAttention, Seen
-from treespec.models.compiled_pass import tree_arrays
+from treespec.models.passes.compiled_attention import MaskedAttention, Seen
+from treespec.models.passes.compiled_pass import tree_arrays
 
 SINGLE, BRAIN = torch.float32, torch.bfloat16
 UNIT = torch.finfo(SINGLE).eps / 2

@@ -7,7 +7,7 @@ import torch
 
 from treespec import TreeShape
 from treespec.kernels.walked_tree import walked_tree
-from treespec.verify.wrapped import plan_of
+from treespec.verify.engine.wrapped import plan_of
 
 LAST = 1 - 2.0**-53
 FLAT = TreeShape.expansion([3])

@@ -14,7 +14,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft.model import ModelDrafter
 from treespec.models import attention
 from treespec.models.transformers_model import TransformersModel
-from treespec.target.model import ModelTarget
+from treespec.target.model_target import ModelTarget
 from treespec.verify import greedy
 
 VOCAB = 96

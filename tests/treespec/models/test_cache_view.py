@@ -11,10 +11,10 @@ from treespec.draft import Cascade, EarlyExit, LayerSkip, Merge, ModelDrafter, P
 from treespec.errors import InvalidTree
 from treespec.models.cache import TreeCache
 from treespec.models.cache_view import CacheView
-from treespec.models.static_pass import StaticRunner
+from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
-from treespec.testing.coins import outcomes
+from treespec.testing.enumerating_coins import outcomes
 from treespec.verify import greedy, rrsw
 
 COLD, BEST = Sampling(temperature=0.0), Law.DETERMINISTIC

@@ -13,9 +13,9 @@ from same_passes import compare
 
 from treespec import TreeShape
 from treespec.errors import UnsupportedModel
-from treespec.models import compiled_attention, compiled_pass
-from treespec.models.direct_call import DirectCall
-from treespec.models.passes import choose_passes
+from treespec.models.passes import compiled_attention, compiled_pass
+from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.passes.direct_call import DirectCall
 from treespec.models.transformers_model import TransformersModel
 
 BUSHY = TreeShape.expansion([3, 2, 1])

@@ -77,7 +77,7 @@ class Tape(TorchDispatchMode):
 @pytest.fixture
 def taped(monkeypatch):
     """Makes captured runners record tapes on the CPU; returns the tapes. Needs Triton's interpreter."""
-    from treespec.models import captured_runner
+    from treespec.models.passes import captured_runner
     from treespec.target import graph
 
     api = importlib.import_module("attention_masks.tree_attention.api")

@@ -13,9 +13,9 @@ import torch
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import StaleScores, Unavailable, UnsupportedModel
-from treespec.models.captured_runner import Places
 from treespec.models.pass_kinds import Passes
-from treespec.models.static_pass import StaticPass, most_sizes
+from treespec.models.passes.captured_runner import Places
+from treespec.models.passes.static_pass import StaticPass, most_sizes
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.target.graph import GraphTarget

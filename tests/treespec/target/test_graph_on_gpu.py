@@ -19,7 +19,7 @@ from treespec import (
 )
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import StaleScores, UnsupportedModel
-from treespec.models.static_pass import bucket, most_sizes
+from treespec.models.passes.static_pass import bucket, most_sizes
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget, make_target
 from treespec.target.graph import GraphTarget
@@ -134,7 +134,7 @@ def test_buffers_are_not_overtaken(make_model):
 
 
 def test_targets_after_and_beside_each_other(make_model, monkeypatch):
-    from treespec.models import captured_runner
+    from treespec.models.passes import captured_runner
 
     captures = []
     capture = captured_runner.CapturedRunner._capture

@@ -6,7 +6,7 @@ import torch
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.sampling.distributions import residual, without
 from treespec.testing import Case, adversarial_pairs, covers, random_pairs
-from treespec.testing.coins import Choice
+from treespec.testing.enumerating_coins import Choice
 from treespec.testing.rounding import Chances, Rounding
 from treespec.verify import NodeChoice, Rule, top_down
 

@@ -11,7 +11,7 @@ import sys
 
 from attention_masks.ahead_of_time import compile_kernel, table
 
-fused_module = importlib.import_module("treespec.verify.fused")
+fused_module = importlib.import_module("treespec.verify.engine.fused")
 
 
 def test_ahead_of_time(tmp_path):
@@ -26,7 +26,7 @@ def compile_ahead_of_time():
     assert "triton" not in sys.modules, "importing treespec loads Triton"
     import triton.language as tl
 
-    from treespec.verify import fused_kernel
+    from treespec.verify.engine import fused_kernel
 
     pointers = dict.fromkeys(("tokens", "plan", "uniforms", "scratch", "out"), "")
     pointers |= {"tokens": "*i64", "plan": "*i32", "uniforms": "*fp64", "out": "*i32"}

@@ -7,8 +7,8 @@ import torch
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.errors import InvalidTree, NonFiniteLogits, NotADistribution, RefusedTree
-from treespec.verify.fused import fused
-from treespec.verify.on_host import on_host
+from treespec.verify.engine.fused import fused
+from treespec.verify.engine.on_host import on_host
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,181 @@
+"""Passes on CUDA that are captured once per size and replayed.
+
+A pass over a small tree consists of hundreds of short kernels, and the host takes longer to launch them
+than the device takes to run them. A captured graph launches all of them at once. The captured pass is the
+static pass (`models.passes.static_pass`), which is an ordinary pass and tested as such. Prompts are not
+captured, since their lengths differ and their kernels are long.
+
+A graph is tied to the addresses of the cache that it was captured with. So a `Place` holds a cache together
+with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
+no more graphs than one for all prompts.
+
+Methods that take turns each have a place, and the next text may get any of them. So a runner that is made
+for a text (`TransformersModel.fresh`) first captures the sizes that other runners have needed, before any
+step is timed (`CapturedRunner.prepare`). A size that no text has needed before is still captured in a step:
+a run's warm-up meets the sizes of trees of fixed shape, but not all sizes of trees that grow.
+
+There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
+up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attention_masks import topology
+from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.passes.static_pass import Size, StaticPass, StaticRunner
+from treespec.models.routes import Route
+
+WARM_UPS = 2
+"""Passes before a capture. They compile kernels, choose algorithms and allocate scratch memory, which
+during a capture would fail or be captured too."""
+
+
+@dataclass(eq=False)
+class Place:
+    """A cache, the passes over it and their graphs.
+
+    Args:
+        cache: the cache whose rows the graphs write and read.
+        passes: passes in fixed memory, by size.
+        graphs: for each size, the graph of its pass and the memory that it writes logits to.
+        memory: addresses of the cache (`TreeCache.memory`) that passes and graphs are tied to.
+        side: the stream of warm-ups and captures.
+        pool: memory pool of the graphs. Graphs run one at a time, and the logits of each are held, so that
+            no other graph is given their memory.
+        lent: the scores that hold logits of the last pass, if they must be revoked when overwritten.
+    """
+
+    cache: TreeCache
+    side: Any
+    pool: Any
+    passes: dict[Size, StaticPass] = field(default_factory=dict)
+    graphs: dict[Size, tuple[Any, Tensor]] = field(default_factory=dict)
+    memory: tuple[int, ...] = ()
+    lent: Any = None
+
+
+class Places:
+    """Makes the captured runners of a model, and reuses the places of runners that no longer exist."""
+
+    def __init__(self) -> None:
+        self._idle: list[Place] = []
+        self._needed: defaultdict[int, set[Size]] = defaultdict(set)
+
+    def runner(
+        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
+    ) -> "CapturedRunner":
+        """A runner at an idle place, or a new place; its logits are valid until its next pass."""
+        return self._give(CapturedRunner, model, route, layout)
+
+    def copying_runner(
+        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
+    ) -> "CapturedRunner":
+        """A runner that returns copies of logits, for callers that keep them over several passes."""
+        return self._give(_CopyingRunner, model, route, layout)
+
+    def _give(
+        self,
+        kind: "type[CapturedRunner]",
+        model: PreTrainedModel,
+        route: Route,
+        layout: Sequence[LayerShape | None],
+    ) -> "CapturedRunner":
+        place = self._idle.pop() if self._idle else _new_place(model, layout)
+        place.cache.reset()
+        runner = kind(model, route, place, self._needed)
+        reuse: Any = weakref.finalize(runner, self._idle.append, place)
+        reuse.atexit = False
+        return runner
+
+
+class CapturedRunner(StaticRunner):
+    """Runs static passes by replaying captured graphs.
+
+    `needed`: the sizes that runners of the model have needed so far, by the rows that were reserved for
+    their texts (`TransformersModel.reserve`); this one adds its own.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        route: Route,
+        place: Place,
+        needed: defaultdict[int, set[Size]],
+    ) -> None:
+        super().__init__(model, route)
+        self._needed = needed
+        self.place, self.cache = place, place.cache
+        self._passes, self._memory = place.passes, place.memory
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture the sizes that texts with the same reservation have needed.
+
+        Without a reservation the cache will grow, which drops graphs; and a model that is in use as a plain
+        one (`as_transformers`) would capture the wrong attention. Then sizes are captured when needed.
+        """
+        least = self.cache.least
+        if not least or not self._routed:
+            return
+        for size in sorted(size for size in self._needed[least] if max(size) <= least):
+            static = self._static(0, size)  # drops what is tied to old memory
+            if size not in self.place.graphs:
+                # Any token does: the next pass overwrites its row.
+                static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
+                self.place.graphs[size] = self._capture(static)
+        self.cache.reset()
+
+    def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
+        graphs = self.place.graphs
+        self._needed[self.cache.least].add(static.size)
+        if static.size not in graphs:
+            graphs[static.size] = self._capture(static)
+        graph, logits = graphs[static.size]
+        graph.replay()
+        return logits
+
+    def _capture(self, static: StaticPass) -> tuple[Any, Tensor]:
+        """Capture `static.run`; return the graph and the memory that it writes logits to.
+
+        Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before
+        the capture.
+        """
+        place = self.place
+        place.side.wait_stream(torch.cuda.current_stream(self.model.device))
+        with torch.cuda.stream(place.side):
+            for _ in range(WARM_UPS):
+                static.run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=place.pool, stream=place.side):
+            logits = static.run()
+        return graph, logits
+
+    def _forget_memory(self) -> None:
+        super()._forget_memory()
+        self.place.graphs.clear()
+        self.place.memory = self.cache.memory
+        # A pool whose graphs are gone must not be used again.
+        self.place.pool = torch.cuda.graph_pool_handle()
+
+
+class _CopyingRunner(CapturedRunner):
+    """Returns copies of logits."""
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1; see `TreeRunner.run`."""
+        return super().run(tokens, parents, first).clone()
+
+
+def _new_place(model: PreTrainedModel, layout: Sequence[LayerShape | None]) -> Place:
+    return Place(TreeCache(layout), torch.cuda.Stream(model.device), torch.cuda.graph_pool_handle())
