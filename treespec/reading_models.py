@@ -100,7 +100,11 @@ def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
         error: pydantic's error.
         whole: name for the data as a whole.
     """
-    places = {_walk(data, p["loc"])[0]: p for p in reversed(error.errors(include_url=False))}
+    found = error.errors(include_url=False)
+    wrong_items = {p["loc"][:i] for p in found for i in range(len(p["loc"]))}
+    # A list whose items are wrong is also said to be too short.
+    found = [p for p in found if p["type"] != "too_short" or p["loc"] not in wrong_items]
+    places = {_walk(data, p["loc"])[0]: p for p in reversed(found)}
     ordered = list(reversed(places.values()))
     lines = [_explain(data, problem, whole) for problem in ordered[:PROBLEMS_SHOWN]]
     more = len(ordered) - PROBLEMS_SHOWN
