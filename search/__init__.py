@@ -27,25 +27,25 @@ from treespec.search.errors import (
     SearchError,
     SmallSample,
 )
-from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.optimum.ddtree import DDTree
-from treespec.search.optimum.expected import expected_tokens
-from treespec.search.optimum.frontier import Frontier, optimal_frontier
-from treespec.search.optimum.marginals import marginal_tree
-from treespec.search.optimum.optimal import optimal_tree
-from treespec.search.rates import calibration, replay
-from treespec.search.rates.acceptance import NodeRates
-from treespec.search.rates.calibration import (
+from treespec.search.latency.not_measured import InvalidLatency, NotMeasured
+from treespec.search.traces import calibration, replay
+from treespec.search.traces.acceptance import NodeRates
+from treespec.search.traces.calibration import (
     Calibration,
     CalibrationData,
     calibration_data,
     fit_calibration,
 )
-from treespec.search.rates.counts import Records
-from treespec.search.rates.estimate import AcceptanceEstimate, estimate_acceptance
-from treespec.search.rates.replay import Replay
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.counts import Records
+from treespec.search.traces.estimate import AcceptanceEstimate, estimate_acceptance
+from treespec.search.traces.replay import Replay
+from treespec.search.traces.trace import Trace
+from treespec.search.value.ddtree import DDTree
+from treespec.search.value.expected import expected_tokens
+from treespec.search.value.frontier import Frontier, optimal_frontier
+from treespec.search.value.marginals import marginal_tree
+from treespec.search.value.optimal import optimal_tree
 
 __all__ = [
     "AcceptanceEstimate",

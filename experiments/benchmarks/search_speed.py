@@ -25,7 +25,7 @@ from treespec.experiments.benchmarks.results_file import print_and_save, print_p
 from treespec.experiments.benchmarks.timing import timed
 from treespec.experiments.report.table import Table, keyed
 from treespec.search import expected_tokens, optimal_tree
-from treespec.search.optimum.optimal import Method
+from treespec.search.value.optimal import Method
 
 BRANCHES = 32
 WIDTH = 120

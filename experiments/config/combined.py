@@ -29,7 +29,7 @@ from treespec.protocols import Drafter
 from treespec.reading_models import nearest
 from treespec.search import optimal_tree
 from treespec.search.growth.keys import MOST_NODES, Count, Name
-from treespec.search.rates.sampling_names import name_of
+from treespec.search.traces.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
 

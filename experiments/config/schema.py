@@ -25,7 +25,7 @@ from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
-from treespec.search.rates.sampling_names import name_of
+from treespec.search.traces.sampling_names import name_of
 
 MOST_METHODS = 1000
 """Bound on the methods, and on the sampling settings, of an experiment."""

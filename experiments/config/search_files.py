@@ -18,7 +18,7 @@ from treespec.search import (
     estimate_acceptance,
     fit_calibration,
 )
-from treespec.search.rates.replay import require_given_trees
+from treespec.search.traces.replay import require_given_trees
 
 _T = TypeVar("_T")
 

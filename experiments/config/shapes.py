@@ -17,7 +17,7 @@ from treespec.reading_models import Strict
 from treespec.search import LatencyModel, Ranking, Trace, best_tree, optimal_tree
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.growth.keys import MEASURED, MOST_NODES, Count, Name, Nodes, Prefix, Size
-from treespec.search.rates.replay import require_given_trees
+from treespec.search.traces.replay import require_given_trees
 from treespec.tree.shape import TreeShape, expansion_size
 
 log = logging.getLogger("treespec")

@@ -18,7 +18,7 @@ from treespec.search import (
     Trace,
     estimate_acceptance,
 )
-from treespec.search.rates.rule_notes import accepts_alike
+from treespec.search.traces.rule_notes import accepts_alike
 from treespec.tree import Law, TreeShape
 
 STAMP = "config.json"

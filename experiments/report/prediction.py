@@ -35,11 +35,11 @@ from treespec.search import InvalidGrowth, InvalidTrace, Trace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 from treespec.search.intervals import Interval
-from treespec.search.latency.errors import NotMeasured
-from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import replay
-from treespec.search.rates.rule_notes import by_member
-from treespec.search.rates.sampling_names import name_of
+from treespec.search.latency.not_measured import NotMeasured
+from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.replay import replay
+from treespec.search.traces.rule_notes import by_member
+from treespec.search.traces.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:

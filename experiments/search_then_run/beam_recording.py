@@ -1,4 +1,4 @@
-"""Record the draft's predictions along texts and off their path (`search.rates.draft_rows`)."""
+"""Record the draft's predictions along texts and off their path (`search.traces.draft_rows`)."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.eagle2 import Eagle2
-from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.traces.draft_rows import DraftRows
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TreeShape
 

@@ -7,7 +7,7 @@ from typing import Any
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget
 from treespec.search import Trace
-from treespec.search.rates.replay import replay_budget
+from treespec.search.traces.replay import replay_budget
 from treespec.tree.shape import TreeShape
 
 USUAL_SIZE = 16

@@ -32,7 +32,7 @@ from treespec.search import (
 from treespec.search.choice.law_speed import RATES_ALONE
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.growth.keys import LARGEST_NUMBER, MOST_NODES
-from treespec.search.rates.replay import EMITTED
+from treespec.search.traces.replay import EMITTED
 from treespec.tree.shape import TreeShape
 
 CHOSEN_ON_OTHERS = (

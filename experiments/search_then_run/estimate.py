@@ -16,8 +16,8 @@ from treespec.search import (
     estimate_acceptance,
 )
 from treespec.search.intervals import Interval
-from treespec.search.rates.calibration import reliability
-from treespec.search.rates.support import MOST_LEVELS
+from treespec.search.traces.calibration import reliability
+from treespec.search.traces.support import MOST_LEVELS
 from treespec.tree import Law
 
 LEVELS_SHOWN = 8
@@ -41,7 +41,7 @@ def estimate(source: Path, **options: Any) -> tuple[AcceptanceEstimate, float | 
 def calibration_error(trace: Trace) -> float | None:
     """The mean distance between the draft's probabilities and acceptance, over ten bins of probabilities.
 
-    This is the expected calibration error of `treespec.search.rates.calibration`, over all drafted children
+    This is the expected calibration error of `treespec.search.traces.calibration`, over all drafted children
     of the kept positions; None unless the trace is of deterministic children of a model, since children of
     other laws are not accepted with the draft's probability.
     """

@@ -33,7 +33,7 @@ from treespec.experiments.search_then_run.traces import trace
 from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidTrace, LatencyModel, Trace
 from treespec.search.growth.keys import GrowthSettings
-from treespec.search.rates.rule_notes import by_member
+from treespec.search.traces.rule_notes import by_member
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
 

@@ -21,8 +21,8 @@ from treespec.reading_models import problems
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
-from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import EMITTED, Replay, replay, replay_budget
+from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape
 
 RECORDING = "treespec trace CONFIG --out trace.npz"

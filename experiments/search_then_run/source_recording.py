@@ -26,8 +26,8 @@ from treespec.experiments.search_then_run.recording import (
 from treespec.plugins import Budget, Settings
 from treespec.protocols import Coins, Models, TreeModel
 from treespec.sampling.distributions import Sampling
-from treespec.search.rates.text_drafts import TextDrafts
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.text_drafts import TextDrafts
+from treespec.search.traces.trace import Trace
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import Rule
 
@@ -175,7 +175,7 @@ def record_source(
     """Record what a text source drafts at every position, and which of its drafts are accepted.
 
     The drafts are a function of the text, so the record serves every budget within the source's limits
-    (`treespec.search.rates.replay`). The rule is greedy, naive or onehot; `beyond` and `texts` are those of
+    (`treespec.search.traces.replay`). The rule is greedy, naive or onehot; `beyond` and `texts` are those of
     `trace_of`.
     """
     recorder = SourceRecorder(target, source, sampling=sampling, rule=rule)

@@ -27,7 +27,7 @@ from treespec.experiments.search_then_run.source_recording import (
 )
 from treespec.plugins import Budget
 from treespec.sampling.distributions import Sampling
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.trace import Trace
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:

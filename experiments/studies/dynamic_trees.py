@@ -30,7 +30,7 @@ from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.verdict import Comparison, compare
 from treespec.search.growth.opt_tree import OptTreeGrowth
-from treespec.search.rates.calibration import Calibration
+from treespec.search.traces.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
 STATIC = "optimal 16"

@@ -3,7 +3,7 @@
     python -m treespec.experiments.studies.growth_replay [--prompts 24] [--tokens 48]
 
 The embedded pair runs in float32, and the trace holds the draft's eight best children on eight levels. A
-step is *sure* if it is proved to be the live run's (`treespec.search.rates.growth_replay`). Live rows come
+step is *sure* if it is proved to be the live run's (`treespec.search.traces.growth_replay`). Live rows come
 from passes of other shapes, so their last digits may differ; this study would show steps that differ for
 that reason, and unsure steps that differ. After a step that differs, the comparison resumes where both runs
 begin a step at the same position.
@@ -26,8 +26,8 @@ from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import Replay
+from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.replay import Replay
 from treespec.stopping import stop_at_tokens
 
 GREEDY = Sampling(temperature=0.0)

@@ -37,8 +37,8 @@ from treespec.experiments.search_then_run.recording import record
 from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search.intervals import Interval
-from treespec.search.rates.replay import replay
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.replay import replay
+from treespec.search.traces.trace import Trace
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.verify import Rule

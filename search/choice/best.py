@@ -23,10 +23,10 @@ from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InvalidLimit
 from treespec.search.intervals import require_level
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.optimum.problem import require_depth
-from treespec.search.rates.rule_notes import accepts_alike
-from treespec.search.rates.sampling_names import is_greedy, name_of
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.rule_notes import accepts_alike
+from treespec.search.traces.sampling_names import is_greedy, name_of
+from treespec.search.traces.trace import Trace
+from treespec.search.value.problem import require_depth
 from treespec.tree.shape import TreeShape
 
 ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)

@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from treespec.checks import integer
 from treespec.search.choice.times import Times
 from treespec.search.errors import InfeasibleTree, InvalidLimit
-from treespec.search.latency.errors import NotMeasured
-from treespec.search.optimum.frontier import Frontier
-from treespec.search.optimum.problem import largest_tree
-from treespec.search.rates.acceptance import Rates
+from treespec.search.latency.not_measured import NotMeasured
+from treespec.search.traces.acceptance import Rates
+from treespec.search.value.frontier import Frontier
+from treespec.search.value.problem import largest_tree
 from treespec.tree.shape import LARGEST_TREE, TreeShape
 
 EVERY_SIZE_UP_TO = 64

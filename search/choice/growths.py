@@ -12,10 +12,10 @@ from treespec.search.choice.rows import Entry, Growing
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.latency.errors import NotMeasured
+from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import Replay, replay_budget
+from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.replay import Replay, replay_budget
 
 SIZES = (8, 16, 32)
 """Nodes that growths of a fixed budget keep, as far as times were measured."""

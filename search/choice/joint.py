@@ -10,7 +10,7 @@ from treespec.search.choice.ranking import CHOSEN, Ranking, ranked
 from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.rates.sampling_names import name_of
+from treespec.search.traces.sampling_names import name_of
 from treespec.tree.shape import TreeShape
 
 

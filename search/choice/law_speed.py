@@ -18,12 +18,12 @@ from treespec.search.choice.rows import Entry, Kind, Speed
 from treespec.search.choice.times import Times, require_time
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.optimum.expected import expected_tokens, tokens_of
-from treespec.search.optimum.frontier import optimal_frontier
-from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
-from treespec.search.rates.counts import UNKNOWN
-from treespec.search.rates.sampling_names import name_of
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.acceptance import Acceptance, Rates, read_rates
+from treespec.search.traces.counts import UNKNOWN
+from treespec.search.traces.sampling_names import name_of
+from treespec.search.traces.trace import Trace
+from treespec.search.value.expected import expected_tokens, tokens_of
+from treespec.search.value.frontier import optimal_frontier
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
 from treespec.verify import RULE_OF_LAW

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from treespec.search.choice.advice import Advice, advise
 from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed
 from treespec.search.intervals import Interval
-from treespec.search.rates.replay import EMITTED
+from treespec.search.traces.replay import EMITTED
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
 

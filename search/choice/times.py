@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec.search.intervals import draws
-from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Term
 from treespec.search.latency.latency import LatencyModel
+from treespec.search.latency.not_measured import InvalidLatency
 from treespec.search.latency.step_parts import seconds_of
 
 

@@ -20,16 +20,16 @@ from treespec.search.choice.rows import Basis, Entry, Growing, Kind, Speed
 from treespec.search.choice.times import Times, require_time
 from treespec.search.errors import InvalidTrace
 from treespec.search.intervals import draws
-from treespec.search.latency.errors import NotMeasured
+from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.latency.step_parts import StepParts, seconds_of
-from treespec.search.optimum.frontier import optimal_frontier
-from treespec.search.rates.acceptance import Rates
-from treespec.search.rates.counts import FEWEST_TRIALS
-from treespec.search.rates.rates import RateSettings
-from treespec.search.rates.replay import by_file, require_given_trees
-from treespec.search.rates.rule_notes import in_order, note_on
-from treespec.search.rates.totals import TextTotals
-from treespec.search.rates.trace import Trace
+from treespec.search.traces.acceptance import Rates
+from treespec.search.traces.counts import FEWEST_TRIALS
+from treespec.search.traces.rates import RateSettings
+from treespec.search.traces.replay import by_file, require_given_trees
+from treespec.search.traces.rule_notes import in_order, note_on
+from treespec.search.traces.totals import TextTotals
+from treespec.search.traces.trace import Trace
+from treespec.search.value.frontier import optimal_frontier
 from treespec.tree.shape import TreeShape
 
 NEARLY_KNOWN_LEVELS = 16

@@ -27,14 +27,14 @@ from treespec.search.formats import (
     sglang_flags,
     treespec_json,
 )
-from treespec.search.formats.errors import (
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.malformed import (
     FormatError,
     MalformedTree,
     NoShape,
     NotExportable,
     UnknownFormat,
 )
-from treespec.search.formats.export import Export, Format
 from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, read_json, shown, text_of
 from treespec.tree.shape import TreeShape
 

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from treespec.checks import integer
-from treespec.search.formats.errors import FormatError, MalformedTree
 from treespec.search.formats.export import Export, Format
+from treespec.search.formats.malformed import FormatError, MalformedTree
 from treespec.search.formats.reading import fields, node_count, read_json, shape_of, shown
 from treespec.tree.shape import TreeShape
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from treespec.errors import InvalidTree
-from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.malformed import MalformedTree
 from treespec.search.formats.reading import MAX_NODES, integers, node_count, read_json, shown
 from treespec.tree.shape import TreeShape
 

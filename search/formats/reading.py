@@ -6,7 +6,7 @@ from typing import Any
 from treespec.checks import LARGEST_INTEGER, integer, shown
 from treespec.errors import InvalidTree, Unreadable
 from treespec.files import parse_json
-from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.malformed import MalformedTree
 from treespec.tree.shape import TreeShape
 
 MAX_NODES = 4096

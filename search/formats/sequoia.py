@@ -19,8 +19,8 @@ from torch import Tensor
 
 from attention_masks.topology import topology
 from treespec.checks import integer
-from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.malformed import MalformedTree
 from treespec.search.formats.reading import MAX_NODES, fields, integers, shape_of, shown
 from treespec.tree.shape import TreeShape
 

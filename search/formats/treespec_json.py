@@ -6,8 +6,8 @@ The root is counted: it is node 0, and `parents[0]` is -1. Every shape is preser
 from typing import Any
 
 from treespec.checks import integer
-from treespec.search.formats.errors import MalformedTree
 from treespec.search.formats.export import Export, Format
+from treespec.search.formats.malformed import MalformedTree
 from treespec.search.formats.reading import (
     fields,
     integers,

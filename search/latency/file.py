@@ -31,8 +31,8 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from treespec.errors import Unreadable
 from treespec.files import brief, read_text
 from treespec.reading_models import Strict, problems, read_model, with_new_names
-from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
+from treespec.search.latency.not_measured import InvalidLatency
 from treespec.search.latency.step_parts import StepParts
 
 Batches = dict[int, dict[str, StepParts]]

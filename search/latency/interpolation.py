@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.search.isotonic import non_increasing
-from treespec.search.latency.errors import NotMeasured
+from treespec.search.latency.not_measured import NotMeasured
 
 Samples: TypeAlias = tuple[float, ...]
 Rounds: TypeAlias = tuple[int, ...]

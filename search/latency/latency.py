@@ -8,8 +8,8 @@ from typing import Any
 
 from treespec.files import write_whole
 from treespec.search.arguments import COUNT, PATH, PREFIX, SHAPE, TEXT, maybe, shown, takes
-from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
+from treespec.search.latency.not_measured import InvalidLatency, NotMeasured
 from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape

@@ -15,7 +15,7 @@ from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.recording import record
 from treespec.search import DDTree, InvalidTrace, LatencyModel, Trace
 from treespec.search.growth import CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.traces.growth_replay import replay_growth
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, random_table

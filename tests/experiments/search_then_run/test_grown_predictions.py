@@ -30,7 +30,7 @@ from treespec.search import InvalidTrace, LatencyModel, Trace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.growth import DySpec, Eagle2, EqualGrowth
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.traces.growth_replay import replay_growth
 from treespec.tree import Law
 
 BUDGET = {"kind": "budget", "depth": 3}

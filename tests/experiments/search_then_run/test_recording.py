@@ -21,7 +21,7 @@ from treespec.errors import (
 from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.recording import record
 from treespec.search import InvalidTrace, estimate_acceptance
-from treespec.search.rates.replay import replay
+from treespec.search.traces.replay import replay
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.testing import (

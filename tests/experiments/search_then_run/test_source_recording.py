@@ -24,7 +24,7 @@ from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.plugins import Budget
 from treespec.search import InvalidTrace, Trace, estimate_acceptance
-from treespec.search.rates.replay import replay, replay_budget
+from treespec.search.traces.replay import replay, replay_budget
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, random_table
 from treespec.tree.shape import TreeShape

@@ -17,7 +17,7 @@ from treespec.experiments.search_then_run.budgets import FoundBudget
 from treespec.experiments.search_then_run.traces import trace
 from treespec.plugins import Budget
 from treespec.search import LatencyModel
-from treespec.search.rates.replay import replay, replay_budget
+from treespec.search.traces.replay import replay, replay_budget
 from treespec.target import ModelTarget
 
 BUDGET = {"kind": "budget", "depth": 5, "size": 10, "branching": 3}

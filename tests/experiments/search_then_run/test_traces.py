@@ -14,8 +14,8 @@ from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.experiments.search_then_run.traces import trace
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.growth import Eagle2
-from treespec.search.rates.growth_replay import replay_growth
-from treespec.search.rates.replay import replay
+from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.replay import replay
 
 
 def call(*arguments):

@@ -21,7 +21,7 @@ from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.growth import Eagle2, EqualGrowth
 from treespec.search.latency.step_parts import levels_of, seconds_of
-from treespec.search.rates.growth_replay import replay_growth
+from treespec.search.traces.growth_replay import replay_growth
 from treespec.testing import TabularModel, random_table
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from treespec import TreeShape
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth import CostAware, StepTimes
-from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.latency import LatencyModel
+from treespec.search.latency.not_measured import NotMeasured
 
 
 def sizes_of(growing, times, count=6, **settings):

@@ -1,0 +1,193 @@
+"""Count how often each child was accepted, and how often it could have been, by text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.errors import InvalidTrace
+from treespec.search.traces.replay import require_drafts
+from treespec.search.traces.trace import Trace
+from treespec.tree import TreeShape
+
+FEWEST_TRIALS = 30
+"""Fewest trials for a rate to get a row or a column of its own."""
+DEEPEST_UNASKED = 64
+"""Most levels that are counted if no depth is given."""
+
+UNKNOWN = "unknown"
+"""Law or rule of records that do not state it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Trials and hits of child r of nodes at depth d, by text.
+
+    Args:
+        hits: `[texts, levels, ranks]`, how often the child was the accepted one.
+        trials: `[texts, levels, ranks]`, how often an accepted node had such a child.
+        mass: `[texts, levels, ranks]`, expected hits given the drafted children, if they are known exactly;
+            otherwise the hits.
+    """
+
+    hits: Int[np.ndarray, "texts levels ranks"]
+    trials: Int[np.ndarray, "texts levels ranks"]
+    mass: Float[np.ndarray, "texts levels ranks"]
+
+    def pooled(self) -> "Counts":
+        """The counts summed over depths, as a single level."""
+        return Counts(*(x.sum(axis=1, keepdims=True) for x in (self.hits, self.trials, self.mass)))
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Steps of real decoding with trees.
+
+    Args:
+        texts: the steps of each text; a step is its tree and the accepted nodes from the root (0)
+            downwards, as in `Verdict.path`. A step that the end of the text cut counts whole.
+        law: how children were drawn.
+        rule: how they were accepted.
+        sampling: sampling settings of target and draft, such as {"temperature": 1.0}; empty if not known.
+        about: models, prompts, seeds, hardware; plain data.
+    """
+
+    texts: Sequence[Sequence[tuple[TreeShape, Sequence[int]]]]
+    law: str = UNKNOWN
+    rule: str = UNKNOWN
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
+    """Count the hits and trials of a trace by depth.
+
+    Decoding starts at every kept position, and every node has `ranks` children: position s + d is a trial
+    at depth d if a start s reaches it along children of these ranks.
+
+    Args:
+        trace: the trace, whose kept positions count.
+        levels: number of depths to count; None for all with at least `FEWEST_TRIALS` trials.
+        ranks: number of children to count, at most the width.
+    """
+    inside, text_of = trace.inside, trace.text_of
+    at, rows = np.flatnonzero(inside), []
+    while len(rows) < (levels or DEEPEST_UNASKED):
+        if levels is None and rows and len(at) < FEWEST_TRIALS:
+            break
+        rows.append(_level(trace, at, ranks))
+        at = at[trace.ranks[at] < ranks] + 1
+        at = at[at < len(inside)]
+        at = at[inside[at] & (text_of[at] == text_of[at - 1])]
+    return Counts(*(np.stack(level, axis=1) for level in zip(*rows, strict=True)))
+
+
+def _level(
+    trace: Trace, positions: Int[np.ndarray, "P"], ranks: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hits, trials and expected hits of one level's children, `[texts, ranks]` each.
+
+    Excerpts of one file count as one text.
+    """
+    text = trace.file_of[trace.text_of[positions]]
+
+    def by_text(cells: np.ndarray) -> np.ndarray:
+        sums = [np.bincount(text, column, minlength=trace.samples) for column in cells.T]
+        return np.stack(sums, axis=1)
+
+    hits = trace.ranks[positions, None] == np.arange(ranks)
+    mass = trace.accepted[positions, :ranks]
+    return (
+        by_text(hits).astype(np.int64),
+        by_text(np.ones_like(hits)).astype(np.int64),
+        by_text(mass),
+    )
+
+
+def count_drafts(trace: Trace, ranks: int) -> Counts:
+    """Count hits and trials of the source's drafts within the recorded limits, by depth.
+
+    Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
+    """
+    drafts = require_drafts(trace)
+    start = drafts.position_of[drafts.draft_of]
+    taken, parent = drafts.on_text(trace.tokens, trace.ends), drafts.above
+    tried = drafts.drafted(drafts.budget) & ((parent < 0) | taken[parent]) & (drafts.ranks < ranks)
+    kept_ends = np.repeat(trace.offsets[:-1] + trace.text_kept, np.diff(trace.offsets))
+    tried &= start + drafts.depths - 1 < kept_ends[start]
+    depth = int(drafts.depths.max(initial=0))
+    cells = (trace.file_of[trace.text_of[start]] * depth + drafts.depths - 1) * ranks + drafts.ranks
+    shape = trace.samples, depth, ranks
+    trials, hits = (
+        np.bincount(cells[counted], minlength=int(np.prod(shape))).reshape(shape)
+        for counted in (tried, tried & taken)
+    )
+    reached = np.flatnonzero(trials.sum(axis=(0, 2)))
+    if not len(reached):
+        raise InvalidTrace(
+            "the source drafted nothing in these texts, so there is nothing to count"
+        )
+    last = int(reached[-1]) + 1
+    return Counts(hits[:, :last], trials[:, :last], hits[:, :last].astype(np.float64))
+
+
+def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
+    """Count the hits and trials of steps of real decoding.
+
+    Child r of an accepted node is a trial if it exists, whatever happened to its elder siblings. Children
+    that were not in the tree, or below a rejected node, do not count.
+    """
+    cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
+    numbers: list[set[int]] = []
+    for i, steps in enumerate(texts):
+        cells: dict[tuple[int, int], list[int]] = {}
+        try:
+            for j, (shape, path) in enumerate(steps):
+                _count_step(shape, path, cells, numbers, f"texts[{i}][{j}]")
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidTrace):
+                raise
+            raise InvalidTrace(
+                f"texts[{i}] is not a list of steps (TreeShape, accepted nodes from the root)"
+            ) from None
+        cells_of_texts.append(cells)
+    keys = {key for cells in cells_of_texts for key in cells}
+    if not keys:
+        raise InvalidTrace("there is no step with a drafted child, so there is nothing to count")
+    levels, ranks = (max(key[axis] for key in keys) + 1 for axis in (0, 1))
+    counts = np.zeros((2, len(cells_of_texts), levels, ranks), dtype=np.int64)
+    for text, cells in enumerate(cells_of_texts):
+        for (depth, rank), (hits, trials) in cells.items():
+            counts[:, text, depth, rank] = hits, trials
+    return Counts(counts[0], counts[1], counts[0].astype(np.float64)), numbers[:levels]
+
+
+def _count_step(
+    shape: TreeShape,
+    path: Sequence[int],
+    cells: dict[tuple[int, int], list[int]],
+    numbers: list[set[int]],
+    where: str,
+) -> None:
+    path = [int(node) for node in path]
+    parent = -1
+    for node in path:
+        if not 0 <= node < shape.size or shape.parents[node] != parent:
+            raise InvalidTrace(
+                f"{where}: {path} is not a path from the root of a tree of {shape.size} nodes"
+            )
+        parent = node
+    if not path:
+        raise InvalidTrace(f"{where}: the path is empty, but the root (0) is always accepted")
+    for depth, node in enumerate(path):
+        taken = path[depth + 1] if depth + 1 < len(path) else None
+        if depth == len(numbers):
+            numbers.append(set())
+        if shape.children[node]:
+            numbers[depth].add(len(shape.children[node]))
+        for rank, child in enumerate(shape.children[node]):
+            cell = cells.setdefault((depth, rank), [0, 0])
+            cell[0] += child == taken
+            cell[1] += 1

@@ -1,0 +1,61 @@
+"""The best tree under one distribution for each position: DDTree."""
+
+from itertools import accumulate
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec import Law, TokenTree
+from treespec.checks import instance, integer
+from treespec.search.errors import InvalidLimit
+from treespec.search.value.optimal import optimal_tree
+
+
+def marginal_tree(
+    marginals: Float[Tensor, "D V"], root: int, size: int, *, branching: int | None = None
+) -> TokenTree:
+    """The most probable continuations if each position has one distribution, whatever precedes it.
+
+    Drafters that predict several positions at once (heads, diffusion) have a distribution for each position
+    that does not depend on the tokens before. DDTree takes the size - 1 continuations with the largest
+    products of probabilities. With these probabilities as rates by depth and rank, it is the
+    `optimal_tree`, and ties are resolved as there. Children are the most probable tokens of their position,
+    whatever the path: DETERMINISTIC.
+
+    Args:
+        marginals: probabilities of the tokens 1, 2, ... after the root.
+        root: the last committed token.
+        size: maximum number of nodes, the root included; the tree has fewer if fewer continuations have a
+            positive probability.
+        branching: maximum number of children of a node; None for no limit.
+
+    Raises:
+        InvalidArgument: if an argument has the wrong type.
+        InvalidLimit: if there is no position, or a row is not a distribution.
+
+    Example:
+        >>> tree = marginal_tree(torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), 0, 6)
+        >>> tree.shape.parents, tree.token_ids
+        ((-1, 0, 0, 1, 1, 2), (0, 0, 1, 2, 1, 2))
+    """
+    instance("marginals", marginals, Tensor, "a tensor of probabilities, a row for each position")
+    size = integer("size", size, least=1)
+    rows = marginals.detach().double().cpu()
+    if rows.ndim != 2 or not rows.numel():
+        raise InvalidLimit(f"marginals have the shape {list(rows.shape)}, but must be [D, V]")
+    total = rows.sum(-1)
+    if not (torch.isfinite(rows).all() and (rows >= 0).all() and ((total - 1).abs() < 1e-3).all()):
+        raise InvalidLimit(
+            "each row of marginals must be a distribution: probabilities of at least 0 that sum to 1"
+        )
+    widest = min(max(size - 1, 1), rows.shape[1])
+    if branching is not None:
+        widest = min(widest, integer("branching", branching, least=1))
+    values, tokens = (rows / total[:, None]).topk(widest)
+    possible = [min(int(n), size) for n in (values > 0).sum(-1)]
+    level_sizes = accumulate(possible, lambda above, n: min(above * n, size), initial=1)
+    size = min(size, sum(level_sizes))
+    shape = optimal_tree(values.numpy(), size)
+    ids = [tokens[d - 1, r] for d, r in zip(shape.depths[1:], shape.ranks[1:], strict=True)]
+    return TokenTree(shape, torch.tensor([root, *map(int, ids)]), None, Law.DETERMINISTIC)
