@@ -51,14 +51,14 @@ prove: setup ## prove every lossless rule by exact enumeration, on all trees up 
 	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
 
 bench: setup ## measure every claim about speed, as ratios
-	$(BIN)/python -m treespec.experiments.benchmarks.loop_overhead
-	$(BIN)/python -m treespec.experiments.benchmarks.attention_overhead
-	$(BIN)/python -m treespec.experiments.benchmarks.speedup
-	$(BIN)/python -m treespec.experiments.benchmarks.verify_cost
-	$(BIN)/python -m treespec.experiments.studies.rules_on_pair
-	$(BIN)/python -m treespec.experiments.benchmarks.search_speed
-	$(BIN)/python -m treespec.experiments.studies.replay
-	$(BIN)/python -m treespec.experiments.studies.dynamic_trees
+	$(BIN)/python -m treespec.experiments.research.benchmarks.loop_overhead
+	$(BIN)/python -m treespec.experiments.research.benchmarks.attention_overhead
+	$(BIN)/python -m treespec.experiments.research.benchmarks.speedup
+	$(BIN)/python -m treespec.experiments.research.benchmarks.verify_cost
+	$(BIN)/python -m treespec.experiments.research.studies.rules_on_pair
+	$(BIN)/python -m treespec.experiments.research.benchmarks.search_speed
+	$(BIN)/python -m treespec.experiments.research.studies.replayed_and_live
+	$(BIN)/python -m treespec.experiments.research.studies.dynamic_trees
 
 studies: setup ## run every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)
 	$(BIN)/python -m treespec.experiments.training.drafts
@@ -74,7 +74,7 @@ studies: setup ## run every shipped config on the embedded pair, into runs/ and 
 gpu: setup-dev ## run what needs a CUDA device: tests, accuracy, kernel and decoding times (a dry run without one)
 	@status=0; \
 	$(BIN)/pytest -m gpu || [ $$? -eq 5 ] || status=1; \
-	$(BIN)/python -m treespec.experiments.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \
+	$(BIN)/python -m treespec.experiments.research.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \
 	exit $$status
 
 pair: setup ## train the embedded pair again (about an hour on two cores)

@@ -45,7 +45,7 @@ def test_examples(code, capsys, tmp_path, monkeypatch):
     exec(compile(code, "example", "exec"), {"__name__": "example"})
 
 
-@pytest.mark.parametrize("page", [*PAGES, "experiments/RESULTS.md"])
+@pytest.mark.parametrize("page", [*PAGES, "experiments/research/RESULTS.md"])
 def test_pages_name_files_that_exist(page):
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(link).exists(), link

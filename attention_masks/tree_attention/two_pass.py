@@ -5,7 +5,7 @@ full speed of unmasked attention, at the price of a second set of launches and a
 
 On a CPU it gains nothing, because the mask costs nothing there: tree attention is bound by arithmetic. It
 took 1.0 to 3.0 times as long as impl="sdpa" on two cores of an Intel Xeon (256 to 8192 keys, 1 to 22 nodes;
-less with more of either). `experiments.benchmarks.attention_on_cpu` measures it.
+less with more of either). `experiments.research.benchmarks.attention_on_cpu` measures it.
 """
 
 from jaxtyping import Float

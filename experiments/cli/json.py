@@ -13,7 +13,7 @@ added without a new version. NaN and infinities are null. Intervals are `{"estim
     check-lossless  passed, verdict, laws, greedy, config, ...: as in the check.json of --out
     search        shape, expected_tokens, chain, format; with --latency: verdict, rows, ...
     replay        rows: one for each trace and tree
-    estimate      see `treespec.experiments.search_then_run.estimate`
+    estimate      see `treespec.experiments.measure.estimate`
     diff          the fields of `treespec.experiments.report.diff.RunDiff`
     sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
     configs       configs: [{name, path, about}]; of one config: path, config

@@ -106,9 +106,9 @@ def run_command(
     with friendly(debug, "interrupted; the same command resumes where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
+        from treespec.experiments.measure.searched_run import dry_run, run
         from treespec.experiments.run.dry_run import plan_data, print_plan
         from treespec.experiments.run.ranks import rank
-        from treespec.experiments.search_then_run.run import dry_run, run
 
         if rank():  # under torchrun, only the process of rank 0 prints
             quiet, as_json = True, False

@@ -54,7 +54,7 @@ def profile_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.search_then_run.profile.commands import (
+        from treespec.experiments.measure.profile.profiling import (
             integers,
             print_profile,
             profile,

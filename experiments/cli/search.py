@@ -86,9 +86,9 @@ def search_command(
     with friendly(debug):
         from treespec.experiments.config.files import require_new
         from treespec.experiments.errors import ConfigError
-        from treespec.experiments.search_then_run.commands import search, write_tree
-        from treespec.experiments.search_then_run.fastest import search_fastest
-        from treespec.experiments.search_then_run.profile.commands import integers
+        from treespec.experiments.measure.fastest import search_fastest
+        from treespec.experiments.measure.profile.profiling import integers
+        from treespec.experiments.measure.search import search, write_tree
 
         if out is not None:
             require_new(out)
@@ -154,7 +154,7 @@ def export_command(
     Lists on stderr what the other tool cannot express.
     """
     with friendly(debug):
-        from treespec.experiments.search_then_run.commands import export
+        from treespec.experiments.measure.search import export
 
         printed, report = export(tree, into, form, out)
         typer.echo(printed)

@@ -76,8 +76,8 @@ def trace_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.search_then_run.profile.plan import measured_without
-        from treespec.experiments.search_then_run.traces import trace
+        from treespec.experiments.measure.profile.plan import measured_without
+        from treespec.experiments.measure.traces import trace
 
         require_new(out)
         experiment = load(config, overrides, plugin)
@@ -144,8 +144,8 @@ def replay_command(
 ) -> None:
     """Try any trees on recorded traces, without a model."""
     with friendly(debug):
+        from treespec.experiments.measure.replays import replay_tables, replay_traces
         from treespec.experiments.report.terminal import print_table
-        from treespec.experiments.search_then_run.replays import replay_tables, replay_traces
 
         rows = replay_traces(traces, shapes, growth or ())
         if as_json:
@@ -199,13 +199,13 @@ def estimate_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.report.terminal import print_table
-        from treespec.experiments.search_then_run.estimate import (
+        from treespec.experiments.measure.estimate import (
             LEVELS_SHOWN,
             estimate,
             estimate_json,
             estimate_table,
         )
+        from treespec.experiments.report.terminal import print_table
 
         if out is not None:
             require_new(out)

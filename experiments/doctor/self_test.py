@@ -90,8 +90,8 @@ def tell_apart(pair: "Pair") -> str:
     Two identical copies of plain decoding and two chains run in turns on the embedded pair. The result says
     how much the two copies differ in this short run; longer runs show smaller differences.
     """
-    from treespec.experiments.benchmarks.brief_run import brief_run
     from treespec.experiments.config.schema import Config
+    from treespec.experiments.measure.brief_run import brief_run
     from treespec.experiments.report.times import resolution_sentence
 
     config = Config.model_validate(

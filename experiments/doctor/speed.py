@@ -30,7 +30,7 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
     """Time passes over 1, 16 and many rows through matrices of 4096 by 4096, in turns."""
     import torch
 
-    from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+    from treespec.experiments.measure.timing import in_turns, seconds_of
     from treespec.experiments.run.observers import synchronizer
 
     torch_dtype = getattr(torch, dtype)

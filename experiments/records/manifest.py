@@ -183,7 +183,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-_RESULTS = ":(exclude)experiments/benchmarks/results"
+_RESULTS = ":(exclude)experiments/research/results"
 
 
 def git_hash(root: Path = _ROOT) -> str | None:

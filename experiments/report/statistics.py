@@ -12,7 +12,7 @@ errors of the plain percentile interval: the factor (n - 1) / n in the variance,
 place of Student's t. With dozens of prompts both still matter.
 
 Coverage in simulation (1,000 experiments per cell, 10,000 resamples, nominal 95 %, standard error 0.7 %, by
-`python -m treespec.experiments.studies.bootstrap_coverage`):
+`python -m treespec.experiments.research.studies.bootstrap_coverage`):
 
     prompts                                        6       12      24      48
     speedups spread log-normally over prompts      94.3    94.7    94.5    95.3

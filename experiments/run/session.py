@@ -17,7 +17,7 @@ from treespec.plugin_files import in_use
 
 @dataclass(frozen=True)
 class Searching:
-    """The two functions that a config with `search` needs; `search_then_run.run` supplies them."""
+    """The two functions that a config with `search` needs; `measure.searched_run` supplies them."""
 
     measure: Callable[..., Measured]
     resolve: Callable[..., Config]

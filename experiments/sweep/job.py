@@ -78,9 +78,9 @@ def _run(
     from treespec import plugin_files
     from treespec.experiments.config.file import load_config
     from treespec.experiments.config.plugged import copies, require_same_plugins
+    from treespec.experiments.measure.searched_run import run
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
-    from treespec.experiments.search_then_run.run import run
     from treespec.experiments.sweep.folder import different_versions, read_manifest, versions_here
 
     planned = read_manifest(folder.parents[1])

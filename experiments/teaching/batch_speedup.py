@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.measure.roofline import Peak
 from treespec.experiments.teaching.memory_wall import PassCost
 from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.tree import TreeShape

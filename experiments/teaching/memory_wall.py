@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak, fastest, pass_bytes, weights_read
-from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.measure.roofline import Peak, fastest, pass_bytes, weights_read
+from treespec.experiments.measure.timing import in_turns, seconds_of
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.transformers_model import TransformersModel
 

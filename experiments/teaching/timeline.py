@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treespec.decoding import decode
 from treespec.draft import make_drafter
-from treespec.experiments.benchmarks.timing import Spans, in_turns, timed_passes
+from treespec.experiments.measure.timing import Spans, in_turns, timed_passes
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.load import Pair
 from treespec.sampling.coins import TorchCoins

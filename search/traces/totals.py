@@ -36,7 +36,7 @@ class TextTotals:
 
     All trees of a call are merged into their union. The walk from every position is done once in the union,
     and a tree accepts the depth of the last node on that walk that it contains. Then all texts and trees
-    advance step by step together. Results equal those of `treespec.search.traces.replay`, which tests check.
+    advance step by step together. Results equal those of `search.traces.replay`, which tests check.
 
     Args:
         trace: a trace of decoding, not of given texts.

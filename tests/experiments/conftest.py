@@ -124,7 +124,7 @@ def start(settings, loaded_pair, tmp_path):
     """Run the tiny config, changed, in a folder."""
 
     from treespec.experiments.config.schema import Config
-    from treespec.experiments.search_then_run.run import run
+    from treespec.experiments.measure.searched_run import run
 
     def start(changes=None, out="run", **options):
         config = Config.model_validate(settings | (changes or {}))

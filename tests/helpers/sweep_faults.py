@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.research.benchmarks.results_file import save
 
 __all__ = ["inject", "main"]
 

@@ -160,7 +160,7 @@ def test_reports_of_what_cannot_be_reported(call, tmp_path):
 
 def failing(monkeypatch, error):
     """Let every run fail."""
-    from treespec.experiments.search_then_run import run as runs
+    from treespec.experiments.measure import searched_run as runs
 
     def run(*arguments, **more):
         raise error

@@ -13,8 +13,8 @@ from treespec.experiments.config.shapes import AnyShape, Shape
 from treespec.experiments.config.spellings import SPELLINGS, examples, examples_near
 from treespec.experiments.config.trees import label_of_shape, tree_of
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.replays import read_shapes
 from treespec.experiments.records.manifest import config_hash
-from treespec.experiments.search_then_run.replays import read_shapes
 
 SHAPE = TypeAdapter(Shape)
 

@@ -9,8 +9,8 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.resolve import resolve
 from treespec.experiments.records.measured import Measured
-from treespec.experiments.search_then_run.resolve import resolve
 from treespec.search import LatencyModel, Trace
 
 BASE = {

@@ -24,7 +24,7 @@ def test_dirty_means_that_tracked_files_differ(tmp_path):
     assert git_hash(tmp_path) == head
     (tmp_path / "notes.txt").write_text("a result\n")
     assert git_hash(tmp_path) == head
-    results = tmp_path / "experiments" / "benchmarks" / "results" / "x.json"
+    results = tmp_path / "experiments" / "research" / "results" / "x.json"
     results.parent.mkdir(parents=True)
     results.write_text("1")
     git("add", "experiments")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.report import slowdown
 from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust, by_prompt
 from treespec.experiments.report.statistics import paired_bootstrap
+from treespec.experiments.research.benchmarks.results_file import RESULTS
 
 COSTS = np.array([6.0, 6.0, 2.0, 8.0, 4.0]) * 1e-3
 """Seconds of a step of five methods, of which the first two are identical."""

@@ -10,10 +10,10 @@ import pytest
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.measure.searched_run import run
 from treespec.experiments.report.measurements import CLOCK, STAGED, measure
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.times import noise_caution, resolution, resolution_sentence
-from treespec.experiments.search_then_run.run import run
 from treespec.search.intervals import Interval
 
 SHAPES = ({"kind": "chain", "depth": 2}, {"kind": "expansion", "branching": [2, 2]})

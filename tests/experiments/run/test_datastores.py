@@ -12,11 +12,11 @@ from treespec.draft import Datastore
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.experiments.measure.searched_run import run
 from treespec.experiments.run import datastores
 from treespec.experiments.run.datastores import missing_datastores
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.search_then_run.run import run
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.readiness import ready_jobs, require_models
 from treespec.models.load import load_pair

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.schema import Config
+from treespec.experiments.measure.searched_run import dry_run
 from treespec.experiments.run import dry_run as module
 from treespec.experiments.run import preparation
 from treespec.experiments.run.dry_run import plan_data, print_plan
-from treespec.experiments.search_then_run.run import dry_run
 from treespec.models.pass_kinds import Passes
 
 

@@ -13,6 +13,7 @@ import torch
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import PromptError
+from treespec.experiments.measure.searched_run import run
 from treespec.experiments.records import folder as folder_module
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
@@ -23,7 +24,6 @@ from treespec.experiments.records.rows import (
 )
 from treespec.experiments.run import datastores, preparation
 from treespec.experiments.run import unit as unit_module
-from treespec.experiments.search_then_run.run import run
 
 IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
 

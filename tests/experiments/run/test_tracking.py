@@ -8,9 +8,9 @@ from run_folders.folders import write_run
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.searched_run import run
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.tracking import open_tracker, row_figures, summary_figures
-from treespec.experiments.search_then_run.run import run
 
 
 @pytest.fixture

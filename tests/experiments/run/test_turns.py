@@ -303,8 +303,8 @@ def test_a_step_on_cuda_waits_once_at_its_end(loaded_pair, monkeypatch):
 @pytest.mark.gpu
 def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
     from treespec.experiments.config.schema import Config
+    from treespec.experiments.measure.searched_run import run
     from treespec.experiments.report.run import load_run
-    from treespec.experiments.search_then_run.run import run
 
     models = settings["models"] | {"device": "cuda"}
     finished = run(Config.model_validate(settings | {"models": models}), folder=tmp_path / "run")
@@ -407,8 +407,8 @@ def test_groups_share_a_reference(start):
 
 def test_texts_that_end_at_their_first_step(settings, loaded_pair, tmp_path):
     """Any token ends a text: every method takes one step, in turns and alone."""
+    from treespec.experiments.measure.searched_run import run
     from treespec.experiments.report.run import load_run
-    from treespec.experiments.search_then_run.run import run
 
     ends = replace(loaded_pair)
     vars(ends)["end_tokens"] = frozenset(range(loaded_pair.target.vocab_size))

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 from treespec.experiments.config.schema import Config
+from treespec.experiments.measure.searched_run import run
 from treespec.experiments.report import details
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
 from treespec.experiments.run.meters import meter as meters_module
 from treespec.experiments.run.meters.meter import Meters
-from treespec.experiments.search_then_run.run import run
 
 KEY = ["prompt", "sampling", "method", "repeat"]
 

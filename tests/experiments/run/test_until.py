@@ -8,11 +8,11 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.config.schema import Until
 from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.measure.searched_run import dry_run
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import decoding
 from treespec.experiments.run import until as looks_module
 from treespec.experiments.run.until import look_at
-from treespec.experiments.search_then_run.run import dry_run
 from treespec.tree import TreeShape
 
 CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}

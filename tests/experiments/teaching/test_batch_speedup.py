@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from treespec import TreeShape
-from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.measure.roofline import Peak
 from treespec.experiments.teaching.batch_speedup import (
     LLAMA_1B,
     LLAMA_8B,

@@ -3,7 +3,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.measure.roofline import Peak
 from treespec.experiments.report.figure_style import drawing, save
 from treespec.experiments.teaching.batch_speedup import BatchSpeedup
 from treespec.experiments.teaching.figures import (

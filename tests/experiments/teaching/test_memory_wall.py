@@ -4,7 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.measure.roofline import Peak
 from treespec.experiments.teaching.memory_wall import (
     PassCost,
     measure_passes,

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from fault_injection.setting import CONFIG, Case, Setting, prepare
 from fault_injection.signals import interrupts, kills
-from treespec.experiments.benchmarks.results_file import path_of, save
 from treespec.experiments.records.manifest import now
+from treespec.experiments.research.benchmarks.results_file import path_of, save
 
 NAME = "fault_injection"
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from treespec import load_pair
+from treespec.experiments.measure import searched_run as runs
 from treespec.experiments.records import machine_load
 from treespec.experiments.report import page as report
 from treespec.experiments.run.models import calm_transformers
 from treespec.experiments.run.runner import RunResult
-from treespec.experiments.search_then_run import run as runs
 
 torch.set_num_threads(1)  # threads of OpenMP do not survive one either
 calm_transformers()

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.experiments.cli.main import app
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.search_then_run.fastest import Advised
-from treespec.experiments.search_then_run.recording import record
+from treespec.experiments.measure.fastest import Advised
+from treespec.experiments.measure.recording import record
 from treespec.search import LatencyModel, best_tree
 from treespec.search.choice.candidates import Limits, room_for
 from treespec.search.choice.growths import DECIDING, _grid, grown

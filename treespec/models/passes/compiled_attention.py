@@ -2,7 +2,7 @@
 
 The mask is additive and shared by all layers with the same window. Our kernel
 (`treespec.kernels.masked_attention`) takes 0.5 to 0.8 of the time of torch's attention in bfloat16
-(`experiments.benchmarks.attention_on_cpu`).
+(`experiments.research.benchmarks.attention_on_cpu`).
 """
 
 from typing import Any, no_type_check

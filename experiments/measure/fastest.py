@@ -1,0 +1,118 @@
+"""`treespec search --latency`: which shape to use."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from treespec.experiments.config.base import LARGEST_NUMBER
+from treespec.experiments.config.files import require_there, require_within
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.search import (
+    LARGEST_DRAWN,
+    dumped,
+    read_source,
+    require_limits,
+)
+from treespec.experiments.measure.source_budgets import flow
+from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
+from treespec.search.choice.pairs import passes_left_to_auto
+from treespec.tree.shape import TreeShape
+
+TIMES = "treespec profile CONFIG --out latency.json"
+"""The command that writes files of times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advised:
+    """Rankings by speed, one for each requested prefix and batch size."""
+
+    rankings: tuple[Ranking, ...]
+    form: str
+
+    @property
+    def shape(self) -> TreeShape:
+        """The first shape of the first ranking."""
+        growth = self.rankings[0].best.growth
+        if growth is not None:
+            kind = "" if growth.config.get("kind") == "budget" else ", a tree that grows"
+            raise ConfigError(
+                f"the first row is {growth.name}{kind}, and no tree file can hold it: write "
+                f"`shape: {flow(growth.config)}` in a config"
+            )
+        return self.rankings[0].best.shape
+
+    def __str__(self) -> str:
+        lines, growth = [str(ranking) for ranking in self.rankings], self.rankings[0].best.growth
+        if len(lines) > 1:
+            return "\n\n".join(lines)
+        if growth is not None:
+            return f"{lines[0]}\nin a config: shape: {flow(growth.config)}"
+        if self.shape.size == 1:
+            return lines[0]
+        lines += [str(self.shape)] if self.shape.size <= LARGEST_DRAWN else []
+        return "\n".join([*lines, *dumped(self.shape, self.form)])
+
+    def data(self) -> dict[str, Any]:
+        """The ranking as plain data; several rankings as `{"rankings": [...]}`."""
+        rankings = [json.loads(ranking.to_json()) for ranking in self.rankings]
+        return rankings[0] if len(rankings) == 1 else {"rankings": rankings}
+
+
+def search_fastest(
+    sources: Sequence[str],
+    latencies: Sequence[Path],
+    form: str,
+    *,
+    prefixes: Sequence[int] = (),
+    batches: Sequence[int] = (),
+    **options: Any,
+) -> Advised:
+    """Rank trees, chains and plain decoding by predicted speed.
+
+    There is one file of times for all sources, or one for each. `options` are those of
+    `treespec.search.best_tree`.
+    """
+    require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
+    for prefix in prefixes:
+        require_within("--prefix", prefix, 0, LARGEST_NUMBER)
+    for batch in batches:
+        require_within("--batch", batch, 1, LARGEST_NUMBER)
+    pairs = _sources(sources, latencies)
+    where = ", ".join(sources) + " with the times of " + ", ".join(map(str, latencies))
+    try:
+        rankings = [
+            best_tree_among(pairs, prefix=prefix, batch=batch, **options)
+            for batch in batches or (1,)
+            for prefix in prefixes or (None,)
+        ]
+    except SearchError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    files = dict(zip([*latencies] * (len(sources) // len(latencies)), pairs.values(), strict=True))
+    warnings = [
+        passes_left_to_auto(f"the times of {path}", times) for path, (_, times) in files.items()
+    ]
+    cautions = [f"caution: {text}" for text in warnings if text is not None]
+    noted = tuple(replace(ranking, notes=(*ranking.notes, *cautions)) for ranking in rankings)
+    return Advised(noted, form)
+
+
+def _sources(
+    sources: Sequence[str], latencies: Sequence[Path]
+) -> dict[str, tuple[Any, LatencyModel]]:
+    """Acceptance and times by source; a source is named by its file's stem if all stems differ."""
+    if len(latencies) not in (1, len(sources)):
+        raise ConfigError(
+            f"{len(sources)} sources, but --latency names {len(latencies)} files: give one for all, or one "
+            "for each, in the same order"
+        )
+    if len(set(sources)) < len(sources):
+        raise ConfigError("the same source is named twice: name each source once")
+    stems = [Path(source).stem for source in sources]
+    names = stems if len(set(stems)) == len(stems) else list(sources)
+    for path in latencies:
+        require_there(path, "--latency", TIMES)
+    times = [LatencyModel.load(path) for path in latencies] * (len(sources) // len(latencies))
+    acceptances = [read_source(source) for source in sources]
+    return dict(zip(names, zip(acceptances, times, strict=True), strict=True))

@@ -1,0 +1,129 @@
+"""Measure the acceptance rates that merges use, with each source alone on other texts, for configs.
+
+    python -m treespec.experiments.measure.merge_rates [CONFIG] [key=value ...]
+
+For each merge of the config (`merged`) and each of its sampling settings, every source alone decodes the
+texts that follow those of the run: a model with a tree of 4, 3, 2 and 1 children per level, any other
+source within the budget of the merge, with the law and the rule that it gets in a config of its own. How
+often a child was accepted if its parent was, by depth and rank, is printed as the `rates` of the config.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from treespec import TorchCoins, decode
+from treespec.draft import acceptance_rates
+from treespec.draft.rates import Rates
+from treespec.experiments.config.build import BuiltMethod, build
+from treespec.experiments.config.combined import MergeDraft
+from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import Config, SearchConfig, TreeMethod
+from treespec.experiments.config.shapes import ExpansionShape
+from treespec.experiments.report.terminal import say
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.passes import load_with_passes
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import encode, read_prompts, search_prompts
+from treespec.experiments.run.unit import seed_of
+from treespec.models.load import Pair
+from treespec.plugins import Settings
+from treespec.step import Step
+from treespec.stopping import stop_at_tokens
+from treespec.target import make_target
+
+WIDTHS = (4, 3, 2, 1)
+"""Children per node on each level, for a source that drafts a given tree."""
+
+FEWEST_TRIES = 20
+"""A child needs to be drafted this often below an accepted node to have a rate."""
+
+DIGITS = 2
+
+
+def alone(method: TreeMethod, source: Settings) -> TreeMethod:
+    """A method with one source of a merge alone."""
+    shape = method.shape
+    if source_of(source).trees == "any":
+        depth = shape.depth  # pyrefly: ignore[missing-attribute]
+        widths = (*WIDTHS[:depth], *[1] * (depth - len(WIDTHS)))
+        shape = ExpansionShape(kind="expansion", branching=widths)
+    return TreeMethod(kind="tree", draft=source, shape=shape)
+
+
+def steps_of(
+    built: BuiltMethod, sampling: str, pair: Pair, texts: list[list[int]], config: Config
+) -> Iterator[Step]:
+    """Decode all texts and yield every step."""
+    choice = built.choices[sampling]
+    for i, text in enumerate(track(texts, description=f"{built.name}, {sampling}")):
+        yield from decode(
+            make_target(pair.target),
+            built.drafter(pair, sampling),
+            choice.rule,
+            torch.tensor(text),
+            sampling=choice.sampling,
+            coins=TorchCoins(seed_of(config.seed, "rates", i)),
+            max_new_tokens=config.max_new_tokens,
+            stop=stop_at_tokens(pair.end_tokens),
+        )
+
+
+def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
+    """By merge and setting, the rates of each of its sources in order."""
+    merges = [
+        method
+        for method in config.methods
+        if isinstance(method, TreeMethod) and isinstance(method.draft, MergeDraft)
+    ]
+    reporter = Reporter(Console(stderr=True))
+    pair = load_with_passes(config.models, build(config).methods, load_models, reporter).pair
+    prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
+    raw = read_prompts(prompts)[: prompts.count]
+    texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]
+    known: dict[tuple[str, str], Rates] = {}
+    by_merge: dict[str, dict[str, list[Rates]]] = {}
+    for merge in merges:
+        assert isinstance(merge.draft, MergeDraft)
+        rates = by_merge[merge.name or merge.draft.label] = {}
+        for source in merge.draft.sources:
+            only = config.model_copy(update={"methods": (alone(merge, source),)})
+            (built,) = build(only).methods
+            for setting in config.samplings:
+                key = built.name, setting.name
+                if key not in known:
+                    steps = steps_of(built, setting.name, pair, texts, only)
+                    known[key] = acceptance_rates(steps, least=FEWEST_TRIES)
+                rates.setdefault(setting.name, []).append(known[key])
+    return by_merge
+
+
+def written(rates: Rates) -> str:
+    """The rates as text for a config."""
+    return "[" + ", ".join(f"[{', '.join(f'{x:.{DIGITS}g}' for x in row)}]" for row in rates) + "]"
+
+
+def main(
+    config: Annotated[str, typer.Argument(help="Name or file of a config.")] = "merged",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
+) -> None:
+    """Measure the rates, and print them as a config needs them."""
+    console = Console(width=140, soft_wrap=True)
+    for name, by_setting in measured(load_config(config, overrides or ())).items():
+        say(console, f"{name}:\n  rates:")
+        for setting, rates in by_setting.items():
+            say(
+                console,
+                "\n".join(
+                    [f"    {setting}:", *(f"      - {written(of_source)}" for of_source in rates)]
+                ),
+            )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,182 @@
+"""Time decoding end to end, and compare it with what its passes must read.
+
+The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with heads of dimension 64 instead
+of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
+costs as much as models of these shapes. Plain decoding, a chain and a tree run with passes launched one
+kernel after another ("eager"), with captured graphs of the target ("graph"), and with captured graphs of
+target and draft ("graphs"). The draft stays small.
+
+The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
+divided by the bandwidth from the data sheet.
+"""
+
+import gc
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from treespec import Sampling, TreeShape, load_pair
+from treespec.errors import Unavailable, UnsupportedModel, in_words
+from treespec.experiments.measure.roofline import pass_bytes
+from treespec.experiments.measure.timing import Spans, TimedText, timed_forward, timed_text
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.run.observers import StageTimer
+from treespec.experiments.run.prompts import embedded_prompts
+from treespec.models.load import Pair
+from treespec.models.passes.choosing_passes import choose_passes
+from treespec.protocols import Target
+from treespec.target import ModelTarget
+
+LLAMA: dict[str, dict[str, int]] = {
+    name: {
+        "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": intermediate,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+    }
+    for name, hidden, layers, intermediate, heads, kv_heads in (
+        ("1B", 2048, 16, 8192, 32, 8),
+        ("8B", 4096, 32, 14336, 64, 16),
+        ("3B", 3072, 28, 8192, 48, 16),
+    )
+}  # fmt: skip
+"""Shapes in the order of measurement."""
+
+DRY: dict[str, dict[str, int]] = {"tiny": {"num_hidden_layers": 6}}
+SHAPES = {
+    "plain": TreeShape.chain(0),
+    "chain 4": TreeShape.chain(4),
+    "tree 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
+}
+TARGETS = ("graphs", "graph", "eager")
+"""How passes run. Plain decoding has no draft, so `graphs` does not apply to it."""
+
+SIZES = 2, 512, 48
+"""Number of prompts, tokens of each prompt, new tokens of each."""
+
+DRY_SIZES = 1, 16, 5
+WARM_UP = 6
+"""New tokens before the clock starts, while kernels are compiled and graphs captured."""
+
+
+class Case(NamedTuple):
+    """One way to decode."""
+
+    size: str
+    temperature: float
+    method: str
+    target: str
+
+    @property
+    def key(self) -> str:
+        """A readable key for files and messages."""
+        return f"{self.size} T={self.temperature:g} {self.method} {self.target}"
+
+
+def cases(dry: bool) -> list[Case]:
+    """All cells, grouped by model: an enlarged model serves all its cells before the next one is made."""
+    return [
+        Case(size, temperature, method, target)
+        for size in (DRY if dry else LLAMA)
+        for temperature in ((0.0,) if dry else (0.0, 1.0))
+        for method in SHAPES
+        for target in TARGETS
+        if target != "graphs" or SHAPES[method].size > 1
+    ]
+
+
+def run(session: Session, deadline: float) -> None:
+    """Measure the cells until all exist or the time is over."""
+    texts, todo = DRY_SIZES if session.dry else SIZES, cases(session.dry)
+    store = session.store(
+        "decode", dtype="bfloat16", cells=len(todo),
+        **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
+    )  # fmt: skip
+    pair, enlarged, problem = None, None, ""
+    for case in session.each("decode", todo, deadline):
+        if case.size != enlarged:
+            pair, enlarged, problem = None, case.size, ""
+            gc.collect()
+            session.recover("the last model")
+            try:
+                pair = load_pair(
+                    "embedded", dtype="bfloat16", device=session.device,
+                    enlarge=(DRY if session.dry else LLAMA)[case.size],
+                )  # fmt: skip
+            except Exception as error:
+                problem = f"loading: {in_words(error, 'the loading')}"
+        cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)
+        store.add(case.key, case._asdict() | cell)
+        if "error" in cell and "out of memory" not in cell["error"]:
+            session.fail("decode", case.key, cell["error"])
+        if "error" in cell:
+            session.recover(case.key)
+
+
+def _cell(
+    pair: Pair, case: Case, session: Session, count: int, prompt_tokens: int, new_tokens: int
+) -> dict[str, Any]:
+    try:
+        make: Callable[[Any], Target] = ModelTarget
+        if case.target != "eager":
+            from treespec.target.graph import GraphTarget
+
+            make = GraphTarget
+        choose_passes(pair.draft, "captured" if case.target == "graphs" else "eager", draft=True)
+    except (ImportError, Unavailable, UnsupportedModel) as error:
+        return {"unavailable": in_words(error, "the decoding")}
+    prompts = [
+        torch.tensor(prompt.ids, device=session.device)
+        for prompt in embedded_prompts(pair.tokenizer, count, prompt_tokens)
+    ]
+    shape, stages = SHAPES[case.method], [StageTimer(session.device) for _ in prompts]
+    draft_passes = Spans()
+
+    def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:
+        return timed_text(
+            pair, shape, Sampling(case.temperature), prompt, tokens, target=make, **timers
+        )
+
+    try:
+        decoded(prompts[0], min(new_tokens, WARM_UP))
+        texts = [decoded(prompt) for prompt in prompts]
+        # Stages and draft passes are timed in a separate run, since timing them takes time.
+        staged = [
+            decoded(prompt, stages=timer, passes=[timed_forward(pair.draft.model, draft_passes)])
+            for prompt, timer in zip(prompts, stages, strict=True)
+        ]
+    except (Unavailable, UnsupportedModel) as error:
+        return {"unavailable": in_words(error, "the decoding")}
+    except Exception as error:
+        return {"error": in_words(error, "the decoding")}
+    if not all(text.later for text in texts):
+        return {"error": f"a text ended in its first step: {texts}"}
+    steps, staged_steps = (sum(len(text.later) for text in runs) for runs in (texts, staged))
+    tokens, seconds = sum(text.tokens for text in texts), sum(text.seconds for text in texts)
+    medians = {
+        name: statistics.median(s for timer in stages for s in timer.seconds[name][1:])
+        for name in STAGES
+    }
+    passes = len(draft_passes) / staged_steps
+    cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
+    draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
+    verify_ms = 1e3 * pass_bytes(pair.target.model, cached + shape.size) / session.peak.bandwidth
+    draft_ms = 1e3 * passes * draft_bytes / session.peak.bandwidth
+    step_ms = 1e3 * seconds / steps
+    return {
+        "parameters": sum(weight.numel() for weight in pair.target.model.parameters()),
+        "nodes": shape.size,
+        "steps": steps,
+        "tokens_per_step": round(tokens / steps, 3),
+        "tokens_per_second": round(tokens / seconds, 2),
+        "ms_per_step": round(step_ms, 4),
+        "ms_per_token": round(1e3 * seconds / tokens, 4),
+        "stage_ms": {stage: round(1e3 * value, 4) for stage, value in medians.items()},
+        "draft_passes_per_step": round(passes, 3),
+        "verify_floor_ms": verify_ms,
+        "draft_floor_ms": draft_ms,
+        "step_over_floor": round(step_ms / (verify_ms + draft_ms), 3),
+        "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
+        "text": " ".join(map(str, texts[0].text)),
+    }

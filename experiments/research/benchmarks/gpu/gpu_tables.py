@@ -1,0 +1,223 @@
+"""Print the result files of each device as tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from treespec.experiments.measure.roofline import Floor, Heads
+from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
+from treespec.experiments.report.terminal import print_finding, say
+from treespec.experiments.research.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
+
+_Cell = Mapping[str, Any]
+
+
+def render(folder: Path, console: Console) -> None:
+    """Print the files of all devices in a folder."""
+    paths = [path for part in FINDINGS for path in sorted(folder.glob(f"gpu_{part}-*.json"))]
+    for path in paths:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        say(console, f"{path}: {_setting(data)}")
+        print_finding(FINDINGS[data["benchmark"].removeprefix("gpu_")](data), console)
+    if not paths:
+        say(console, f"no results in {folder}")
+
+
+def _setting(data: dict[str, Any]) -> str:
+    """Peaks that figures are compared with, and those that simple programs reach."""
+    peak, reached = data["peak"], data["measured_peak"]
+    return (
+        f"{'DRY RUN, figures mean nothing; ' if data['dry'] else ''}"
+        f"peaks {peak['bandwidth'] / 1e12:.3g} TB/s, {peak['flops'] / 1e12:.4g} TFLOP/s ({peak['source']})"
+        f"; a copy reaches {reached['bandwidth'] / 1e12:.3g} TB/s, a matrix product "
+        f"{reached['flops'] / 1e12:.4g} TFLOP/s"
+    )
+
+
+def _accuracy(data: dict[str, Any]) -> Finding:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for cell in data["cells"].values():
+        groups.setdefault((cell["dtype"], cell["name"]), []).append(cell)
+    rows = []
+    for (dtype, name), cells in groups.items():
+        checked = [cell for cell in cells if "error" not in cell]
+        worst = max(checked, key=lambda cell: cell["of_bound"], default={})
+        right = "yes" if len(checked) == len(cells) else "not all checked"
+        if any(cell.get("passed") is False for cell in cells):
+            right = "FAILED"
+        rows.append(
+            {
+                "dtype": dtype, "name": name, "cases": len(cells), "right": right,
+                "error_max": worst.get("error_max"), "of_bound": worst.get("of_bound"),
+            }
+        )  # fmt: skip
+    columns = (
+        keyed("dtype", "dtype", left=True),
+        keyed("case", "name", left=True),
+        keyed("cases", "cases"),
+        keyed("largest error", "error_max", ".2e"),
+        keyed("of bound", "of_bound", ".2f"),
+        keyed("right", "right", left=True),
+    )
+    errors = [f"{key}: {cell['error']}" for key, cell in data["cells"].items() if "error" in cell]
+    return _finding("The kernel against float64", columns, rows, errors, data)
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All candidates at one place of the grid; microseconds, on the device if a call could be captured."""
+
+    heads: Heads
+    rows: int
+    prefix: int
+    us: Mapping[str, float]
+    launch_us: float | None
+    floor: Floor
+    errors: Mapping[str, str]
+
+    def over(self, names: Sequence[str]) -> float | None:
+        """The kernel's time over that of the fastest of these candidates."""
+        return _ratio(
+            self.us.get(KERNEL),
+            min((self.us[name] for name in names if name in self.us), default=None),
+        )
+
+    @property
+    def fraction(self) -> float | None:
+        """The fraction of the roofline that the kernel reaches."""
+        return _ratio(self.floor.us, self.us.get(KERNEL))
+
+
+def kernel_rows(cells: Mapping[str, _Cell]) -> list[KernelRow]:
+    """The rows of a file, sorted by heads, prefix and nodes."""
+    places: dict[tuple[Heads, int, int], list[_Cell]] = {}
+    for cell in cells.values():
+        places.setdefault((Heads(*cell["heads"]), cell["prefix"], cell["rows"]), []).append(cell)
+    found = []
+    for (heads, prefix, rows), here in sorted(places.items()):
+        by_name = {cell["candidate"]: cell for cell in here}
+        times = {n: cell.get("device") or cell.get("with_launch") for n, cell in by_name.items()}
+        launch = by_name.get(KERNEL, {}).get("with_launch")
+        found.append(
+            KernelRow(
+                heads, rows, prefix,
+                us={name: time["median_us"] for name, time in times.items() if time is not None},
+                launch_us=launch["median_us"] if launch else None,
+                floor=Floor(here[0]["bytes_us"], here[0]["flops_us"]),
+                errors={name: cell["error"] for name, cell in by_name.items() if "error" in cell},
+            )
+        )  # fmt: skip
+    return found
+
+
+def _kernels(data: dict[str, Any]) -> Finding:
+    def time(name: str, row: KernelRow) -> str:
+        return "error" if name in row.errors else _number(row.us.get(name))
+
+    columns = (
+        Column[KernelRow]("heads", lambda row: str(row.heads), left=True),
+        Column[KernelRow]("prefix", lambda row: _thousands(row.prefix)),
+        Column[KernelRow]("T", lambda row: str(row.rows)),
+        Column[KernelRow]("kernel", partial(time, KERNEL)),
+        Column[KernelRow]("launch", lambda row: _number(row.launch_us)),
+        Column[KernelRow]("roofline", lambda row: _number(row.floor.us)),
+        Column[KernelRow]("bound", lambda row: row.floor.bound, left=True),
+        Column[KernelRow]("fraction", lambda row: _number(row.fraction, 2)),
+        Column[KernelRow]("/ no mask", lambda row: _number(row.over(FLOORS), 2)),
+        Column[KernelRow]("/ masked", lambda row: _number(row.over(MASKED), 2)),
+        *(Column[KernelRow](name, partial(time, name), moves=1) for name in (*MASKED, *FLOORS)),
+    )
+    rows = kernel_rows(data["cells"])
+    notes = [
+        "Median microseconds, without the making of masks, which layers share. Times are device times "
+        "(captured graphs) where a call could be captured; launch: the kernel as Python calls it.",
+        "roofline: max(bytes / bandwidth, flops / peak); fraction: roofline / kernel; / no mask: kernel "
+        "over the faster of flash and cudnn; / masked: over the fastest of sdpa, flex and two_pass.",
+        *sorted({f"{name}: {error}" for row in rows for name, error in row.errors.items()}),
+    ]
+    return _finding("Attention of one layer, Hq/Hkv/D", columns, rows, notes, data)
+
+
+def _decode(data: dict[str, Any]) -> Finding:
+    cells = list(data["cells"].values())
+    cold = [cell for cell in cells if "text" in cell and cell["temperature"] == 0]
+    texts = {cell["size"]: cell["text"] for cell in reversed(cold)}
+
+    def same(cell: _Cell) -> str:
+        if "text" not in cell or cell["temperature"] != 0:
+            return NONE
+        return "yes" if cell["text"] == texts[cell["size"]] else "no"
+
+    def stage(name: str, cell: _Cell) -> str:
+        return _number(cell["stage_ms"][name] if "stage_ms" in cell else None, 2)
+
+    def floor(cell: _Cell) -> str:
+        measured = "verify_floor_ms" in cell
+        return _number(cell["verify_floor_ms"] + cell["draft_floor_ms"] if measured else None, 2)
+
+    def value(title: str, key: str, digits: int) -> Column[_Cell]:
+        return Column[_Cell](title, lambda cell: _number(cell.get(key), digits))
+
+    columns = (
+        keyed("target", "size", left=True),
+        keyed("temp.", "temperature", "g"),
+        keyed("method", "method", left=True),
+        keyed("passes", "target", left=True),
+        value("tok/s", "tokens_per_second", 1),
+        value("tok/step", "tokens_per_step", 2),
+        value("ms/step", "ms_per_step", 2),
+        Column[_Cell]("draft", partial(stage, "draft")),
+        Column[_Cell]("verify", partial(stage, "verify")),
+        Column[_Cell]("floor", floor),
+        value("verify / floor", "verify_over_floor", 2),
+        value("step / floor", "step_over_floor", 2),
+        Column[_Cell]("same text", same, left=True),
+    )
+    reasons = [
+        f"{cell['size']}, {cell['target']}: {cell.get('unavailable') or cell.get('error')}"
+        for cell in cells
+        if "ms_per_step" not in cell
+    ]
+    notes = [
+        *dict.fromkeys(reasons),
+        "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
+        "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
+        "its floor, and of the whole step over its floor.",
+        "same text: whether the text equals that of the first row of this size, at temperature 0; in "
+        "bfloat16 other kernels round differently, so a near tie may be decided differently.",
+    ]
+    return _finding(
+        "Decoding with the embedded pair, its target enlarged", columns, cells, notes, data
+    )
+
+
+FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
+"""For each part, how its file becomes a finding."""
+
+
+def _finding(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Any],
+    notes: Sequence[str],
+    data: dict[str, Any],
+) -> Finding:
+    count = f"{len(data['cells'])} of {data['settings']['cells']} cells were measured."
+    return Finding(title, [Table(title, columns, rows)], [*notes, count])
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+def _thousands(count: int) -> str:
+    return f"{count >> 10}k" if count and count % 1024 == 0 else str(count)
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

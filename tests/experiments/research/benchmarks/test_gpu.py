@@ -1,0 +1,212 @@
+"""The GPU benchmarks: what a killed run keeps, how failures are handled, and a dry run of the command."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+
+from treespec.experiments.measure.roofline import Heads
+from treespec.experiments.research.benchmarks.gpu import __main__ as command
+from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times
+from treespec.experiments.research.benchmarks.gpu.candidates import (
+    CANDIDATES,
+    Case,
+    call_of,
+    inputs_of,
+)
+from treespec.experiments.research.benchmarks.gpu.gpu_session import BrokenDevice, Session, Store
+from treespec.experiments.research.benchmarks.results_file import RESULTS
+
+CPU = torch.device("cpu")
+LATER = float("inf")
+LLAMA = Heads(32, 8, 128)
+
+
+@pytest.fixture
+def session(tmp_path):
+    return Session(True, tmp_path, 1.0, Console(file=StringIO(), width=200))
+
+
+def read(folder, part):
+    (path,) = folder.glob(f"gpu_{part}-*.json")
+    return json.loads(path.read_text())
+
+
+# store
+
+
+def test_a_killed_run_keeps_what_it_has(tmp_path):
+    store = Store("gpu_x", tmp_path, {"dry": True})
+    store.add("a", {"us": 1})
+    store.add("b", {"us": 2})
+    assert json.loads(store.path.read_text())["cells"] == {"a": {"us": 1}, "b": {"us": 2}}
+
+
+# parts
+
+
+@pytest.mark.parametrize("size", decode_times.LLAMA)
+def test_the_embedded_target_is_enlarged_to_every_shape(size):
+    from importlib.resources import files
+
+    from transformers import AutoConfig
+
+    from treespec.models.variants.enlarged_shape import parameter_count, shape_to
+
+    config = AutoConfig.from_pretrained(str(files("treespec").joinpath("embedded/target")))
+    billions = parameter_count(config, shape_to(config, decode_times.LLAMA[size])) / 1e9
+    assert 0.85 * float(size[:-1]) < billions < 1.05 * float(size[:-1])
+
+
+@pytest.mark.parametrize("name", ["sdpa", "two_pass", "flash"])
+def test_candidates_see_what_they_claim(name):
+    case = Case(Heads(4, 2, 16), 5, 11)
+    (own,) = inputs_of(case, 1, CPU, torch.float32)
+    q, keys, values = (x.double() for x in own)
+    keys, values = (x[:, :, :16].repeat_interleave(2, dim=1) for x in (keys, values))
+    scores = q @ keys.mT / 4
+    if name != "flash":
+        scores[..., 11:].masked_fill_(~_below(5, 3), -torch.inf)
+    expected = scores.softmax(-1) @ values
+    torch.testing.assert_close(call_of(name, case)(own).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def _below(count, branching):
+    """Whether row i attends to node j."""
+    seen = torch.eye(count, dtype=torch.bool)
+    for i in range(1, count):
+        seen[i] |= seen[(i - 1) // branching]
+    return seen
+
+
+def wrong_sum(real, **given):
+    return real(**given, impl="reference") * 1.1
+
+
+def wrong_window(real, **given):
+    return real(**given | {"window": 4}, impl="reference")
+
+
+def wrong_pages(real, **given):
+    given["block_table"] = given["block_table"].flip(1)
+    return real(**given, impl="reference")
+
+
+def right(real, **given):
+    return real(**given, impl="reference")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "passes"),
+    [(right, True), (wrong_sum, False), (wrong_window, False), (wrong_pages, False)],
+)
+def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
+    """Replace the kernel by the reference, and by the reference with a fault."""
+    real = accuracy.attend
+
+    def attend(q, *args, impl, **given):
+        return (
+            kernel(real, q=q, **given) if impl == "triton" else real(q, *args, impl=impl, **given)
+        )
+
+    monkeypatch.setattr(accuracy, "attend", attend)
+    options = (("window", 5), ("page", 16))
+    case = accuracy.Case("bf16", Heads(4, 2, 16), 9, 40, "both", options)
+    assert accuracy.check(case, CPU)["passed"] is passes
+
+
+def test_a_baseline_that_fails_is_written_down(session, monkeypatch):
+    def measured(session, case, name, sets):
+        if name == "flex":
+            raise torch.OutOfMemoryError("too large\nand more")
+        return {"with_launch": {"median_us": 5.0}, "device": {"median_us": 2.0}}
+
+    monkeypatch.setattr(kernel_times, "_times", measured)
+    kernel_times.run(session, LATER)
+    cells = read(session.folder, "kernels")["cells"]
+    count = len(kernel_times.cases(True))
+    assert len(cells) == len(CANDIDATES) * count
+    errors = [cell["error"] for cell in cells.values() if "error" in cell]
+    assert errors == ["out of memory: too large"] * count
+    assert not session.failures
+
+
+def test_nothing_is_begun_when_the_time_is_over(session, monkeypatch):
+    for part, name in ((kernel_times, "_measure"), (accuracy, "check"), (decode_times, "_cell")):
+        monkeypatch.setattr(part, name, lambda *args: pytest.fail("begun"))
+        part.run(session, 0.0)
+
+
+def test_a_failing_kernel_is_a_failure_and_is_written_down(session, monkeypatch):
+    def broken(session, case, name, sets):
+        raise ArithmeticError(f"{name} is off")
+
+    monkeypatch.setattr(kernel_times, "_times", broken)
+    kernel_times.run(session, LATER)
+    assert len(session.failures) == len(kernel_times.cases(True))  # baselines may fail
+    monkeypatch.setattr(accuracy, "check", lambda case, device: {"passed": False, "of_bound": 3.0})
+    session.failures.clear()
+    accuracy.run(session, LATER)
+    assert len(session.failures) == len(accuracy.cases(True))
+
+
+def test_a_device_that_is_gone_ends_the_run(session, monkeypatch):
+    def gone(device):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    session.device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", gone)
+    with pytest.raises(BrokenDevice, match="illegal memory access"):
+        session.recover("flex")
+
+
+# the command
+
+
+def run(*arguments):
+    line = [sys.executable, "-m", "treespec.experiments.research.benchmarks.gpu", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_the_dry_run_goes_to_its_end(tmp_path):
+    before = sorted((path.name, path.stat().st_mtime) for path in RESULTS.iterdir())
+    done = run("all", "--dry", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "figures mean nothing" in done.stdout
+    checked = read(tmp_path, "accuracy")
+    assert len(checked["cells"]) == len(accuracy.cases(True)) == checked["settings"]["cells"]
+    assert all(own["passed"] for own in checked["cells"].values())
+    kernels = read(tmp_path, "kernels")
+    assert len(kernels["cells"]) == len(kernel_times.cases(True)) * len(CANDIDATES)
+    for own in kernels["cells"].values():
+        assert ("error" in own) == (own["candidate"] == "cudnn")  # not on CPUs, and written down
+        if own["candidate"] == "kernel":
+            assert own["disagreement"] < kernel_times.LARGEST_DEVIATION
+    decoding = read(tmp_path, "decode")
+    for own in decoding["cells"].values():
+        assert ("unavailable" in own) == (own["target"] != "eager")
+    eager = [own for own in decoding["cells"].values() if own["target"] == "eager"]
+    assert [own["nodes"] for own in eager] == [1, 5, 22]
+    assert [own["draft_passes_per_step"] > 0 for own in eager] == [False, True, True]
+    for data in (checked, kernels, decoding):
+        assert data["dry"] is True
+        assert data["hardware"]["cpu"]
+        assert data["versions"]["torch"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
+    assert before == sorted((path.name, path.stat().st_mtime) for path in RESULTS.iterdir())
+
+
+def test_a_dry_run_leaves_no_figures_among_the_measured(tmp_path):
+    assert command.folder_of(RESULTS, dry=False) == RESULTS
+    assert command.folder_of(None, dry=False) == RESULTS
+    assert command.folder_of(tmp_path, dry=True) == tmp_path
+    elsewhere = command.folder_of(None, dry=True)
+    assert RESULTS not in (elsewhere, *elsewhere.parents)
+    elsewhere.rmdir()
