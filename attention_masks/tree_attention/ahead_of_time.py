@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
-from attention_masks.ahead_of_time import Compiled, compile_kernel, table
+from attention_masks.compiling import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import HEAD_DIMS, Tile, block_dim, choices
 from attention_masks.tree_attention.triton import MERGED
 
@@ -72,7 +72,7 @@ def variants(everything: bool = False) -> Iterator[Variant]:
 
 
 def compile_variant(variant: Variant) -> Compiled:
-    """Compile a variant; see `attention_masks.ahead_of_time`."""
+    """Compile a variant; see `attention_masks.compiling`."""
     from attention_masks.tree_attention import triton_kernels
 
     capability, itemsize, dim, tile, options = variant

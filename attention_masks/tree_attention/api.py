@@ -20,7 +20,7 @@ from attention_masks.errors import InvalidInput, Unsupported
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.buffered_pass import BufferedPass
 from attention_masks.tree_attention.checks import check_numbers, check_options, check_tensors
-from attention_masks.tree_attention.flex import flex
+from attention_masks.tree_attention.flex_attention import flex
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.ragged_pass import RaggedPass
 from attention_masks.tree_attention.reference import reference

@@ -265,7 +265,7 @@ def check_lossless_command(
     with friendly(debug):
         from treespec.experiments.config.files import making
         from treespec.experiments.lossless.check import check_lossless, require_sizes
-        from treespec.experiments.lossless.text import (
+        from treespec.experiments.lossless.check_text import (
             check_data,
             print_check,
             require_check,

@@ -101,7 +101,7 @@ def sweep_command(
         from treespec.experiments.sweep.grid import load_grid
         from treespec.experiments.sweep.slurm import Slurm, parse_settings
         from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
-        from treespec.experiments.sweep.table import print_collected
+        from treespec.experiments.sweep.sweep_table import print_collected
 
         require_workers(executor, workers)
         if executor != "slurm" and (slurm or cancel):

@@ -9,7 +9,8 @@ from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError
 from treespec.experiments.config.combined import CascadeDraft
-from treespec.experiments.config.drafts import (
+from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.model_draft import (
     NO_DRAFT,
     Combined,
     all_of,
@@ -19,7 +20,6 @@ from treespec.experiments.config.drafts import (
     source_of,
     state_of,
 )
-from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,

@@ -13,7 +13,8 @@ from treespec import plugins
 from treespec.draft import Cascade, Merge
 from treespec.errors import InvalidArgument
 from treespec.experiments.config.base import RULE
-from treespec.experiments.config.drafts import (
+from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (registers its sources)
+from treespec.experiments.config.model_draft import (
     Combined,
     OneOf,
     built_in,
@@ -22,7 +23,6 @@ from treespec.experiments.config.drafts import (
     laws_of,
     source_of,
 )
-from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (registers its sources)
 from treespec.experiments.config.sources import budget_of
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 from treespec.draft import EarlyExit, LayerSkip
 from treespec.draft.skip_set import SkipSet
 from treespec.errors import InvalidArgument
-from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
+from treespec.experiments.config.model_draft import built_in
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter

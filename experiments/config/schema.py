@@ -21,7 +21,7 @@ from treespec.experiments.config.base import (
     Tokens,
 )
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
-from treespec.experiments.config.drafts import Draft, ModelDraft
+from treespec.experiments.config.model_draft import Draft, ModelDraft
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes

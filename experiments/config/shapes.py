@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from treespec.experiments.config.base import Number
-from treespec.experiments.config.drafts import OneOf
+from treespec.experiments.config.model_draft import OneOf
 from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.config.spellings import SPELLINGS, spelled
 from treespec.plugins import Budget

@@ -24,8 +24,8 @@ from treespec.draft.state import tokenizer_digest
 from treespec.draft.text.best_first import Limits
 from treespec.draft.text.datastore import SORTED_TOKENS
 from treespec.errors import InvalidArgument, LoadError
-from treespec.experiments.config.drafts import built_in
 from treespec.experiments.config.files import stamp
+from treespec.experiments.config.model_draft import built_in
 from treespec.files import read_text
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter

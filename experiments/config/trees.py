@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, TreespecError, in_words
-from treespec.experiments.config.drafts import Combined, by_pair, source_of
+from treespec.experiments.config.model_draft import Combined, by_pair, source_of
 from treespec.experiments.config.schema import Method, TreeMethod
 from treespec.experiments.config.search_files import read_calibration
 from treespec.experiments.config.shapes import (

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.lossless.passes import PassMemory, RememberingModel
+from treespec.experiments.lossless.check_passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts
 from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt

@@ -21,8 +21,8 @@ from treespec.draft import acceptance_rates
 from treespec.draft.rates import Rates
 from treespec.experiments.config.build import BuiltMethod, build
 from treespec.experiments.config.combined import MergeDraft
-from treespec.experiments.config.drafts import source_of
 from treespec.experiments.config.file import load_config
+from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import Config, SearchConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.report.terminal import say

@@ -13,7 +13,7 @@ from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
 from treespec.draft.text.text_source import Draft, proposed
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
-from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import JacobiDraft, LookaheadDraft, TokenRecyclingDraft
 from treespec.experiments.errors import ConfigError

@@ -15,6 +15,7 @@ from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder, temporaries
 from treespec.experiments.records.manifest import config_data, config_hash, now
 from treespec.experiments.records.manifest_form import Resumed, checked_manifest
+from treespec.experiments.records.parquet import as_parquet
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -26,7 +27,6 @@ from treespec.experiments.records.rows import (
     to_frame,
     write_lines,
 )
-from treespec.experiments.records.tables import as_parquet
 
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: prompts come last, because they mark a unit as finished."""

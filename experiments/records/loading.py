@@ -10,6 +10,7 @@ import polars as pl
 
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
 from treespec.experiments.records.manifest_form import checked_manifest
+from treespec.experiments.records.parquet import DamagedTable, read_table
 from treespec.experiments.records.rows import (
     PromptRow,
     Row,
@@ -18,7 +19,6 @@ from treespec.experiments.records.rows import (
     read_lines,
     to_frame,
 )
-from treespec.experiments.records.tables import DamagedTable, read_table
 from treespec.tree import TreeShape
 
 PLAIN_KINDS = ("generate", "plain")

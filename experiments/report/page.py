@@ -17,7 +17,7 @@ from treespec.experiments.report.results import (
 )
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
-from treespec.experiments.report.trees import MOST_NODES, drawn_trees
+from treespec.experiments.report.tree_drawings import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE
 
 

@@ -10,8 +10,8 @@ from treespec.draft import Datastore
 from treespec.draft.state import tokenizer_digest
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.config.drafts import all_of
 from treespec.experiments.config.files import is_there
+from treespec.experiments.config.model_draft import all_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import RetrievalDraft
 from treespec.experiments.errors import ConfigError

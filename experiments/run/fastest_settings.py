@@ -27,8 +27,8 @@ import torch
 
 from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.config.drafts import all_of
 from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.model_draft import all_of
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from treespec.errors import CannotEnlarge, LoadError, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.config.drafts import NO_DRAFT, all_of
 from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.model_draft import NO_DRAFT, all_of
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.models.variants.sublayers import Sublayer, layers_from
 

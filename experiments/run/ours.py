@@ -9,7 +9,7 @@ from torch import Tensor
 
 from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.records.outcome import STAGES, StepOutcome
 from treespec.experiments.run.observers import StageTimer, now

@@ -21,7 +21,7 @@ from treespec import plugins, testing
 from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
-from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.plugin_files import sha256_of

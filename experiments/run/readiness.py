@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from treespec.decoding import require_room
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
-from treespec.experiments.config.drafts import all_of, source_of
 from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.model_draft import all_of, source_of
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treespec.experiments.config.drafts import by_pair
+from treespec.experiments.config.model_draft import by_pair
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.records.measured import Measured

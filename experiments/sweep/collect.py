@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from treespec.experiments.errors import RunFolderError, SweepError
+from treespec.experiments.records.parquet import as_parquet
 from treespec.experiments.records.plain_data import plain_data
-from treespec.experiments.records.tables import as_parquet
 from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of

@@ -81,7 +81,11 @@ def _run(
     from treespec.experiments.measure.searched_run import run
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
-    from treespec.experiments.sweep.folder import different_versions, read_manifest, versions_here
+    from treespec.experiments.sweep.sweep_folder import (
+        different_versions,
+        read_manifest,
+        versions_here,
+    )
 
     planned = read_manifest(folder.parents[1])
     record["versions"] = versions_here()

@@ -17,10 +17,10 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
-from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.progress import Board
-from treespec.experiments.sweep.readiness import ready_jobs, require_models
+from treespec.experiments.sweep.sweep_folder import SweepFolder
+from treespec.experiments.sweep.sweep_progress import Board
+from treespec.experiments.sweep.sweep_readiness import ready_jobs, require_models
 
 POLL_S = 0.5
 """Seconds between two polls of the workers: rare enough not to disturb their measurements."""

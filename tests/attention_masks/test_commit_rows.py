@@ -21,8 +21,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attention_masks import InvalidInput, Unavailable, Unsupported
-from attention_masks.ahead_of_time import compile_kernel, table
 from attention_masks.commit_rows import RowMover, commit_rows
+from attention_masks.compiling import compile_kernel, table
 
 module = importlib.import_module("attention_masks.commit_rows")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

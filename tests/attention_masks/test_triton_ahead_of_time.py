@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attention_masks import Unsupported
-from attention_masks.ahead_of_time import SHARED_LIMITS, Compiled
+from attention_masks.compiling import SHARED_LIMITS, Compiled
 from attention_masks.tree_attention.ahead_of_time import TARGETS, Variant, complaints, variants
 from attention_masks.tree_attention.tiles import Tile, choices, splits, tile
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Choice, Experiment, build
-from treespec.experiments.config.drafts import by_pair
+from treespec.experiments.config.model_draft import by_pair
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import ConfigError

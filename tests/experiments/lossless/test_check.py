@@ -17,11 +17,11 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.check import check_lossless
+from treespec.experiments.lossless.check_passes import PassMemory, RememberingModel
+from treespec.experiments.lossless.check_text import print_check, verdict
 from treespec.experiments.lossless.greedy import split
 from treespec.experiments.lossless.law import LawChecker
-from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts, code_hash
-from treespec.experiments.lossless.text import print_check, verdict
 from treespec.experiments.report.equality import near_tie_margin
 from treespec.step import Verdict
 from treespec.target import ModelTarget

@@ -268,7 +268,7 @@ def test_an_older_run_is_read_and_not_written(call, tmp_path):
 
 def test_a_result_of_ours_is_replaced_and_nothing_else(tmp_path):
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.lossless.text import require_check
+    from treespec.experiments.lossless.check_text import require_check
 
     path = tmp_path / "check.json"
     require_check(tmp_path)

@@ -17,7 +17,7 @@ from treespec.experiments.report.acceptance import (
 )
 from treespec.experiments.report.html import render
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.trees import MOST_NODES, acceptance_svg, drawn_trees
+from treespec.experiments.report.tree_drawings import MOST_NODES, acceptance_svg, drawn_trees
 from treespec.tree import TreeShape
 
 SVG = "{http://www.w3.org/2000/svg}"

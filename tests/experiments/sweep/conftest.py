@@ -4,8 +4,8 @@ import pytest
 import yaml
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import load_grid
+from treespec.experiments.sweep.sweep_folder import SweepFolder
 from treespec.tree import TreeShape
 
 GRID = {"seed": [0, 1], "methods[1].shape.depth": [2, 3]}

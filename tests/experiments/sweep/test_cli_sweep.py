@@ -125,7 +125,7 @@ def test_local_workers_killed_and_resumed(grid_file, tmp_path):
     from sweep_tables import without_times
 
     from treespec.experiments.sweep.collect import collect
-    from treespec.experiments.sweep.folder import read_manifest
+    from treespec.experiments.sweep.sweep_folder import read_manifest
 
     path = grid_file()
     code = "from treespec.experiments.cli.main import app; app()"

@@ -9,7 +9,7 @@ from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.experiments.report.run import load_run
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
 from treespec.experiments.sweep.collect import _columns, collect
-from treespec.experiments.sweep.folder import read_manifest
+from treespec.experiments.sweep.sweep_folder import read_manifest
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from treespec.experiments.sweep.attempts import outcome_of, read_attempts
-from treespec.experiments.sweep.folder import SweepFolder, different_versions, versions_here
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.job import JobFailed, allotted_threads, run_job
+from treespec.experiments.sweep.sweep_folder import SweepFolder, different_versions, versions_here
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.sweep import sweep as sweep_module
 from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
 from treespec.experiments.sweep.executors import InProcess
-from treespec.experiments.sweep.folder import read_manifest
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
+from treespec.experiments.sweep.sweep_folder import read_manifest
 
 
 @pytest.fixture(autouse=True)

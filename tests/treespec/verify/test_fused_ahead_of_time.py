@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from attention_masks.ahead_of_time import compile_kernel, table
+from attention_masks.compiling import compile_kernel, table
 
 fused_module = importlib.import_module("treespec.verify.engine.fused")
 

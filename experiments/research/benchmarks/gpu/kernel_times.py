@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_masks.tree_attention.flex import KERNEL_OPTIONS
+from attention_masks.tree_attention.flex_attention import KERNEL_OPTIONS
 from treespec.errors import in_words
 from treespec.experiments.measure.roofline import Heads, attention_floor
 from treespec.experiments.research.benchmarks.gpu.candidates import (

@@ -20,7 +20,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import EarlyExit, ModelDrafter
 from treespec.draft import choosing as heads
 from treespec.errors import InvalidTree, UnsupportedModel
-from treespec.experiments.lossless.passes import RememberingModel
+from treespec.experiments.lossless.check_passes import RememberingModel
 from treespec.kernels.drawn_children import drawn_children
 from treespec.models.passes import choosing_passes as passes
 from treespec.models.passes import compiled_pass, compiled_runner

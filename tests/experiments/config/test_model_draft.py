@@ -7,8 +7,8 @@ import pytest
 
 from treespec.draft import ModelDrafter, PromptLookup
 from treespec.experiments.config.build import build
-from treespec.experiments.config.drafts import ModelDraft
 from treespec.experiments.config.file import validated
+from treespec.experiments.config.model_draft import ModelDraft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, config_hash, method_data
 from treespec.models.load import load_pair

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from treespec.experiments.sweep.progress import Board
-from treespec.experiments.sweep.table import print_collected
+from treespec.experiments.sweep.sweep_progress import Board
+from treespec.experiments.sweep.sweep_table import print_collected
 
 
 def test_there_is_a_line_for_each_change():
@@ -23,7 +23,7 @@ def test_there_is_a_line_for_each_change():
 def test_the_collected_table(planned, grid, pretend):
     from treespec.experiments.sweep.attempts import Attempt, write_attempt
     from treespec.experiments.sweep.collect import collect
-    from treespec.experiments.sweep.folder import read_manifest
+    from treespec.experiments.sweep.sweep_folder import read_manifest
 
     for job in grid.jobs[:3]:
         pretend(job.name)

@@ -6,14 +6,14 @@ from matplotlib.colors import to_hex
 from treespec.experiments.measure.roofline import Peak
 from treespec.experiments.report.figure_style import drawing, save
 from treespec.experiments.teaching.batch_speedup import BatchSpeedup
-from treespec.experiments.teaching.figures import (
+from treespec.experiments.teaching.memory_wall import PassCost
+from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
+from treespec.experiments.teaching.teaching_figures import (
     batch_figure,
     guessing_figure,
     pair_figure,
     wall_figure,
 )
-from treespec.experiments.teaching.memory_wall import PassCost
-from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
 from treespec.experiments.teaching.timeline import Brought, Lane, Span
 from treespec.experiments.teaching.timeline_figure import GUESSED, OWN, shown_text, timeline_figure
 

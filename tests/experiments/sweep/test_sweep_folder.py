@@ -8,11 +8,11 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.errors import SweepError, VersionsDiffer
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
-from treespec.experiments.sweep import folder as folder_module
+from treespec.experiments.sweep import sweep_folder as folder_module
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
-from treespec.experiments.sweep.folder import SweepFolder, read_manifest
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.sweep import run_sweep
+from treespec.experiments.sweep.sweep_folder import SweepFolder, read_manifest
 
 SESSION = {"executor": "process"}
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from attention_masks.ahead_of_time import (
+from attention_masks.compiling import (
     SHARED_LIMITS,
     TENSOR_MEMORY_LIMIT,
     Compiled,
