@@ -64,7 +64,7 @@ studies: setup ## run every shipped config on the embedded pair, into runs/ and 
 	$(BIN)/python -m treespec.experiments.training.drafts
 	@status=0; \
 	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
-	    draft_sources merged dynamic_trees "search_then_run models.dtype=float32"; do \
+	    draft_sources merged dynamic_trees search_then_run; do \
 	  echo "== $$study"; $(BIN)/treespec run $$study || status=1; done; \
 	for study in context_length draft_quality; do \
 	  echo "== $$study"; $(BIN)/treespec sweep $$study || status=1; done; \

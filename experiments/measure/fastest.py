@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from treespec.experiments.measure.search import (
 )
 from treespec.experiments.measure.source_budgets import flow
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
-from treespec.search.choice.pairs import passes_left_to_auto
 from treespec.tree.shape import TreeShape
 
 TIMES = "treespec profile CONFIG --out latency.json"
@@ -89,13 +88,7 @@ def search_fastest(
         ]
     except SearchError as error:
         raise ConfigError(f"{where}: {error}") from error
-    files = dict(zip([*latencies] * (len(sources) // len(latencies)), pairs.values(), strict=True))
-    warnings = [
-        passes_left_to_auto(f"the times of {path}", times) for path, (_, times) in files.items()
-    ]
-    cautions = [f"caution: {text}" for text in warnings if text is not None]
-    noted = tuple(replace(ranking, notes=(*ranking.notes, *cautions)) for ranking in rankings)
-    return Advised(noted, form)
+    return Advised(tuple(rankings), form)
 
 
 def _sources(

@@ -104,27 +104,6 @@ def other_passes(
     )
 
 
-def passes_left_to_auto(times: str, measured: Any) -> str | None:
-    """A sentence if `auto` chose the kind of passes that were timed, since a run may choose another.
-
-    A profile compiles whenever it can; a run compiles only if it is long enough.
-
-    Args:
-        times: name of the times.
-        measured: a `LatencyModel`.
-    """
-    models = _mapping(_mapping(getattr(measured, "about", None)).get("models"))
-    timed = passes_of(measured)
-    chosen = [role for role in timed if models.get(KEYS[role]) == "auto" and timed[role] != "eager"]
-    if not chosen:
-        return None
-    passes = " and ".join(f"{timed[role]} passes of the {role}" for role in chosen)
-    return (
-        f"{times} are of {passes}, as `auto` chose: a run with `auto` stays eager where compiling does not "
-        f"pay, and is then slower; run with {_settings(chosen, timed)} to get the same passes"
-    )
-
-
 def _settings(roles: Iterable[str], kinds: Mapping[str, str]) -> str:
     return " ".join(f"models.{KEYS[role]}={kinds[role]}" for role in roles)
 

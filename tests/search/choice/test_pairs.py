@@ -7,7 +7,6 @@ import pytest
 from treespec.search.choice.pairs import (
     different_pairs,
     other_passes,
-    passes_left_to_auto,
     passes_of,
 )
 
@@ -70,14 +69,6 @@ def test_other_passes_are_named_with_the_way_out():
     of_draft = other_passes("the run", {"target": "eager", "draft": "compiled"}, "they", eager)
     assert "compiled passes of the draft, but they are of eager ones" in str(of_draft)
     assert "target" not in str(of_draft)
-
-
-def test_times_whose_passes_auto_chose():
-    said = passes_left_to_auto("the times", times("compiled", "compiled", passes="auto"))
-    assert "the times are of compiled passes of the target, as `auto` chose" in str(said)
-    assert str(said).endswith("run with models.passes=compiled to get the same passes")
-    assert passes_left_to_auto("the times", times("eager", passes="auto")) is None
-    assert passes_left_to_auto("the times", times("compiled", passes="compiled")) is None
 
 
 def test_a_run_and_times_of_its_pair_are_of_one_pair():
