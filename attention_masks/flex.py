@@ -60,6 +60,7 @@ def mask_mod(
         InvalidInput: if `prefix_len`, `rows`, `window` or `group` is out of range.
 
     Example:
+        >>> from attention_masks import topology
         >>> visible = mask_mod(topology([-1, 0, 0, 1]), prefix_len=2)
         >>> zero, row, key = torch.tensor(0), torch.arange(4)[:, None], torch.arange(6)
         >>> visible(zero, zero, row, key).int()
@@ -130,6 +131,7 @@ def block_mask(
         InvalidInput: if `prefix_len`, `rows`, `window`, `group` or `block_size` is out of range.
 
     Example:
+        >>> from attention_masks import topology
         >>> mask = block_mask(topology([-1, 0, 0, 1]), prefix_len=300, group=4)
         >>> mask.shape, mask.full_kv_num_blocks.item(), mask.kv_num_blocks.item()
         ((1, 1, 16, 304), 2, 1)
@@ -171,6 +173,7 @@ def draw(mask: BlockMask) -> str:
     `mask`: mask of one sequence and head, such as `block_mask` returns.
 
     Example:
+        >>> from attention_masks import topology
         >>> print(draw(block_mask(topology([-1, 0, 0, 1]), prefix_len=9, block_size=2)))
         rows | keys
            0 | # # # # # + .

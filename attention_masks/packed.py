@@ -47,6 +47,7 @@ def packed_rows(
         InvalidInput: if `rows` or `window` is out of range.
 
     Example:
+        >>> from attention_masks import topology
         >>> [f"{word:04b}" for [word] in packed_rows(topology([-1, 0, 0, 1])).tolist()]
         ['0001', '0011', '0101', '1011']
     """
@@ -101,6 +102,7 @@ def flashinfer_mask(
         InvalidInput: if the lengths or the devices differ, or a value is out of range.
 
     Example:
+        >>> from attention_masks import topology
         >>> mask = flashinfer_mask([topology([-1, 0, 0]), topology([-1])], [1, 2])
         >>> mask.packed_custom_mask.tolist(), mask.mask_indptr.tolist(), mask.bit_indptr.tolist()
         ([115, 11, 7], [0, 2, 3], [0, 12, 15])
@@ -146,6 +148,7 @@ def tensorrt_llm_mask(
         InvalidInput: if there is no tree, the devices differ, or a tree does not fit `max_tokens`.
 
     Example:
+        >>> from attention_masks import topology
         >>> tensorrt_llm_mask([topology([-1, 0, 0]), topology([-1, 0])]).tolist()
         [[[1], [3], [5]], [[1], [3], [0]]]
     """

@@ -51,6 +51,7 @@ def ragged_mask(
             sequence.
 
     Example:
+        >>> from attention_masks import topology
         >>> ragged_mask([topology([-1, 0, 0]), topology([-1])], [1, 2]).int()
         tensor([[[1, 1, 0, 0],
                  [1, 1, 1, 0],
@@ -137,6 +138,7 @@ def forest(trees: Sequence[Topology], prefix_len: int, *, window: int | None = N
             range.
 
     Example:
+        >>> from attention_masks import topology
         >>> both = forest([topology([-1, 0, 0]), topology([-1, 0])], prefix_len=1)
         >>> both.offsets
         (0, 3, 5)

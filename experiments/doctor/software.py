@@ -33,7 +33,7 @@ def processor() -> list[Fact]:
     from treespec.experiments.records.manifest import environment
 
     simd = torch.backends.cpu.get_cpu_capability()
-    slow = "half precision is slow here for more than one row; models.dtype=fastest measures which dtype decodes faster"
+    slow = "half precision is slow here for more than one row; models.dtype=fastest measures it"
     status = Status.OK if simd in WIDE_VECTORS else Status.PROBLEM
     vectors = Fact("vectors", status, simd, "" if simd == WIDE_VECTORS[0] else slow)
     threads, cores = torch.get_num_threads(), environment()["hardware"]["cores"]

@@ -215,6 +215,7 @@ def estimate_acceptance(
         InvalidLimit: if a setting is out of range, or two settings contradict each other.
 
     Example:
+        >>> from treespec import TreeShape
         >>> chain = TreeShape.chain(2)
         >>> steps = [(chain, (0, 1, 2)), (chain, (0,)), (chain, (0, 1))]
         >>> with python_warnings.catch_warnings():
