@@ -120,6 +120,10 @@ def parse_json(text: str | bytes, *, constants: bool = False, unique: bool = Tru
         raise Unreadable(f"byte {error.start} is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise Unreadable(error.msg, error.lineno, error.colno) from None
+    except Unreadable:
+        raise
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise Unreadable(str(error)) from None
     except RecursionError:
         raise Unreadable("nested too deep") from None
 

@@ -199,9 +199,9 @@ def test_sizes_are_bounded_before_anything_is_parsed(tmp_path, monkeypatch):
     for start, most in ((b"[[0],", 100), (b"PK\3\4", 200)):
         file.write_bytes(start + bytes(most))
         for source in (file, file.read_bytes()):
-            with pytest.raises(MalformedTree, match=f"more than the {most} bytes"):
+            with pytest.raises(MalformedTree, match=f"more than the {most} "):
                 load(source)
-    with pytest.raises(MalformedTree, match="more than the 100 bytes"):
+    with pytest.raises(MalformedTree, match="more than the 100 "):
         load("[[0]," + " " * 100)
 
 
