@@ -83,6 +83,7 @@ class PublicModule(pdoc.doc.Module):
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
+        # modules without a page say no names of their own
         names = getattr(self.obj, "__all__", None) or [n for n in vars(self.obj) if n[0] != "_"]
         return {name: _function(getattr(self.obj, name)) for name in names}
 
@@ -92,7 +93,7 @@ class PublicModule(pdoc.doc.Module):
         for node in ast.walk(ast.parse(inspect.getsource(self.obj))):
             if not isinstance(node, ast.ImportFrom) or node.module in (None, self.modulename):
                 continue
-            if not str(node.module).startswith(("treespec", "attention_masks")):
+            if not node.module.startswith(("treespec", "attention_masks")):
                 continue
             names = [a.name for a in node.names if self._is_value(a.name)]
             if names:

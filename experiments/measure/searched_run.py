@@ -8,6 +8,8 @@ from treespec.experiments.run import dry_run as dry
 from treespec.experiments.run import runner
 from treespec.experiments.run.session import Searching
 
+__all__ = ["dry_run", "run"]
+
 _SEARCHING = Searching(measure, resolve)
 
 run = partial(runner.run, searching=_SEARCHING)

@@ -36,6 +36,8 @@ from treespec.search.traces.text_drafts import TextDrafts
 from treespec.search.traces.trace import Trace
 from treespec.tree import TreeShape
 
+__all__ = ["EMITTED", "Replay", "replay", "replay_budget", "replay_many", "step_starts"]
+
 EMITTED = (
     "tokens/step: emitted tokens, those past the end of a text included; a run's table shows kept ones "
     "(docs/guide.md, Tokens per step)"
