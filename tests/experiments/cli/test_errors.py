@@ -70,7 +70,7 @@ WRONG = {
     "search folder": ["folder"],
     "search missing.npz": ["'missing.npz': there is no such file; `treespec trace CONFIG"],
     "search missing.json": ["'missing.json': there is no such file; `treespec estimate"],
-    "search bytes.npz": ["bytes.npz is not a trace"],
+    "search bytes.npz": ["bytes.npz: not an archive"],
     "search broken.json": ["broken.json"],
     "search 0.5,nan": ["nan"],
     "search 0.5 --latency folder": ["folder: Is a directory"],
@@ -89,7 +89,7 @@ WRONG = {
     "trace exp.yaml --out t.npz": ["several samplings"],
     # replay
     "replay folder --shapes chain:2": ["folder: Is a directory"],
-    "replay empty --shapes chain:2": ["empty is not a trace"],
+    "replay empty --shapes chain:2": ["empty: not an archive"],
     "replay missing.npz --shapes chain:2": ["missing.npz", "`treespec trace CONFIG --out"],
     "estimate missing.npz": ["missing.npz", "`treespec trace CONFIG --out"],
     "replay x.npz": ["--shapes", "--growth"],

@@ -376,7 +376,7 @@ def test_no_silent_fallback(monkeypatch):
         fused(verify.rrs, block=12)
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "treespec.verify.engine.fused_kernel", raising=False)
-    monkeypatch.delattr(verify, "fused_kernel", raising=False)
+    monkeypatch.delattr(verify.engine, "fused_kernel", raising=False)
     fused_module._kernel.cache_clear()
     with pytest.raises(Unavailable, match="need Triton"):
         fused(verify.rrs)
