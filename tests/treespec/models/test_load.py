@@ -172,7 +172,7 @@ def test_a_target_that_is_missing_or_damaged_is_refused_for_that(
     ):
         load_pair("/no/such/model", draft)
     (tmp_path / "config.json").write_text('{"model_type": ')
-    with pytest.raises(LoadError, match=r"config\.json is not JSON: .*save the file again"):
+    with pytest.raises(LoadError, match=r"config\.json' is not a valid JSON"):
         load_pair(tmp_path, draft)
 
 
@@ -245,9 +245,7 @@ def test_broken_files(folder: Path) -> None:
     with pytest.raises(LoadError, match=r"cannot read the weights of .*target': "):
         load_pair(folder)
     (folder / "target" / "config.json").write_text("{")
-    with pytest.raises(
-        LoadError, match=r"cannot read the .* of .*target': .*config\.json is not JSON: .*a key in"
-    ):
+    with pytest.raises(LoadError, match=r"target': .*config\.json' is not a valid JSON"):
         load_pair(folder)
     (folder / "target" / "tokenizer.json").write_text("{")
     with pytest.raises(LoadError, match=r"cannot read the tokenizer of .*target': "):
