@@ -182,8 +182,9 @@ def parse_yaml(text: str) -> Any:
         ) from None
     except RecursionError:
         raise Unreadable("nested too deep") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date, or a number too long
-        raise Unreadable(" ".join(str(error).split())) from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # such as no such date, a number too long, or `!!bool x`
+        raise Unreadable(f"a value does not fit its type: {' '.join(str(error).split())}") from None
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -229,8 +230,15 @@ def write_whole(path: Path, content: str | Content, *, new: bool = False) -> Pat
             data(file) if callable(data) else file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if new:
-            path.open("xb").close()  # takes the name, or raises
-        return temporary.replace(path)
+        if not new:
+            return temporary.replace(path)
+        try:
+            os.link(temporary, path)  # takes the name with its content, or raises
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            path.open("xb").close()
+            temporary.replace(path)
+        return path
     finally:
         temporary.unlink(missing_ok=True)

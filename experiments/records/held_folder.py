@@ -87,6 +87,7 @@ class HeldFolder(ABC):
                 "written); choose another folder with --out"
             )
         files = {path for file in self.own_files() for path in (file, *file.parents)}
+        files |= {self.path / name for name in self.folders}
         for path in sorted(files - {self.path, *self.path.parents}):
             if path.is_symlink():
                 raise self.foreign(
@@ -125,11 +126,10 @@ class HeldFolder(ABC):
         self._begin()
 
     def dissolve(self) -> None:
-        """Delete our files, the manifest and the lock last, and the folder if it is then empty."""
+        """Delete our files, the manifest and the lock last."""
         with suppress(OSError):
             self._remove(self.own_files())
             self._remove([self.manifest_path, self.path / LOCK])
-            self.path.rmdir()
 
     def undo(self) -> None:
         """Remove a folder that this start made."""
@@ -165,7 +165,7 @@ class HeldFolder(ABC):
 
     def __enter__(self) -> Self:
         """Take the lock, and mark the folder if it is new."""
-        missing = list(takewhile(lambda p: not p.exists(), (self.path, *self.path.parents)))
+        missing = list(takewhile(lambda p: not os.path.lexists(p), (self.path, *self.path.parents)))
         try:
             if self.path.is_file():
                 raise self.error(f"{self.path} is a file: choose another folder with --out")

@@ -166,7 +166,8 @@ def step_of(method: BuiltMethod, layers: int) -> Step | None:
     else:
         levels = [max(1, (nodes - 1) // max(1, method.max_depth))] * method.max_depth
         tokens = sum(sum(rates[:2]) ** depth for depth in range(method.max_depth + 1))
-    return Step(method.name, nodes, tuple(product(drafts, levels)), tokens)
+    verified = getattr(method.tree, "size", None) or nodes
+    return Step(method.name, verified, tuple(product(drafts, levels)), tokens)
 
 
 def choose(
@@ -216,6 +217,8 @@ def choose(
     layers = next(iter(pairs.values())).target.layer_count
     steps = [step for method in methods if (step := step_of(method, layers)) is not None]
     models = {dtype: models_of(pair) for dtype, pair in pairs.items()}
+    known = {"target", *next(iter(models.values()))}
+    steps = [step for step in steps if {name for name, _ in step.drafted} <= known]
     with reporter.task("timing passes in " + " and ".join(pairs)):
         choice = decide(steps, _quiet_times(models, config))
     with suppress(OSError):  # then it is measured again next time
@@ -294,6 +297,14 @@ def _runs(model: "TransformersModel", asked: str | None) -> Iterable[tuple[int, 
     return [(nodes, tree_pass(nodes)) for nodes in sizes]
 
 
+def _folder(name: str | None) -> list[str] | None:
+    """The place and the config of a model in a folder, so that another model there is another model."""
+    file = Path(name or "", "config.json")
+    if name is None or not file.is_file():
+        return None
+    return [str(file.resolve()), file.read_text(encoding="utf-8", errors="replace")]
+
+
 def _note(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> Path:
     """The file of the choice for these models and methods on this machine."""
     from treespec.experiments.records.manifest import environment
@@ -308,6 +319,8 @@ def _note(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> Path:
         about["hardware"],
         missing_for_compiling(),
         build.source(),
+        about["treespec_version"],
+        [_folder(name) for name in (config.target, config.draft)],
     ]
     key = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
     return code_folder() / "treespec" / f"dtype-{key}.json"

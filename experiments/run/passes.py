@@ -86,14 +86,13 @@ def load_with_passes(
     """
     methods = list(methods)
     decisive = methods if chosen_for is None else list(chosen_for)
-    if os.environ.get(EAGER):
-        config = as_eager(config)
     missing, choice = missing_datastores(methods), None
-
     if config.dtype == "fastest" and manifest is not None:
         dtype = manifest["models"]["target"]["dtype"]
         choice = Choice(**(manifest.get("settings") or {"dtype": dtype, "why": "as before"}))
         config = config.model_copy(update={"dtype": dtype})
+    if os.environ.get(EAGER):
+        config = as_eager(config)
     pair = None
     if config.dtype == "fastest":
         choice, pair = _chosen(config, decisive, load, reporter)
@@ -112,7 +111,7 @@ def load_with_passes(
             if asked == "auto" and then is not None and then.get("kind", "eager") == "eager":
                 model.passes = Passes("eager", "auto", then.get("why"))
             elif asked not in (None, model.passes.asked):
-                _choose(role, name, model, asked, reporter)
+                _choose(role, name, model, asked, reporter, then)
         except (Unavailable, UnsupportedModel) as error:
             drafting = "" if name is None else f" (of {name}, which drafts)"
             raise type(error)(f"models.{error}{drafting}") from error
@@ -177,9 +176,17 @@ def require_same_passes(
 
 
 def _choose(
-    role: str, name: str | None, model: "TransformersModel", asked: str, reporter: Reporter
+    role: str,
+    name: str | None,
+    model: "TransformersModel",
+    asked: str,
+    reporter: Reporter,
+    then: Mapping[str, Any] | None,
 ) -> None:
-    """Make a model run its passes as asked, and show this and the choice of `auto`."""
+    """Make a model run its passes as asked, and show this and the choice of `auto`.
+
+    `then` is what the manifest of a resumed run says: what `auto` chose is not chosen again.
+    """
     from treespec.models.passes.choosing_passes import choose_passes
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
@@ -192,6 +199,9 @@ def _choose(
         ):  # as asked, or not as hoped, which `choose_passes` has said
             return
         if asked == "auto" and model.passes.kind == "compiled":
+            if then is not None:
+                model.passes = replace(model.passes, why=then.get("why"))
+                return
             ratio = _slowdown(model)
             why = f"a compiled pass over {TIMED_NODES} nodes takes {ratio:.2f} of the time of an eager one"
             if ratio < 1:

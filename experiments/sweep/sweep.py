@@ -11,6 +11,7 @@ from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import SweepError
+from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
@@ -74,7 +75,10 @@ def run_sweep(
             threads = torch.get_num_threads()
             torch.set_num_threads(runner.threads)
             for job in remaining:
-                choose_ahead(starts[job.name].experiment, load_models, Reporter(console))
+                experiment = starts[job.name].experiment
+                if fresh:
+                    forget(experiment.config.models, experiment.methods)
+                choose_ahead(experiment, load_models, Reporter(console))
             torch.set_num_threads(threads)
         if fresh:  # after all checks, so that a typo does not cost the earlier sweep
             records.clear()

@@ -112,8 +112,11 @@ class SweepFolder(HeldFolder):
 
     def _jobs(self) -> list[str]:
         """Names of the jobs in the manifest, each a folder in `jobs/`."""
-        jobs = self._data().get("jobs") or ()
-        return [Path(str(job["name"])).name for job in jobs if isinstance(job, dict)]
+        jobs = self._data().get("jobs")
+        entries = jobs if isinstance(jobs, list) else ()
+        names = [job.get("name") for job in entries if isinstance(job, dict)]
+        own = [name for name in names if isinstance(name, str) and name not in ("", ".", "..")]
+        return [name for name in own if Path(name).name == name]
 
     def clear(self) -> None:
         """Delete our files and the runs of the jobs, and nothing else.
@@ -131,6 +134,9 @@ class SweepFolder(HeldFolder):
             for run in runs:
                 with run:
                     run.dissolve()
+                    if run.manifest_path.exists():
+                        raise SweepError(f"{run.path} cannot be cleared: make it writable")
+                remove_empty([run.path])
         except RunFolderError as error:
             raise SweepError(str(error)) from None
         with self._writing():
@@ -194,9 +200,9 @@ class SweepFolder(HeldFolder):
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
-        self.keep_manifest(manifest)
         for file in in_use():
             self.keep(self.path / FOLDER / file.path.name, file.content)
+        self.keep_manifest(manifest)
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             if not path.exists():

@@ -31,7 +31,7 @@ def on_other_half(candidates: Sequence[Totals], seed: int) -> Totals:
 
     The best of many shapes on few texts looks better on them than it is. Each text is in the other half
     once in every split, so its totals are means over the splits. They do not depend on the order of texts,
-    which are first sorted by what all shapes emit on them.
+    which are first sorted by what the shapes emit on them.
 
     Args:
         candidates: shapes, replayed on the same texts, at least two.
@@ -39,7 +39,7 @@ def on_other_half(candidates: Sequence[Totals], seed: int) -> Totals:
     """
     emitted = np.stack([totals.emitted for totals in candidates])
     seconds = np.stack([totals.seconds for totals in candidates])
-    order = np.lexsort((seconds.sum(axis=0), emitted.sum(axis=0)))
+    order = np.lexsort(np.concatenate([seconds, emitted]))
     rng, texts = np.random.default_rng(seed), len(order)
     halves = np.zeros((SPLITS, texts), dtype=bool)
     for half in halves:

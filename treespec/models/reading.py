@@ -21,7 +21,12 @@ INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 JSON_FILES = {
     "configuration": ("config.json", "generation_config.json"),
-    "tokenizer": ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    "tokenizer": (
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ),
 }
 AGAIN = "download or save the file again"
 

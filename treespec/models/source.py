@@ -135,6 +135,8 @@ def read_model(
 def read_config(place: Place) -> PreTrainedConfig:
     """Read the configuration of a causal language model."""
     with _quiet(place), reading(place.name, "configuration"):
+        # transformers ignores a damaged one, and texts would not end where they should
+        Files(place.name).data("generation_config.json")
         try:
             config = AutoConfig.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False

@@ -297,7 +297,7 @@ def test_progress_is_told_of_each_text():
         ({"prompts": []}, InvalidTrace, "no prompt"),
         ({"prompts": [()]}, EmptyPrompt, "no tokens"),
         ({"prompts": [(7,)]}, InvalidPrompt, "token id 7"),
-        ({"prompts": [(0.5,)]}, InvalidPrompt, "must be integers"),
+        ({"prompts": [(0.5,)]}, InvalidPrompt, "token ids"),
         ({"max_new_tokens": 0}, InvalidBudget, "max_new_tokens = 0"),
         ({"max_new_tokens": 2_000_000}, ContextOverflow, "reduce one of the three"),
         ({"follow": [[1], [2]]}, InvalidTrace, "1 prompts, but 2 texts"),

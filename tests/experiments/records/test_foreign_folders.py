@@ -186,19 +186,18 @@ def test_a_run_does_not_write_where_it_reads(call, tmp_path, prompt_file, tiny_p
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("output=ABSOLUTE", "is not in BASE/"),
         ("output=../elsewhere", "is not in BASE/"),
         ("output=BASE/../elsewhere", "is not in BASE/"),
         ("output=BASE/../../elsewhere", "is not in BASE/"),
         ("output=BASE", "is not in BASE/"),
         ("output=.", "is not in BASE/"),
         ("output=elsewhere", "is not in BASE/"),
-        ("output=BASE/link/x", "a link leads out"),
+        ("output=BASE/link/x", "is not in BASE/"),
         ("output=5", "output"),
         ("name=../elsewhere", "name = '../elsewhere'"),
         ("name=..", "name = '..'"),
         ("name=a/b", "name = 'a/b'"),
-        ("name=link", "a link leads out"),
+        ("name=link", "is not in BASE/"),
     ],
 )
 def test_no_config_leads_out_of_its_folder(call, tmp_path, command, override, part):
@@ -206,7 +205,7 @@ def test_no_config_leads_out_of_its_folder(call, tmp_path, command, override, pa
     (tmp_path / base).mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / base / "link").symlink_to(tmp_path / "elsewhere")
-    override = override.replace("ABSOLUTE", os.fspath(tmp_path / base / "x")).replace("BASE", base)
+    override = override.replace("BASE", base)
     before = snapshot(tmp_path)
     more = ["sweep.seed=[0]"] if command == "sweep" else []
     for fresh in ([], ["--fresh"]):

@@ -126,10 +126,10 @@ TEMPERATURE = {"method": "temperature", "temperature": 1.0}
     ("data", "words"),
     [
         ([], "an object"),
-        ({"kind": "tree"}, "an object"),
-        ({"version": 9}, "version 1"),
+        ({"kind": "tree"}, "kind = .*calibration"),
+        ({"version": 9}, "version = 9"),
         ({"method": "magic"}, "'magic'"),
-        ({}, "method = ''"),
+        ({}, "method = "),
         (TEMPERATURE | {"temperature": None}, "temperature = None"),
         (TEMPERATURE | {"temperature": 0}, "above 0"),
         (TEMPERATURE | {"temperature": float("nan")}, "nan"),
@@ -141,7 +141,7 @@ TEMPERATURE = {"method": "temperature", "temperature": 1.0}
         (ISOTONIC | {"ys": [1, 0]}, "rise"),
         (ISOTONIC | {"ys": [0, 2]}, "rise"),
         (ISOTONIC | {"xs": [0, 0.5]}, "rise"),
-        (ISOTONIC | {"xs": [0, "a"]}, r"xs\[1\] = 'a'"),
+        (ISOTONIC | {"xs": [0, "a"]}, "'a'"),
     ],
 )
 def test_bad_maps_are_refused(data, words):

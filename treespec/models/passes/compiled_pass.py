@@ -246,8 +246,8 @@ def missing_for_compiling() -> str | None:
             "g++ on most systems), or name one in the environment variable CXX"
         )
     folder = code_folder()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
         return (
             f"compiled passes are written to {str(folder)!r}, which is not writable: name another "
             "folder in the environment variable TORCHINDUCTOR_CACHE_DIR"
