@@ -133,12 +133,7 @@ def room_for(law: str, rates: Rates, times: Times, limits: Limits, *, strict: bo
     covered = times.latency.largest(times.prefix, law=law, batch=times.batch)
     size = limits.largest(covered, strict=strict)
     wide = times.latency.law_times(law, times.batch).level.largest(times.prefix) != 1
-    if wide and (limits.branching or 1) > rates.ranks:
-        raise InvalidLimit(
-            f"branching = {limits.branching}, but acceptance has rates for {rates.ranks} child ranks: give "
-            f"branching <= {rates.ranks}"
-        )
-    branching = (limits.branching or rates.ranks) if wide else 1
+    branching = min(limits.branching or rates.ranks, rates.ranks) if wide else 1
     deepest = limits.depth
     if deepest is None:  # a requested size may be feasible for a chain only
         deepest = size if limits.sizes and branching == 1 else DEEPEST_UNASKED

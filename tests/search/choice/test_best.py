@@ -132,7 +132,6 @@ def test_a_chain_or_plain_decoding_can_be_the_answer():
         ({"prefix": -5}, InvalidLimit, "prefix = -5"),
         ({"seed": -1}, InvalidLimit, "seed = -1"),
         ({"level": 1.0}, InvalidLimit, "level = 1.0"),
-        ({"branching": 4}, InvalidLimit, "branching = 4"),
     ],
 )
 def test_wrong_limits(flat, options, error, words):
