@@ -71,7 +71,8 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
 
     for name in _own_drafts(methods):
         with _naming_draft():
-            pair = with_drafts(pair, [name], dtype=config.dtype, attention=config.attention)
+            dtype = as_eager(config).dtype
+            pair = with_drafts(pair, [name], dtype=dtype, attention=config.attention)
     return pair
 
 

@@ -228,7 +228,7 @@ def test_bad_traces_are_refused(tmp_path):
     path.write_text("hello")
     done = call("replay", path, "--shapes", "chain:2")
     assert done.exit_code == 2
-    assert "is not a trace" in done.output
+    assert "no.npz: not an archive" in done.output
 
 
 def test_shapes_have_names():

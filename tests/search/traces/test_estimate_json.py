@@ -49,7 +49,7 @@ def test_json_round_trip(make_trace, by, interval):
         ({"texts": {"hits": [[[1]]], "trials": [[[1, 1]]], "mass": [[[1]]]}}, "of one shape"),
         ({"texts": {"hits": [[[0.5]]], "trials": [[[1]]], "mass": [[[1]]]}}, '"hits" in "texts"'),
         ({"texts": {"hits": [[[1]]], "trials": [[[1]]], "mass": [[[-1]]]}}, '"mass" in "texts"'),
-        ({"monotone": True}, "without --isotonic"),
+        ({"monotone": True}, "monotone = "),
     ],
 )
 def test_bad_json_is_refused(make_trace, change, words):
