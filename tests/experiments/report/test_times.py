@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from treespec.experiments.config.schema import Config
-from treespec.experiments.errors import RunFolderError
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.report.measurements import CLOCK, STAGED, measure
 from treespec.experiments.report.run import load_run
@@ -224,18 +223,6 @@ def test_the_report_shows_both_and_the_time_alone(finished):
     assert all(row[3].text != "–" for row in table.rows)
     assert any("could tell apart" in remark for remark in finding.remarks)
     assert any("could tell apart" in line for line in finished.verdicts["T=0"])
-
-
-@pytest.mark.parametrize("column", ["at_s", "step_s"])
-def test_a_step_without_its_time_is_a_damaged_table(finished, tmp_path, column):
-    loaded = slowed(finished, tmp_path / "run", 1.0)
-    first = pl.int_range(pl.len()) == 0
-    hole = pl.when(first).then(None).otherwise(pl.col(column)).alias(column)
-    pl.read_parquet(loaded.folder / "steps.parquet").with_columns(hole).write_parquet(
-        loaded.folder / "steps.parquet"
-    )
-    with pytest.raises(RunFolderError, match=f"{column} = null, which is missing"):
-        load_run(loaded.folder)
 
 
 @pytest.mark.parametrize("together", [None, 4])
