@@ -304,8 +304,7 @@ def test_what_the_search_said_is_kept(tmp_path):
     kept = json.loads((tmp_path / "best-0.json").read_text())
     assert list(kept) == [found.name] == ["best for T=0"]
     said = kept["best for T=0"]
-    # So few texts decide nothing, however clear they look.
-    assert said["verdict"].startswith("Not decided between the chain of")
+    assert said["verdict"].startswith("Use the chain of")  # four equal texts have no spread
     assert isinstance(said["notes"], list)
     assert said["rows"][0]["parents"] == list(found.shape.parents)
     assert said["rows"][0]["rank"] == 1

@@ -123,7 +123,7 @@ def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
 def test_a_baseline_that_fails_is_written_down(session, monkeypatch):
     def measured(session, case, name, sets):
         if name == "flex":
-            raise torch.OutOfMemoryError("too large\nand more")
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB\nand more")
         return {"with_launch": {"median_us": 5.0}, "device": {"median_us": 2.0}}
 
     monkeypatch.setattr(kernel_times, "_times", measured)
@@ -132,7 +132,7 @@ def test_a_baseline_that_fails_is_written_down(session, monkeypatch):
     count = len(kernel_times.cases(True))
     assert len(cells) == len(CANDIDATES) * count
     errors = [cell["error"] for cell in cells.values() if "error" in cell]
-    assert errors == ["out of memory: too large"] * count
+    assert errors == ["CUDA out of memory. Tried 2 GiB"] * count
     assert not session.failures
 
 
