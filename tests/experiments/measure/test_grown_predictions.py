@@ -93,10 +93,8 @@ def test_a_growth_is_predicted_by_its_replay(grown, name, growth):
     prefix = json.loads((folder / "config.json").read_text())["prefix"]
     parts = times.at(prefix, law)
     levels = [[Counter(level) for level in step] for step in found.levels]
-    steps = seconds_of(parts.drafted(levels, found.sizes.tolist()))
-    assert row.untimed == (name == "drawn") == (parts.law_times.decide is None)
-    if not row.untimed:
-        steps = steps + seconds_of(parts.deciding(levels))
+    steps = seconds_of(parts.grown(levels, found.sizes.tolist()))
+    assert row.untimed == (name == "drawn") == (parts.decide is None)
     assert row.speed == pytest.approx(found.emitted.sum() / steps.sum())
     plain_s = times.plain_s(prefix, law="deterministic")
     assert row.speedup.estimate == pytest.approx(row.speed * plain_s)
