@@ -35,7 +35,7 @@ test: setup-dev ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadfile -m 'not slow and not gpu'
 
 notebooks: setup-dev ## run every notebook from a fresh kernel
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --nbmake --nbmake-timeout=240 notebooks
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --nbmake --nbmake-timeout=600 notebooks
 
 docs: setup-dev ## build the public API, the pages and the notebooks as HTML, into build/docs
 	$(BIN)/python docs/pages.py build/docs
