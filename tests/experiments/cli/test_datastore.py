@@ -73,13 +73,13 @@ def test_bad_input(texts, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "there").touch()
     with (tmp_path / "large.py").open("wb") as file:
-        file.truncate(2**24 + 1)
+        file.truncate(2**25 + 1)
     (tmp_path / "heapq.py").write_text(held_out()["heapq.py"])
     for said, arguments in {
         "already exists": ["build", tmp_path / "there", texts],
         "No such file": ["build", tmp_path / "x", tmp_path / "none"],
         "none: No such file": ["build", tmp_path / "x", texts, tmp_path / "none"],
-        "more than the 16777216 bytes": ["build", tmp_path / "x", texts, tmp_path / "large.py"],
+        "more than the 33,554,432 ": ["build", tmp_path / "x", texts, tmp_path / "large.py"],
         "latin.txt: not UTF-8": ["build", tmp_path / "x", texts, texts / "latin.txt"],
         "nothing to store: left out 1 copy": ["build", tmp_path / "x", tmp_path / "heapq.py"],
         "no file in it ends in": ["build", tmp_path / "x", tmp_path / "empty"],
