@@ -12,11 +12,11 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 
 import numpy as np
-import yaml
 
 from treespec.errors import Unreadable
 
@@ -141,29 +141,31 @@ def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain data without aliases and without repeated keys."""
+@cache
+def _loader() -> Any:
+    """PyYAML's loader of plain data, without aliases and without repeated keys; loaded at first use."""
+    import yaml
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(
-                problem="an alias (*name): write its value", problem_mark=mark
-            )
-        return super().compose_node(parent, index)
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark
+                raise yaml.MarkedYAMLError(
+                    problem="an alias (*name): write its value", problem_mark=mark
+                )
+            return super().compose_node(parent, index)
 
+    def unique_mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+        data = loader.construct_mapping(node, deep=True)
+        if len(data) < len(node.value):
+            keys = [key.value for key, _ in node.value]
+            twice = next((key for key in keys if keys.count(key) > 1), keys[0])
+            problem = f"key {brief(twice, 60)} appears twice"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return data
 
-def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    data = loader.construct_mapping(node, deep=True)
-    if len(data) < len(node.value):
-        keys = [key.value for key, _ in node.value]
-        twice = next((key for key in keys if keys.count(key) > 1), keys[0])
-        problem = f"key {brief(twice, 60)} appears twice"
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    return data
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
+    Loader.add_constructor("tag:yaml.org,2002:map", unique_mapping)
+    return Loader
 
 
 def parse_yaml(text: str) -> Any:
@@ -172,8 +174,10 @@ def parse_yaml(text: str) -> Any:
     Raises:
         Unreadable: with line and column, if the text is not such YAML.
     """
+    import yaml
+
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
