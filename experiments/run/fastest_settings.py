@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import torch
 
 from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError, Unavailable
@@ -196,7 +197,12 @@ def choose(
         return Choice(**json.loads(note.read_text(encoding="utf-8"))), None
     pairs: dict[str, Pair] = {}
     refused: dict[str, TreespecError] = {}
-    for dtype in DTYPES:
+    for dtype in reversed(DTYPES):  # the smaller numbers first
+        if any(
+            _bytes_in_float32(pair) > psutil.virtual_memory().available for pair in pairs.values()
+        ):
+            refused[dtype] = Unavailable("the models would not fit into the free memory")
+            break
         with reporter.task(f"loading the models in {dtype}"):
             try:
                 pairs[dtype] = load(config.model_copy(update={"dtype": dtype}))
@@ -204,6 +210,7 @@ def choose(
                 raise
             except TreespecError as error:
                 refused[dtype] = error
+    pairs = {dtype: pairs[dtype] for dtype in DTYPES if dtype in pairs}
     for dtype, pair in pairs.items():
         given = str(pair.target.model.dtype).removeprefix("torch.")
         if given != dtype:  # `load` gives models that were loaded before
@@ -233,16 +240,22 @@ def forget(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> None:
         _note(config, methods).unlink(missing_ok=True)
 
 
+def _bytes_in_float32(pair: "Pair") -> int:
+    return sum(4 * p.numel() for model in pair.models for p in model.model.parameters())
+
+
 def _quiet_times(
     models: Mapping[str, Mapping[str, "TransformersModel"]], config: ModelsConfig
 ) -> Mapping[str, Times]:
     """Times of passes by dtype, measured while other processes used little of the CPU."""
-    runs = {
-        (dtype, name, nodes): run
-        for dtype, of_dtype in models.items()
-        for name, model in of_dtype.items()
-        for nodes, run in _runs(model, config.passes if name == "target" else config.draft_passes)
-    }
+    runs: dict[tuple[str, str, int], Callable[[], Any]] = {}
+    for name in dict.fromkeys(name for of_dtype in models.values() for name in of_dtype):
+        asked = config.passes if name == "target" else config.draft_passes
+        versions = {dtype: of_dtype[name] for dtype, of_dtype in models.items() if name in of_dtype}
+        products = all(_will_be_compiled(model, asked) for model in versions.values())
+        for dtype, model in versions.items():
+            timed = _products(model) if products else _passes(model)
+            runs |= {(dtype, name, nodes): run for nodes, run in timed}
     # Dtypes take turns at each size.
     order = sorted(runs, key=lambda key: key[1:])
     loads = []
@@ -271,17 +284,36 @@ def _quiet_times(
     )
 
 
-def _runs(model: "TransformersModel", asked: str | None) -> Iterable[tuple[int, Callable[[], Any]]]:
-    """For each number of nodes, what takes the time of a pass: its products if it will be compiled."""
+def _will_be_compiled(model: "TransformersModel", asked: str | None) -> bool:
+    """Whether a model's passes will be compiled, as far as this is known before."""
+    from treespec.models.passes.choosing_passes import COMPILED_ATTENTION
     from treespec.models.passes.compiled_pass import missing_for_compiling, too_large_to_pack
     from treespec.models.passes.packed_layers import linear_work
 
-    compiled = asked == "compiled" or (asked == "auto" and missing_for_compiling() is None)
-    if compiled and too_large_to_pack(model.model) is None:
-        with suppress(Unavailable):  # the kernel cannot be compiled: then passes will be eager
-            work = linear_work(model.model)
-            work(1)()
-            return [(nodes, work(nodes)) for nodes in NODES]
+    if (
+        model.attention not in COMPILED_ATTENTION
+        or asked not in ("compiled", "auto")
+        or missing_for_compiling()
+        or too_large_to_pack(model.model)
+    ):
+        return False
+    try:
+        linear_work(model.model)(1)()
+    except Unavailable:  # the kernel cannot be compiled
+        return False
+    return True
+
+
+def _products(model: "TransformersModel") -> Iterable[tuple[int, Callable[[], Any]]]:
+    """The matrix products of a pass, for each number of nodes."""
+    from treespec.models.passes.packed_layers import linear_work
+
+    work = linear_work(model.model)
+    return [(nodes, work(nodes)) for nodes in NODES]
+
+
+def _passes(model: "TransformersModel") -> Iterable[tuple[int, Callable[[], Any]]]:
+    """Eager passes, for each number of nodes."""
     fresh, sizes = model.fresh(), [nodes for nodes in NODES if nodes < model.max_length]
     fresh.prefill(torch.arange(min(PREFIX, model.max_length - sizes[-1])) % model.vocab_size)
 

@@ -123,9 +123,14 @@ def load_with_passes(
 def choose_ahead(
     experiment: Experiment, load: Callable[[ModelsConfig], "Pair"], reporter: Reporter
 ) -> None:
-    """Choose the dtype of a run that starts later, when other runs keep the machine busy."""
-    if experiment.config.models.dtype == "fastest" and not os.environ.get(EAGER):
-        _chosen(experiment.config.models, list(experiment.methods), load, reporter)
+    """Choose the settings of a run that starts later, when other runs keep the machine busy.
+
+    What is chosen, and the compiled code, is kept beside the code.
+    """
+    models = experiment.config.models
+    chosen = models.dtype == "fastest" or "auto" in (models.passes, models.draft_passes)
+    if chosen and not os.environ.get(EAGER):
+        load_with_passes(models, experiment.methods, load, reporter)
 
 
 def _chosen(
@@ -188,27 +193,29 @@ def _choose(
     `then` is what the manifest of a resumed run says: what `auto` chose is not chosen again.
     """
     from treespec.models.passes.choosing_passes import choose_passes
+    from treespec.models.passes.code_on_disk import kept_slowdown, note_slowdown
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
-    with reporter.task(
-        f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
-    ):
-        choose_passes(model, asked, draft=role != "target")
-        if (
-            model.passes.kind == "eager"
-        ):  # as asked, or not as hoped, which `choose_passes` has said
-            return
-        if asked == "auto" and model.passes.kind == "compiled":
-            if then is not None:
-                model.passes = replace(model.passes, why=then.get("why"))
+    chosen = asked == "auto" and compiles and then is None
+    slowdown = kept_slowdown(model) if chosen else None
+    if slowdown is None or slowdown < 1:
+        with reporter.task(
+            f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
+        ):
+            choose_passes(model, asked, draft=role != "target")
+            if model.passes.kind == "eager":  # as asked, or `choose_passes` has said why
                 return
-            ratio = _slowdown(model)
-            why = f"a compiled pass over {TIMED_NODES} nodes takes {ratio:.2f} of the time of an eager one"
-            if ratio < 1:
-                model.passes = replace(model.passes, why=why)
-            else:
-                choose_passes(model, "eager", draft=role != "target")
-                model.passes = Passes("eager", "auto", why)
+            if chosen and slowdown is None:
+                slowdown = _slowdown(model)
+                note_slowdown(model, slowdown)
+    if asked == "auto" and then is not None:
+        model.passes = replace(model.passes, why=then.get("why"))
+        return
+    if slowdown is not None:
+        if slowdown >= 1:
+            choose_passes(model, "eager", draft=role != "target")
+        why = f"a compiled pass over {TIMED_NODES} nodes takes {slowdown:.2f} of the time of an eager one"
+        model.passes = replace(model.passes, asked="auto", why=why)
     if asked == "auto" or compiles:
         reporter.note(f"passes of {_called(role, name)}: {in_words(asdict(model.passes))}")
 

@@ -101,7 +101,8 @@ def timed(monkeypatch):
 
 def pair_of(config):
     model = SimpleNamespace(dtype=getattr(torch, config.dtype))
-    return SimpleNamespace(dtype=config.dtype, target=SimpleNamespace(layer_count=2, model=model))
+    target = SimpleNamespace(layer_count=2, model=model)
+    return SimpleNamespace(dtype=config.dtype, target=target, models=[])
 
 
 def chosen(load=pair_of, config=None, reporter=None):
@@ -146,6 +147,19 @@ def test_a_dtype_that_cannot_be_run_is_left_out(kept, timed):
         chosen(refuse)
 
 
+def test_what_does_not_fit_in_float32_is_not_loaded_in_it(kept, timed):
+    def load(config):
+        assert config.dtype == "bfloat16"
+        huge = SimpleNamespace(parameters=lambda: [torch.empty(2**50, device="meta")])
+        pair = pair_of(config)
+        pair.models.append(SimpleNamespace(model=huge))
+        return pair
+
+    choice, pair = chosen(load)
+    assert (choice.dtype, pair.dtype) == ("bfloat16", "bfloat16")
+    assert "float32 cannot be used: the models would not fit" in choice.why
+
+
 def test_models_that_are_given_keep_their_dtype(kept, timed, loaded_pair):
     choice, pair = chosen(lambda config: loaded_pair)
     assert (choice.dtype, pair) == ("float32", loaded_pair)
@@ -177,13 +191,30 @@ def test_a_busy_machine_is_measured_again_or_refused(kept, loaded_pair, monkeypa
 
 def test_products_of_a_compiled_pass_are_timed_without_compiling(loaded_pair):
     """The same matrices as in a pass, in the dtype of the model."""
-    from treespec.models.passes.packed_layers import linear_work
-
-    linear_work(loaded_pair.target.model)(3)()
-    runs = dict(fastest_settings._runs(loaded_pair.target, "compiled"))
+    assert fastest_settings._will_be_compiled(loaded_pair.target, "compiled")
+    runs = dict(fastest_settings._products(loaded_pair.target))
     assert list(runs) == list(fastest_settings.NODES)
     for run in runs.values():
         run()
+
+
+def test_dtypes_of_a_model_are_timed_alike(loaded_pair, monkeypatch):
+    """In bfloat16 packed copies fit, in float32 they do not: then products would be set against passes."""
+    watch = SimpleNamespace(busy_percent=lambda: 0.0)
+    monkeypatch.setattr(fastest_settings, "LoadWatch", lambda: watch)
+    monkeypatch.setattr(fastest_settings, "LEAST_S", 0.0)
+    answers, timed = iter([True, False, True, True]), []
+    monkeypatch.setattr(fastest_settings, "_will_be_compiled", lambda *_: next(answers))
+    for kind in ("_products", "_passes"):
+        monkeypatch.setattr(
+            fastest_settings, kind, lambda _, kind=kind: timed.append(kind) or [(1, lambda: None)]
+        )
+    models = {
+        dtype: {"target": loaded_pair.target, "draft": loaded_pair.draft}
+        for dtype in ("float32", "bfloat16")
+    }
+    fastest_settings._quiet_times(models, ModelsConfig())
+    assert timed == ["_passes", "_passes", "_products", "_products"]
 
 
 def test_the_choice_is_told(kept, timed):

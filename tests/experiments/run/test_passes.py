@@ -30,6 +30,7 @@ from treespec.models import (
 )
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.passes import choosing_passes as library
+from treespec.models.passes import code_on_disk
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +61,8 @@ def chosen(monkeypatch):
 
     monkeypatch.setattr(library, "choose_passes", choose)
     monkeypatch.setattr(passes, "_slowdown", lambda model: 0.5)
+    monkeypatch.setattr(code_on_disk, "kept_slowdown", lambda model: None)
+    monkeypatch.setattr(code_on_disk, "note_slowdown", lambda model, slowdown: None)
     return calls
 
 
@@ -122,6 +125,30 @@ def test_compiled_passes_that_are_slower_are_not_used(pair, chosen, monkeypatch)
     why = "a compiled pass over 4 nodes takes 3.52 of the time of an eager one"
     assert pair.target.passes == Passes("eager", "auto", why)
     assert pair.draft.passes.kind == "compiled"
+
+
+@pytest.mark.parametrize(("kept", "kind"), [(0.25, "compiled"), (1.5, "eager")])
+def test_passes_are_chosen_once(kept, kind, pair, chosen, monkeypatch):
+    """What an earlier process measured decides; code that turned out slower is not made again."""
+    monkeypatch.setattr(code_on_disk, "kept_slowdown", lambda model: kept)
+    monkeypatch.setattr(passes, "_slowdown", None)
+    load_with_passes(models(), [], lambda config: pair, Reporter(None))
+    assert {model.passes.kind for model in (pair.target, pair.draft)} == {kind}
+    assert {asked for _, asked, _ in chosen} == {"auto" if kind == "compiled" else "eager"}
+    assert pair.target.passes.asked == "auto"
+    assert f"takes {kept:.2f} of the time" in pair.target.passes.why
+
+
+def test_a_sweep_chooses_before_its_workers_start(settings, pair, chosen, monkeypatch):
+    kept = {}
+    monkeypatch.setattr(
+        code_on_disk, "note_slowdown", lambda m, slowdown: kept.update({id(m): slowdown})
+    )
+    experiment = build(Config(**settings | {"models": models()}))
+    passes.choose_ahead(experiment, lambda config: pair, Reporter(None))
+    assert kept == {id(pair.target): 0.5, id(pair.draft): 0.5}
+    named = ModelsConfig(dtype="float32", passes="eager", draft_passes="eager")
+    passes.choose_ahead(build(Config(**settings | {"models": named})), None, Reporter(None))
 
 
 def test_the_dtype_is_chosen_first(pair, chosen, monkeypatch):

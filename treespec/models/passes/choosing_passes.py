@@ -26,6 +26,9 @@ log = logging.getLogger("treespec")
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
 """Ranges of nodes of the probe's tree: the parents of each range precede it."""
+COMPILED_ATTENTION = ("auto", "sdpa", "transformers")
+"""Values of `attention` with which passes can be compiled."""
+
 LARGE_TREE = tuple((i - 1) // 3 if i else -1 for i in range(64))
 """Parents of a tree of 64 nodes."""
 
@@ -100,7 +103,7 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
 
 def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
     model_type, finding = model.model.config.model_type, model.finding
-    if model.attention not in ("auto", "sdpa", "transformers"):
+    if model.attention not in COMPILED_ATTENTION:
         raise UnsupportedModel(
             f"the model was loaded with attention={model.attention!r}, but a compiled pass needs 'auto', "
             "'sdpa' or 'transformers'"
