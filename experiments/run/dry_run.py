@@ -167,7 +167,6 @@ COLUMNS = (
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print the plan for people to read."""
     session, config = plan.session, plan.session.config
     say(console, f"{config.name}: a dry run, no results are written")
     if session.complete:
@@ -218,7 +217,6 @@ def _basis(plan: Plan) -> str | None:
 
 
 def _rows(plan: Plan) -> Iterable[dict[str, Any]]:
-    """A row for each method and setting."""
     session = plan.session
     for method, config in zip(session.known.methods, session.config.methods, strict=True):
         searched, ours = wants_measured(config), method.kind == "tree"

@@ -30,7 +30,6 @@ class HeldOut:
                 self._files_with.setdefault(line, []).append(prompt.id)
 
     def has_copy(self, name: str, text: str) -> bool:
-        """Whether a file is a copy of an embedded prompt's file."""
         lines = _lines(text)
         shared = Counter(prompt for line in lines for prompt in self._files_with.get(line, ()))
         return any(

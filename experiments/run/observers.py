@@ -26,14 +26,12 @@ class HostClock:
     """A clock for work that is done when the call returns: marks moments, and measures the time between."""
 
     def mark(self) -> float:
-        """The current time."""
         return time.perf_counter()
 
     def settle(self) -> None:
         """Do nothing: marks are comparable at once."""
 
     def between(self, start: float, end: float) -> float:
-        """The difference of the marks."""
         return end - start
 
 
@@ -50,11 +48,9 @@ class CudaClock:
         return event
 
     def settle(self) -> None:
-        """Wait for the device."""
         self._cuda.synchronize(self._device)
 
     def between(self, start: Any, end: Any) -> float:
-        """Seconds between two marks, by the device's own clock."""
         return start.elapsed_time(end) / 1e3
 
 
@@ -92,7 +88,6 @@ class StageTimer:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A context manager to run a stage in."""
         start = self.clock.mark()
         try:
             yield

@@ -42,8 +42,6 @@ class Piece:
 
 @dataclass(frozen=True)
 class OneText:
-    """A decoded text."""
-
     text: str
     tokens: tuple[int, ...]
     accepted: int
@@ -122,7 +120,6 @@ def one_text_config(
 
 
 def _usual_shape(draft: Mapping[str, Any] | None) -> Any:
-    """The default shape for a draft source."""
     source = plugins.parts("source").get(str((draft or {}).get("source")))
     if source is None or source.trees == "any":
         return "expansion:3x2x1"

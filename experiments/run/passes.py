@@ -239,7 +239,6 @@ def _roles(
 
 
 def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mapping[str, Any] | None:
-    """What a manifest records about a model's passes; None if nothing."""
     models = manifest["models"]
     named = models.get("parts" if role == PART else "others", {})
     entry = models[role] if name is None else named.get(name, {})
@@ -247,7 +246,6 @@ def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mappi
 
 
 def _called(role: str, name: str | None) -> str:
-    """How messages refer to a model."""
     if role == PART:
         return f"{name} (as a draft)"
     return f"the {role}" + ("" if name is None else f" {name!r}")

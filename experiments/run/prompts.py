@@ -57,8 +57,6 @@ class RawPrompt:
 
 @dataclass(frozen=True)
 class Prompt:
-    """An encoded prompt."""
-
     index: int
     id: str
     category: str | None

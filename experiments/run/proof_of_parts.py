@@ -57,7 +57,6 @@ class _Small:
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The growth's own choice, as far as there is room."""
         places, room = [], SIZE - shape.size
         for node, k in self._growth.next(shape, probs):
             fits = min(k, room, VOCAB - len(shape.children[node]))
@@ -71,7 +70,6 @@ class _SmallPruning(_Small):
     """The same for a growth that prunes its tree at the end."""
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes that the growth keeps."""
         assert isinstance(self._growth, PruningGrowth)
         return self._growth.keep(shape, probs)
 

@@ -13,7 +13,6 @@ COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
 
 
 def rank() -> int:
-    """The rank of this process under torchrun; 0 otherwise."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     return int(os.environ.get("RANK", "0")) if several else 0
 

@@ -43,7 +43,6 @@ class Session:
 
     @property
     def config(self) -> Config:
-        """The config as the user wrote it."""
         return self.known.config
 
     @property

@@ -36,7 +36,6 @@ class Tracker:
         self._call("init", project=PROJECT, name=manifest.get("name"), config=config)
 
     def unit(self, rows: Sequence[PromptRow]) -> None:
-        """Log a unit in one call."""
         self._call("log", row_figures(rows))
 
     def end(self, run: Callable[[], Run] | None) -> None:

@@ -73,7 +73,6 @@ def _tune_one(
     started: Callable[[str], None],
     together: int,
 ) -> dict[str, Any]:
-    """Tune one assisted method in one sampling setting."""
     grid = config.grid
     if len(grid) == 1:
         return {"table": [], "chosen": dict(zip(("length", "threshold"), grid[0], strict=True))}

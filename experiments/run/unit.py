@@ -83,7 +83,6 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        """Begin to decode a prompt with a method."""
         config = self.experiment.config
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
         arguments: dict[str, Any] = {

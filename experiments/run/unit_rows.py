@@ -18,7 +18,6 @@ def prompt_row(
     compared: Mapping[str, Any],
     metrics: Mapping[str, float | None],
 ) -> PromptRow:
-    """The row of a prompt that a method has decoded."""
     return PromptRow.model_validate(
         {
             **columns,
@@ -70,7 +69,6 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
 
 
 def failed_row(columns: Mapping[str, Any], error: str) -> PromptRow:
-    """The row of a prompt on which the method failed."""
     counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
     nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
     nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
@@ -79,7 +77,6 @@ def failed_row(columns: Mapping[str, Any], error: str) -> PromptRow:
 
 
 def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
-    """The row of a step."""
     return StepRow.model_validate(
         {
             **key,

@@ -60,7 +60,6 @@ def built(*flags: str) -> Any:
 
 
 def source() -> str:
-    """The source of all kernels."""
     return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in FILES)
 
 

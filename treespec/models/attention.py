@@ -113,7 +113,6 @@ class CausalAttention:
         window: int | None,
         sinks: Float[Tensor, " Hq"] | None,
     ) -> Tensor:
-        """The attention of one layer."""
         _refuse_mask(mask, module)
         if window is not None and window >= self.length:
             window = None

@@ -130,7 +130,6 @@ class TreeCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"]]:
-        """Write the rows of this pass in one layer; return views of all rows up to the last one written."""
         while len(self.layers) <= layer_idx:
             self.layers.append(TreeLayer(self))
         layer: Any = self.layers[layer_idx]
@@ -150,7 +149,6 @@ class TreeCache(Cache):
         self.start = self.end = self.length
 
     def reset(self) -> None:
-        """Forget all rows; the memory stays allocated."""
         self.length = self.start = self.end = 0
 
     def adopt(self, layer: "TreeLayer", shape: LayerShape) -> None:
@@ -169,7 +167,6 @@ class TreeLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate memory for rows of this shape."""
         batch, kv_heads, _, key_dim = key_states.shape
         self._cache.adopt(
             self,
@@ -206,12 +203,10 @@ class TreeLayer(CacheLayerMixin):
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Number of rows before those of the pass in progress."""
         slots = self._cache.slots
         return self._cache.start if slots is None else self._cache.capacity - len(slots)
 
     def get_max_length(self) -> int:
-        """-1: the cache grows."""
         return -1
 
 

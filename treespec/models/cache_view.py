@@ -33,7 +33,6 @@ class CacheView(TreeCache):
 
     @property
     def length(self) -> int:
-        """Number of committed rows."""
         return self._whole.length
 
     @length.setter
@@ -42,12 +41,10 @@ class CacheView(TreeCache):
 
     @property
     def capacity(self) -> int:
-        """Number of rows that memory is allocated for."""
         return self._whole.capacity
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """Capacity and addresses of the rows; changes whenever the rows move to other memory."""
         return self._whole.memory
 
     def begin(self, first: int, count: int) -> None:
@@ -71,5 +68,4 @@ class CacheView(TreeCache):
         self.start = self.end = self._whole.length
 
     def reset(self) -> None:
-        """Forget all tree rows."""
         self.keep(())

@@ -103,7 +103,6 @@ class Pair:
 
     @property
     def models(self) -> list[TransformersModel]:
-        """All loaded models."""
         drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
         return [self.target, *drafts, *self.others.values()]
 
@@ -366,7 +365,6 @@ def _spread_arguments(
 
 
 def _embedded() -> Path:
-    """The folder of the embedded pair."""
     folder = Path(str(files("treespec").joinpath(EMBEDDED)))
     if not (folder / "target").is_dir():
         raise LoadError(f"the embedded pair is missing from this installation: no {str(folder)!r}")

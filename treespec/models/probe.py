@@ -145,7 +145,6 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
 
 
 def _why(problem: Exception) -> str:
-    """Why a pass failed, in words for users."""
     ours = isinstance(problem, TreespecError | AttentionMaskError)
     return str(problem) if ours else said(problem) or "its code fails on it"
 

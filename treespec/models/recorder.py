@@ -34,11 +34,9 @@ class Recorder:
         self._masks: dict[int, tuple[Tensor, int | str | None]] = {}
 
     def prompt(self, length: int) -> dict[str, Any]:
-        """The route's pass, recorded."""
         return {"treespec_pass": self._recorded(self._route.prompt(length)["treespec_pass"])}
 
     def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        """The route's pass, recorded."""
         return {"treespec_pass": self._recorded(self._route.tree(tree_pass)["treespec_pass"])}
 
     @contextmanager

@@ -37,11 +37,9 @@ class OwnAttention:
         self.impl = impl
 
     def prompt(self, length: int) -> dict[str, Any]:
-        """Arguments of a causal pass."""
         return {"treespec_pass": CausalAttention(length, self.impl)}
 
     def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        """Arguments of a pass over a tree."""
         return {"treespec_pass": TreeAttention(tree_pass, self.impl)}
 
 

@@ -32,7 +32,6 @@ class TreeRunner:
 
     @property
     def length(self) -> int:
-        """Number of committed rows."""
         return self.cache.length
 
     def prepare(self) -> None:
@@ -62,7 +61,6 @@ class TreeRunner:
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`."""
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
         self._require_route()

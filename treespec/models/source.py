@@ -43,7 +43,6 @@ class Place:
 
 
 def find(source: Source) -> Place:
-    """Locate a folder or hub id, without reading or downloading it."""
     name = os.fspath(source)
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -133,7 +132,6 @@ def read_model(
 
 
 def read_config(place: Place) -> PreTrainedConfig:
-    """Read the configuration of a causal language model."""
     with _quiet(place), reading(place.name, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
         Files(place.name).data("generation_config.json")
@@ -162,7 +160,6 @@ def require_weights(place: Place) -> None:
 
 
 def read_tokenizer(place: Place) -> Tokenizer:
-    """Read a tokenizer."""
     with _quiet(place), reading(place.name, "tokenizer"):
         try:
             tokenizer = AutoTokenizer.from_pretrained(

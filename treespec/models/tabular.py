@@ -41,17 +41,14 @@ class TabularModel:
 
     @property
     def length(self) -> int:
-        """Number of committed rows."""
         return len(self._committed)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget all rows and commit these tokens."""
         self._committed, self._tree, self._parents = tuple(tokens.tolist()), [], ()
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1."""
         self._tree = self._tree[:first] + tokens.tolist()
         self._parents = parents
         return torch.stack([self.row(self.context(node)) for node in range(first, len(self._tree))])
@@ -65,7 +62,6 @@ class TabularModel:
         return self._committed + tuple(reversed(path))
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Commit these nodes and forget the others."""
         self._committed += tuple(self._tree[node] for node in nodes)
         self._tree, self._parents = [], ()
 

@@ -113,7 +113,6 @@ class TransformersModel:
 
     @property
     def layer_count(self) -> int:
-        """Number of decoder layers."""
         return layer_count(self.model)
 
     def without(self, skip: Iterable[str | Sublayer]) -> "TransformersModel":
@@ -206,7 +205,6 @@ class TransformersModel:
 
     @property
     def length(self) -> int:
-        """Number of committed rows."""
         return self._runner.length
 
     @property

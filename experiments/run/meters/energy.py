@@ -68,7 +68,6 @@ class EnergyMeter:
             self.sources[self._net] = f"less {self.idle_w:.3g} W, read idle before the run"
 
     def start(self) -> None:
-        """Begin to measure."""
         self._source.begin()
         self._begun = self._clock()
 
@@ -118,7 +117,6 @@ class Rapl:
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Self:
-        """Find the counters of this machine."""
         domains = []
         for path in sorted(root.glob("intel-rapl:*")):
             try:
@@ -139,7 +137,6 @@ class Rapl:
         return cls(domains)
 
     def begin(self) -> None:
-        """Remember the counters' values."""
         self._before = [domain.read() for domain in self._domains]
 
     def end(self, seconds: float) -> float | None:
@@ -172,7 +169,6 @@ class Nvml:
         self.name = f"NVML, {len(self._handles)} GPU{'s' * (len(self._handles) > 1)}"
 
     def begin(self) -> None:
-        """Remember the counters' values."""
         self._before = self._read()
 
     def end(self, seconds: float) -> float | None:

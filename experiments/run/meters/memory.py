@@ -32,12 +32,10 @@ class ResidentMemory:
             self.sources["peak_rss_bytes"] = "VmHWM, reset before every prompt"
 
     def start(self) -> None:
-        """Reset the peak."""
         if "peak_rss_bytes" in self.sources:
             self._reset()
 
     def stop(self) -> Mapping[str, int | None]:
-        """Bytes by column."""
         resident = int(psutil.Process().memory_info().rss)
         if "peak_rss_bytes" not in self.sources:
             return {"rss_bytes": resident}
@@ -67,12 +65,10 @@ class CudaMemory:
             self.unavailable["peak_cuda_bytes"] = "no model is on a CUDA device"
 
     def start(self) -> None:
-        """Reset the peaks."""
         for device in self._devices:
             self._cuda.reset_peak_memory_stats(device)
 
     def stop(self) -> Mapping[str, int | None]:
-        """Bytes by column."""
         if not self._devices:
             return {}
         return {"peak_cuda_bytes": sum(map(self._cuda.max_memory_allocated, self._devices))}

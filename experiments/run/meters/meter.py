@@ -52,7 +52,6 @@ class Meters:
         self._idle_w = dict(idle_w or {})
 
     def start(self) -> None:
-        """Start all meters that have not failed."""
         for meter in self._meters:
             try:
                 meter.start()

@@ -173,7 +173,6 @@ class _CopyingRunner(CapturedRunner):
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1; see `TreeRunner.run`."""
         return super().run(tokens, parents, first).clone()
 
 

@@ -78,7 +78,6 @@ class MaskedAttention:
         window: int | None,
         sinks: Float[Tensor, " Hq"] | None,
     ) -> Tensor:
-        """The attention of one layer."""
         if mask is not None:
             raise UnsupportedModel("a layer was given a mask that tree attention would ignore")
         scale = query.shape[-1] ** -0.5 if scale is None else scale

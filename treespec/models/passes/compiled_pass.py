@@ -289,7 +289,6 @@ class _Rows(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the rows of this pass; return all rows up to the last one written."""
         keys, values = self.keys, self.values
         assert keys is not None
         assert values is not None
@@ -298,15 +297,12 @@ class _Rows(CacheLayerMixin):
         return keys[:, :, : self._used], values[:, :, : self._used]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of keys that the pass reads, and the offset of the first."""
         return self._used, 0
 
     def get_seq_length(self) -> int:
-        """Number of rows before those of the pass."""
         return self._used - self._slots.shape[0]
 
     def get_max_length(self) -> int:
-        """-1: the memory grows."""
         return -1
 
 

@@ -214,7 +214,6 @@ class StaticRunner(TreeRunner):
         return self._passes[size]
 
     def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
-        """Run the loaded nodes."""
         return static.run()
 
     def _forget_memory(self) -> None:

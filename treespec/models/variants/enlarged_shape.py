@@ -97,7 +97,6 @@ def _sizes(config: PreTrainedConfig) -> dict[str, int]:
 
 
 def _number(to: int | str) -> int:
-    """The number of parameters that the user asked for."""
     if isinstance(to, int) and not isinstance(to, bool) and to > 0:
         return to
     match = (

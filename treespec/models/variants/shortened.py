@@ -33,7 +33,6 @@ MLP = "mlp"
 
 
 def layer_count(model: PreTrainedModel) -> int:
-    """Number of decoder layers, by the model's configuration."""
     return model.config.get_text_config(decoder=True).num_hidden_layers
 
 
@@ -86,7 +85,6 @@ class _Zero(nn.Module):
     def forward(
         self, hidden_states: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, None]:
-        """Zeros, in the form of the sublayer's output."""
         zeros = torch.zeros_like(hidden_states)
         return (zeros, None) if self.returns_pair else zeros
 
