@@ -10,8 +10,7 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Nodes, Size
-from treespec.search.growth.settings import CalibrationMap, require_integers
-from treespec.search.growth.values import best, best_nodes, last_level, read_values
+from treespec.search.growth.values import CalibrationMap, best, best_nodes, last_level, read_values
 from treespec.tree import Law, TreeShape
 
 
@@ -32,9 +31,6 @@ class Eagle2:
         depth: edges from the root, and number of draft passes.
         size: maximum number of nodes that are kept, the root included.
         calibration: ranks by acceptance instead of the draft's probability.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
@@ -45,10 +41,6 @@ class Eagle2:
     depth: int
     size: int
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(self, "k", "depth", "size")
 
     @property
     def max_depth(self) -> int:

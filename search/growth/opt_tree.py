@@ -12,12 +12,8 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
-from treespec.search.growth.settings import (
-    CalibrationMap,
-    require_integers,
-    require_number,
-)
 from treespec.search.growth.values import (
+    CalibrationMap,
     best_nodes,
     last_level,
     promising,
@@ -45,9 +41,6 @@ class OptTree:
         depth: maximum number of edges from the root, and of draft passes.
         branching: maximum number of children of a node; by default size - 1, beyond which none can matter.
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
@@ -57,13 +50,6 @@ class OptTree:
     depth: int
     branching: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(
-            self, "size", "depth", *(["branching"] if self.branching is not None else [])
-        )
-        require_number(self, "delta")
 
     @property
     def max_depth(self) -> int:

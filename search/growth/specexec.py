@@ -11,8 +11,13 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
-from treespec.search.growth.settings import CalibrationMap, require_integers
-from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
+from treespec.search.growth.values import (
+    CalibrationMap,
+    best_nodes,
+    promising,
+    rank_bounds,
+    read_values,
+)
 from treespec.tree import Law, TreeShape
 
 
@@ -33,9 +38,6 @@ class SpecExec:
         branching: maximum number of children of a node.
         depth: maximum number of edges from the root, and of draft passes.
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
@@ -46,10 +48,6 @@ class SpecExec:
     branching: int
     depth: int
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(self, "size", "branching", "depth")
 
     @property
     def max_depth(self) -> int:

@@ -7,14 +7,18 @@ creation, always form a tree. (Sums of logarithms in another order lack this pro
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.search.errors import InvalidGrowth
-from treespec.search.growth.settings import CalibrationMap
 from treespec.tree import TreeShape
+
+CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
+"""A map from the draft's probability of a node given its parent to the probability that it is accepted if
+its parent is. Must be non-decreasing, with values in [0, 1]."""
 
 ROUNDING = 1e-6
 """Relative excess over 1/j that the probability of the j-th best token may have: rows are in float32."""

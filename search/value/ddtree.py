@@ -9,7 +9,6 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import GrowthSettings, Nodes, Verified
-from treespec.search.growth.settings import require_integers
 from treespec.search.value.marginals import marginal_tree
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -30,9 +29,6 @@ class DDTree:
         size: maximum number of nodes, the root included.
         depth: number of predicted positions: rows of the draft, and maximum number of edges from the root.
         branching: maximum number of children of a node; None for no limit.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
@@ -40,12 +36,6 @@ class DDTree:
     size: int
     depth: int
     branching: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(
-            self, "size", "depth", *(["branching"] if self.branching is not None else [])
-        )
 
     @property
     def max_depth(self) -> int:
