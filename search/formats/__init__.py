@@ -28,14 +28,18 @@ from treespec.search.formats import (
     treespec_json,
 )
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.malformed import (
+from treespec.search.formats.reading import (
+    MAX_NODES,
+    MAX_TEXT,
     FormatError,
     MalformedTree,
     NoShape,
     NotExportable,
     UnknownFormat,
+    read_json,
+    shown,
+    text_of,
 )
-from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, read_json, shown, text_of
 from treespec.tree.shape import TreeShape
 
 __all__ = [

@@ -69,11 +69,7 @@ def read_values(
 def calibrated(
     calibration: CalibrationMap, probs: Float[np.ndarray, "n"]
 ) -> Float[np.ndarray, "n"]:
-    """Apply a calibration to probabilities, and check its output.
-
-    Raises:
-        InvalidGrowth: see `read_values`.
-    """
+    """Apply a calibration to probabilities, and check its output."""
     mapped = np.asarray(calibration(probs), dtype=np.float64)
     if mapped.shape != probs.shape:
         raise InvalidGrowth(
@@ -125,12 +121,6 @@ def promising(
 
     The best nodes do not include the root. All other children and their descendants are worth no more than
     the worst node that would be kept now, which was created earlier, so leaving them out changes nothing.
-
-    Args:
-        shape: the tree so far, drafted level by level.
-        paths: the values of its nodes.
-        wanted: number of nodes to find.
-        bounds: see `rank_bounds`.
     """
     drafted = paths[1:]
     least = np.partition(drafted, -wanted)[-wanted] if len(drafted) >= wanted else 0.0

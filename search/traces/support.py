@@ -15,10 +15,7 @@ MOST_LEVELS = 4096
 
 WIDEST_HALF = 0.1
 """Half-width of an interval above which a rate is called uncertain."""
-FEWEST_HITS = 5
-"""Acceptances below which the rate of a child is not relied on."""
 PLACES_SHOWN = 4
-"""Number of cells that a warning lists."""
 
 
 def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
@@ -61,11 +58,7 @@ def complaints(
     shrinkage: float,
     explicit: bool,
 ) -> list[str]:
-    """Sentences on rates that the sample does not support.
-
-    Raises:
-        InvalidTrace: if a level that was asked for (`explicit`) has no trial at all.
-    """
+    """Sentences on rates that the sample does not support."""
     trials = counts.trials.sum(axis=0)
     missing = trials == 0
     if explicit and missing.all(1).any() and not shrinkage:
@@ -88,18 +81,9 @@ def complaints(
             f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) for "
             f"{_cells(wide, by, trials)}"
         )
-    largest = _largest_sum(counts)
-    if largest > 1 + 1e-6:
-        sentences.append(f"rates of siblings summed to {largest:.3f}, and were scaled to 1")
     if len(counts.hits) == 1:
         sentences.append("there is only one text: how much texts differ is not known")
     return sentences
-
-
-def _largest_sum(counts: Counts) -> float:
-    """The largest sum of raw rates of siblings."""
-    mass, trials = counts.mass.sum(axis=0), counts.trials.sum(axis=0)
-    return float((mass / np.maximum(trials, 1)).sum(axis=1).max())
 
 
 def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:

@@ -240,7 +240,7 @@ def test_sources_of_different_settings_are_not_mixed(files):
         best_tree_among({})
     twins = best_tree_among({"a": (one, times), "b": (one, times)}, draws=40)
     pairs: dict = {}
-    for entry in twins.entries:
+    for entry in twins.rows:
         pairs.setdefault(entry.shape, []).append(entry.speed.tokens_drawn)
     assert all((pair[0] == pair[-1]).all() for pair in pairs.values())  # the same texts
     alone = best_tree_among({"a": (one, times)}, draws=40)

@@ -75,8 +75,7 @@ def test_sizes_that_no_tree_has_are_refused_with_the_largest_one(flat):
         best_tree([0.6, 0.2], chains, sizes=[9], depth=7)
     assert best_tree([0.6, 0.2], chains, sizes=[9], depth=8).chain.depth == 8
     # Deeper than the default limit of the depth.
-    for rates, times in (([0.9, 0.05], chains), ([0.9], flat)):
-        largest = times.max_size
+    for rates, times, largest in (([0.9, 0.05], chains, 128), ([0.9], flat, 64)):
         assert best_tree(rates, times, sizes=[largest]).chain.size == largest
 
 

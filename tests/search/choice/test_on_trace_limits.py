@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from treespec import TreeShape
 from treespec.search import (
     InvalidTrace,
     LatencyModel,
@@ -112,10 +111,6 @@ def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
         best_tree(drawn, two_laws(), **options, **more) for more in ({}, {"chains": {"iid": drawn}})
     )
     assert usual.to_json() == named.to_json()
-    assert (
-        usual.regret(TreeShape.chain(2)).estimate
-        == usual.regret(TreeShape.chain(2), "iid").estimate
-    )
     alone = LatencyModel.from_tables(verify={1: 1.0, 8: 1.2}, draft=0.05, law="without_replacement")
     other = make_trace(texts=8, positions=80, law="without_replacement", rule="naive")
     for trace, times, more in (

@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treespec import TreeShape
-from treespec.search.errors import InvalidGrowth
+from treespec.search.errors import InvalidGrowth, NotMeasured
 from treespec.search.growth import CostAware
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.latency.not_measured import NotMeasured
 
 
 def sizes_of(growing, times, count=6, **settings):

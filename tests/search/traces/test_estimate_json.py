@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from treespec import TreeShape
 from treespec.search import (
     AcceptanceEstimate,
     InvalidLimit,
     InvalidTrace,
-    Records,
     estimate_acceptance,
 )
 
@@ -68,9 +66,6 @@ def test_an_estimate_remembers_settings_and_origin(make_trace):
     for one in (found, again):
         assert one.sampling == sampling
         assert one.about == {"models": {"draft": "a"}, "seed": 3}
-    steps = [[(TreeShape.chain(1), (0, 1))] * 40] * 2
-    records = estimate_acceptance(Records(steps, sampling=sampling, about={"run": "r"}))
-    assert (records.sampling, records.about) == (sampling, {"run": "r"})
     data = json.loads(found.to_json())
     del data["sampling"], data["about"]  # as written before there were these
     data["monotone"] = False  # as written while there was this

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from treespec.search import NodeRates, expected_tokens, optimal_frontier, optimal_tree
+from treespec.search import expected_tokens, optimal_frontier, optimal_tree
 from treespec.search.errors import InvalidAcceptance
 from treespec.tree import TreeShape
 
@@ -24,9 +24,8 @@ NONE = {
         lambda rates: optimal_tree(rates, 4),
         lambda rates: optimal_frontier(rates, 4),
         lambda rates: expected_tokens(TreeShape.chain(1), rates),
-        NodeRates,
     ],
-    ids=["optimal_tree", "optimal_frontier", "expected_tokens", "NodeRates"],
+    ids=["optimal_tree", "optimal_frontier", "expected_tokens"],
 )
 def test_refused(call, rates):
     with pytest.raises(InvalidAcceptance, match="must hold numbers"):

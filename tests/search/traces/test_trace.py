@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from treespec.search import InvalidTrace, SearchError, Trace, calibration_data, estimate_acceptance
-from treespec.search.traces.draft_rows import DraftRows
 from treespec.search.traces.trace import VERSION
 
 ARRAYS = ("offsets", "tokens", "ranks", "kept", "probs", "accepted")
@@ -38,7 +37,6 @@ def test_files_of_excerpts_are_kept(make_trace, tmp_path):
     assert again.files.tolist() == [7, 3, 7, 3]
     assert again.file_of.tolist() == [1, 0, 1, 0]
     assert again.samples == 2
-    assert again.part([2, 0, 1]).files.tolist() == [7, 7, 3]
     alone = make_trace(texts=3)
     assert (alone.samples, alone.file_of.tolist()) == (3, [0, 1, 2])
     with zipfile.ZipFile(alone.save(tmp_path / "alone.npz")) as file:
@@ -230,24 +228,3 @@ def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
 def test_a_width_of_numpy_is_a_number(make_trace, tmp_path):
     trace = make_trace(width=np.int64(3))
     assert Trace.load(trace.save(tmp_path / "a.npz")).width == 3
-
-
-def test_a_part_is_its_texts_without_rows_of_the_draft(make_trace):
-    trace = make_trace(texts=5, positions=30, rates=(0.5, 0.2))
-    rows = DraftRows(
-        offsets=np.arange(len(trace.tokens) + 1), parents=np.full(len(trace.tokens), -1),
-        ranks=np.zeros(len(trace.tokens), int), probs=np.full((len(trace.tokens), 2), 0.4),
-        text_ranks=trace.ranks,
-    )  # fmt: skip
-    whole = replace(trace, draft_rows=rows)
-    part = whole.part(np.array([3, 1]))
-    assert part.draft_rows is None
-    assert (part.texts, part.law, part.about) == (2, trace.law, trace.about)
-    assert part.text_kept.tolist() == trace.text_kept[[3, 1]].tolist()
-    for name in ("tokens", "ranks", "probs", "accepted"):
-        texts = np.split(getattr(trace, name), trace.offsets[1:-1])
-        assert (getattr(part, name) == np.concatenate([texts[3], texts[1]])).all()
-    cut = whole.part(np.arange(5), 9)
-    assert np.diff(cut.offsets).tolist() == [9, 9, 9, 9, 9]
-    assert cut.text_kept.tolist() == np.minimum(trace.text_kept, 9).tolist()
-    assert (cut.ranks[9:18] == trace.ranks[trace.offsets[1] :][:9]).all()
