@@ -23,7 +23,7 @@ from treespec.search.intervals import draws
 from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.traces.acceptance import Rates
 from treespec.search.traces.counts import FEWEST_TRIALS
-from treespec.search.traces.rates import RateSettings
+from treespec.search.traces.rates import rates_of
 from treespec.search.traces.replay import by_file, require_given_trees
 from treespec.search.traces.rule_notes import in_order, note_on
 from treespec.search.traces.totals import TextTotals
@@ -246,7 +246,7 @@ def _rates(trace: Trace, known: int) -> tuple[Rates, str]:
     else:
         note = ""
     every_rank = np.broadcast_to(trials[:depth, None], mass[:depth].shape)
-    table = RateSettings(True, SHRINKAGE_TRIALS).rates(mass[:depth], every_rank)
+    table = rates_of(mass[:depth], every_rank, SHRINKAGE_TRIALS, monotone=True)
     return Rates(table, by_depth=True), note
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -23,16 +23,23 @@ from treespec.search.growth.keys import (
 )
 from treespec.search.growth.specexec import SpecExecGrowth
 from treespec.search.growth.step_times import Cut, StepSeconds, read_seconds, widest_pass
-from treespec.search.growth.values import CalibrationMap, Values, best, last_level, read_values
+from treespec.search.growth.values import (
+    CalibrationMap,
+    Chosen,
+    Values,
+    best,
+    last_level,
+    read_values,
+)
 from treespec.search.latency.latency import LatencyModel
-from treespec.tree import Law, TreeShape
+from treespec.tree import TreeShape
 
 LEAST_GAIN = 1e-9
 """Relative gain below which a plan is considered no better than stopping."""
 
 
 @dataclass(frozen=True)
-class CostAware:
+class CostAware(Chosen):
     """Growth that continues while the expected tokens of more nodes are worth their measured time; ours.
 
     A node's value is the (calibrated) probability that it is accepted: the product along its path. Keeping
@@ -71,8 +78,6 @@ class CostAware:
         NotMeasured: if the times do not cover the sizes.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
-
     latency: LatencyModel = field(repr=False)
     size: int
     depth: int
@@ -86,11 +91,6 @@ class CostAware:
     def __post_init__(self) -> None:
         """Read the times, which may not cover the sizes."""
         _ = self._seconds
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @cached_property
     def _width(self) -> int:

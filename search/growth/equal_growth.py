@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,13 +21,13 @@ from treespec.search.growth.keys import (
     Verified,
 )
 from treespec.search.growth.step_times import StepSeconds, read_seconds
-from treespec.search.growth.values import CalibrationMap, best, last_level, read_values
+from treespec.search.growth.values import CalibrationMap, Chosen, best, last_level, read_values
 from treespec.search.latency.latency import LatencyModel
-from treespec.tree import Law, TreeShape
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class EqualGrowth:
+class EqualGrowth(Chosen):
     """The equal-growth tree of Yggdrasil (arXiv:2512.23858), pruned before verification.
 
     Every level has `width` nodes: the best of all children of the level above, by the product of
@@ -51,8 +51,6 @@ class EqualGrowth:
         NotMeasured: if the times do not cover the sizes.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
-
     width: int
     depth: int
     size: int | None = None
@@ -63,11 +61,6 @@ class EqualGrowth:
     def __post_init__(self) -> None:
         """Read the times, which may not cover the sizes."""
         _ = self._seconds
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @property
     def keeps_best(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -13,18 +13,18 @@ from torch import Tensor
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
 from treespec.search.growth.values import (
+    BestOfAll,
     CalibrationMap,
-    best_nodes,
     last_level,
     promising,
     rank_bounds,
     read_values,
 )
-from treespec.tree import Law, TreeShape
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class OptTree:
+class OptTree(BestOfAll):
     """OPT-Tree (arXiv:2406.17276, Algorithm 1): the nodes of largest path products, level by level.
 
     After each level, the estimate E is the sum of the size - 1 largest path products so far, the expected
@@ -43,18 +43,11 @@ class OptTree:
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
-
     size: int
     delta: float
     depth: int
     branching: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @property
     def keeps_best(self) -> bool:
@@ -79,10 +72,6 @@ class OptTree:
             if self._estimate(paths) - self._estimate(before) <= self.delta:
                 return ()
         return promising(shape, paths, wanted, self._bounds)
-
-    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes with the largest path products."""
-        return best_nodes(shape, probs, self.size, self.calibration)
 
     def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
         """The expected gain of the best tree of these nodes."""

@@ -7,14 +7,14 @@ creation, always form a tree. (Sums of logarithms in another order lack this pro
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.search.errors import InvalidGrowth
-from treespec.tree import TreeShape
+from treespec.tree import Law, TreeShape
 
 CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
 """A map from the draft's probability of a node given its parent to the probability that it is accepted if
@@ -37,6 +37,29 @@ class Values:
     probs: Float[np.ndarray, "N"]
     acceptance: Float[np.ndarray, "N"]
     paths: Float[np.ndarray, "N"]
+
+
+class Chosen:
+    """A growth whose children are the most probable tokens, down to its `depth`."""
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    @property
+    def max_depth(self) -> int:
+        """Maximum number of edges of a tree, and of draft passes."""
+        settings: Any = self
+        return settings.depth
+
+
+class BestOfAll(Chosen):
+    """A growth that keeps the `size` nodes with the largest path products of all that it drafted."""
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The nodes with the largest path products."""
+        settings: Any = self
+        if shape.size <= settings.size:
+            return range(shape.size)
+        return best(read_values(shape, probs, settings.calibration).paths, settings.size).tolist()
 
 
 def read_values(
@@ -88,18 +111,6 @@ def calibrated(
 def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:
     """The indices of the `count` largest values, best first, with ties in order."""
     return np.argsort(-values, kind="stable")[:count]
-
-
-def best_nodes(
-    shape: TreeShape,
-    probs: Callable[[], Float[Tensor, "N"]],
-    size: int,
-    calibration: CalibrationMap | None,
-) -> Sequence[int]:
-    """The nodes with the largest path products, at most `size`; see `read_values` for the arguments."""
-    if shape.size <= size:
-        return range(shape.size)
-    return best(read_values(shape, probs, calibration).paths, size).tolist()
 
 
 def rank_bounds(branching: int, calibration: CalibrationMap | None) -> Float[np.ndarray, "k"]:

@@ -17,8 +17,8 @@ from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.intervals import require_level
 from treespec.search.traces.counts import Counts, count_drafts, count_trace
 from treespec.search.traces.rates import (
-    RateSettings,
     bounds_over_texts,
+    rates_of,
     redrawn,
     stood_in,
     wilson_bounds,
@@ -126,15 +126,15 @@ class AcceptanceEstimate:
         since no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
         positions were independent.
         """
-        settings, trials = RateSettings(False, self.shrinkage), self.counts.trials
+        trials = self.counts.trials
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
             mass_drawn = np.tensordot(drawn, self.counts.mass, axes=1)
             trials_drawn = np.tensordot(drawn, trials, axes=1).astype(np.float64)
-            rates = settings.rates(*stood_in(self.counts, mass_drawn, trials_drawn))
+            rates = rates_of(*stood_in(self.counts, mass_drawn, trials_drawn), self.shrinkage)
         else:
-            raw_rates = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
-            rates = settings.rates(redrawn(raw_rates, trials[0], rng), trials[0])
+            raw_rates = rates_of(self.counts.mass[0], trials[0], 0.0)
+            rates = rates_of(redrawn(raw_rates, trials[0], rng), trials[0], self.shrinkage)
         return rates.reshape(self.rates.shape)
 
     def to_json(self) -> str:
@@ -259,13 +259,12 @@ def _estimate(
     seed = integer("seed", seed, 0, InvalidLimit)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
-    settings = RateSettings(False, float(shrinkage))
     hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
-    rates = settings.rates(mass, trials.astype(np.float64))
+    rates = rates_of(mass, trials.astype(np.float64), shrinkage)
     if interval == "wilson":
-        low, high = wilson_bounds(settings, mass, trials.astype(np.float64), level)
+        low, high = wilson_bounds(mass, trials.astype(np.float64), shrinkage, level)
     else:
-        low, high = bounds_over_texts(settings, counts, level, seed)
+        low, high = bounds_over_texts(counts, shrinkage, level, seed)
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:

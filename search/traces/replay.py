@@ -123,7 +123,7 @@ class Replay:
         return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
     def terms(self, parts: StepParts) -> list[Term]:
-        """The time of all steps of each text, for growths and budgets, as a weighted sum of measured times."""
+        """The time of all steps of each text, of growths and budgets, as a weighted sum of times."""
         index: dict[tuple[Levels, int], int] = {}  # the distinct kinds of steps
         steps = zip(self.levels, self.sizes.tolist(), strict=True)
         kind_of_step = np.array([index.setdefault(step, len(index)) for step in steps])

@@ -12,7 +12,6 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.config.shapes import BestShape
 from treespec.experiments.config.trees import tree_of
 from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
-from treespec.search.choice import best as searching
 
 
 def call(*arguments):
@@ -175,15 +174,6 @@ def test_one_file_holds_one_tree(files, tmp_path):
     assert "the first row is plain decoding, so there is no tree" in " ".join(plain.output.split())
     assert call(*asked, "--prefix", "64").exit_code == 0
     assert out.exists()
-
-
-@pytest.mark.parametrize("options", [["--json"], []])
-def test_one_search_is_enough(files, monkeypatch, options):
-    ranked, asked = searching.ranked, []
-    monkeypatch.setattr(searching, "ranked", lambda *given: asked.append(1) or ranked(*given))
-    done = call("search", files / "short.npz", "--latency", files / "dear.json", *options)
-    assert done.exit_code == 0, done.output
-    assert asked == [1]
 
 
 def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):

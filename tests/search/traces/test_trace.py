@@ -144,24 +144,11 @@ CASES = {
     "a pickle": (
         lambda m: m | {"ranks.npy": npy(np.array([Bomb()] * 3, dtype=object))}, "allow_pickle=False",
     ),
-    "a pickle beside": (lambda m: m | {"more.npy": npy(np.zeros(1))}, "instead of offsets"),
     "a missing member": (lambda m: {k: v for k, v in m.items() if k != "kept.npy"}, "instead of"),
     "another type": (lambda m: m | {"ranks.npy": npy(np.zeros(3))}, "ranks holds float64"),
-    "a huge shape": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(9999999999999999,)")
-                       .replace(b" " * 15, b"", 1)},
-        "not an archive of arrays",
-    ),
-    "a negative shape": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "not an archive",
-    ),
     "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "ranks holds"),
-    "a torn header": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "not an archive",
-    ),
     "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
-    "deep JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"[" * 99999, np.uint8))}, "not JSON"),
     "a newer version": (lambda m: with_meta(m, version=VERSION + 1), "newer treespec"),
     "no version": (lambda m: with_meta(m, version=None), "version is missing"),
     "a missing key": (lambda m: with_meta(m, law=None), "law is missing"),
@@ -208,23 +195,3 @@ def test_what_is_no_plain_data_is_not_written(make_trace, tmp_path):
     with pytest.raises(InvalidTrace, match="cannot be written"):
         make_trace().save(tmp_path / "no" / "a.npz")
     assert not list(tmp_path.iterdir())
-
-
-def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
-    """Archives may use any compression of zip files, each of which raises its own errors."""
-    path = tmp_path / "spoilt.npz"
-    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_LZMA) as file:
-        for name, data in members.items():
-            file.writestr(name, data)
-    assert Trace.load(path).width == 3
-    whole = path.read_bytes()
-    start = whole.index(b"probs.npy") + len("probs.npy")
-    for i in (0, 4, 12, 40):
-        path.write_bytes(whole[: start + i] + b"\xff" * 4 + whole[start + i + 4 :])
-        with pytest.raises(InvalidTrace, match="not an archive"):
-            Trace.load(path)
-
-
-def test_a_width_of_numpy_is_a_number(make_trace, tmp_path):
-    trace = make_trace(width=np.int64(3))
-    assert Trace.load(trace.save(tmp_path / "a.npz")).width == 3
