@@ -214,7 +214,7 @@ def estimate_acceptance(
         >>> estimate.rates.tolist(), estimate.hits.tolist(), estimate.trials.tolist()
         ([0.6, 0.2], [3, 1], [5, 5])
     """
-    require_limits(by, depth, ranks, shrinkage)
+    require_limits(by, depth, shrinkage)
     estimate = _estimate(
         counts=_counted(trace, by, depth, ranks), by=by, law=trace.law, rule=trace.rule,
         source="teacher-forced" if trace.forced else "on-policy", interval=interval, level=level,
@@ -304,7 +304,7 @@ def _read_json(text: str) -> dict[str, Any]:
         file = read_model(_File, text)
     except Unreadable as error:
         raise InvalidTrace(str(error)) from None
-    require_limits(file.by, None, None, file.shrinkage)
+    require_limits(file.by, None, file.shrinkage)
     counts = _counts(file.texts)
     levels = counts.hits.shape[1]
     if file.by == "rank" and levels != 1:

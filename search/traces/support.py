@@ -1,12 +1,8 @@
 """Check whether recorded counts support the requested rates."""
 
-from numbers import Real
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 
-from treespec.checks import integer
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.traces.counts import FEWEST_TRIALS, Counts
 
@@ -18,16 +14,15 @@ WIDEST_HALF = 0.1
 PLACES_SHOWN = 4
 
 
-def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
+def require_limits(by: str, depth: int | None, shrinkage: float) -> None:
     """Refuse settings that are out of range or contradict each other."""
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
-    for name, value in (("depth", depth), ("ranks", ranks)):
-        if value is not None:
-            integer(name, value, 1, InvalidLimit, MOST_LEVELS)
+    if depth is not None and not 1 <= depth <= MOST_LEVELS:
+        raise InvalidLimit(f"depth = {depth}, but must be in 1..{MOST_LEVELS}")
     if by == "rank" and depth is not None:
         raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
-    if not isinstance(shrinkage, Real) or not 0 <= shrinkage < float("inf"):
+    if not 0 <= shrinkage < float("inf"):
         raise InvalidLimit(f"shrinkage = {shrinkage!r}, but must be a finite number of at least 0")
     if by == "rank" and shrinkage:
         raise InvalidLimit(

@@ -67,9 +67,9 @@ def test_refuses_what_is_not_on_it(rates):
     assert frontier.values[2, 8] == -np.inf
     with pytest.raises(InfeasibleTree, match="size <= 7"):
         frontier.shape(8)
-    with pytest.raises(InvalidLimit, match="size = 10.* ends at size 9"):
+    with pytest.raises(InvalidLimit, match=r"size = 10.* ends at size 9"):
         frontier.value(10)
-    with pytest.raises(InvalidLimit, match="depth = 3.* and depth 2"):
+    with pytest.raises(InvalidLimit, match=r"depth = 3.* and depth 2"):
         frontier.value(5, 3)
     assert frontier.value(np.int64(5), np.int64(2)) == frontier.value(5, 2)
 
