@@ -31,5 +31,13 @@ class InvalidGrowth(SearchError):
     """A growth policy's setting that is out of range, or times or a calibration that it cannot use."""
 
 
+class InvalidLatency(SearchError):
+    """Invalid times, or a file of times that cannot be read."""
+
+
+class NotMeasured(SearchError):
+    """A size, prefix, batch or law that the times do not cover; nothing is extrapolated."""
+
+
 class SmallSample(UserWarning):
     """Too little was recorded for what is estimated from it; the message gives the numbers."""

@@ -114,11 +114,7 @@ class Interval(NamedTuple):
 
 
 def require_level(level: float) -> None:
-    """Refuse a confidence level outside (0, 1).
-
-    Raises:
-        InvalidLimit: with the given value.
-    """
+    """Refuse a confidence level outside (0, 1)."""
     if not 0 < level < 1:
         raise InvalidLimit(f"level = {level}, but must be between 0 and 1, such as 0.95")
 
@@ -197,13 +193,7 @@ def expanded_tail(texts: int, level: float = 0.95) -> float:
 def bootstrap_bounds(
     resampled: Float[np.ndarray, "B *cells"], texts: int, level: float = 0.95
 ) -> tuple[Float[np.ndarray, "*cells"], Float[np.ndarray, "*cells"]]:
-    """Expanded percentiles of resampled values; see `expanded_tail`.
-
-    Args:
-        resampled: one row for each resample; NaN is ignored.
-        texts: number of resampled texts, at least 2.
-        level: confidence level.
-    """
+    """Expanded percentiles of resampled values; see `expanded_tail`."""
     tail = expanded_tail(texts, level)
     low, high = np.nanquantile(resampled, [tail, 1 - tail], axis=0)
     return low, high

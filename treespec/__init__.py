@@ -4,8 +4,9 @@ Draft source, tree shape, acceptance rule and attention kernel are independent p
 `treespec.step` holds the glossary. Each name below is imported on first use: importing this package costs
 nothing, and the command line answers without torch.
 
-With `TREESPEC_STRICT=1`, set before this package is imported, every call checks the types and shapes in its
-signature (jaxtyping and beartype); it is slow.
+With `TREESPEC_STRICT=1`, set before this package is imported, every call of the core, that is of all but
+`treespec.search` and `treespec.experiments`, checks the types and shapes in its signature (jaxtyping and
+beartype); it is slow.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Draft sources that combine others, merges and cascades: their settings, and how each is built."""
 
 import os
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
 from itertools import accumulate
@@ -69,12 +68,10 @@ class CascadeDraft(Combined):
 
     @property
     def inner(self) -> tuple[Settings, ...]:
-        """The source of the last level."""
         return (self.draft,)
 
     @property
     def own_models(self) -> tuple[str | None, ...]:
-        """The models of all levels, those of the last source included."""
         return (*self.models, *draft_models(self.draft))
 
     def repeated(self, target: str, draft: str | None) -> str | None:
@@ -82,34 +79,23 @@ class CascadeDraft(Combined):
         own_draft = target if target == EMBEDDED else os.path.join(target, "draft")
         seen: dict[str, str] = {}
         for name in self.own_models:
-            shown = "models.draft" if name is None else repr(name)
-            identity = _identity(name or draft or own_draft)
-            if identity in seen:
-                return f"{seen[identity]} and {shown}"
-            seen[identity] = shown
+            shown, model = (
+                "models.draft" if name is None else repr(name),
+                name or draft or own_draft,
+            )
+            if model in seen:
+                return f"{seen[model]} and {shown}"
+            seen[model] = shown
         return None
 
     @property
     def laws(self) -> frozenset[Law]:
-        """The laws that chains can have."""
         return frozenset({*DRAWN, Law.DETERMINISTIC})
 
     @property
     def label(self) -> str:
-        """The source's part of a method's name."""
         models = "".join(f" {name}" for name in self.models if name is not None)
         return f"cascade{models} over {source_of(self.draft).name}"
-
-    @model_validator(mode="after")
-    def _ends(self) -> "CascadeDraft":
-        twice = [name for name, times in Counter(self.own_models).items() if times > 1]
-        if twice:
-            model = "models.draft" if twice[0] is None else repr(twice[0])
-            raise ValueError(
-                f"the cascade contains itself: {model} is at two of its levels; a lower level must be "
-                "cheaper than the one that it drafts for"
-            )
-        return self
 
     def make(self, wanted: Wanted) -> Drafter:
         depths = [budget_of(wanted).depth, *(self.depth for _ in self.models[1:])]
@@ -159,7 +145,6 @@ class MergeDraft(Combined):
 
     @property
     def inner(self) -> tuple[Settings, ...]:
-        """The merged sources."""
         return self.sources
 
     @property
@@ -175,7 +160,6 @@ class MergeDraft(Combined):
 
     @property
     def own_models(self) -> tuple[str | None, ...]:
-        """The draft models of all sources."""
         return tuple(name for source in self.sources for name in draft_models(source))
 
     @property
@@ -189,7 +173,6 @@ class MergeDraft(Combined):
 
     @property
     def label(self) -> str:
-        """The source's part of a method's name."""
         if self.budgets is not None:
             return f"merge of {', '.join(f'{name} {n}' for name, n in self.budgets.items())}"
         return f"merge of {', '.join(source_of(source).name for source in self.sources)}"
@@ -318,9 +301,3 @@ def _built(
     else:
         tree = Budget(depth + 1, depth, 1) if part.trees == "chain" else budget
     return part.make(Wanted(tree, _law(source, wanted), wanted.sampling, wanted.pair), source)
-
-
-def _identity(name: str) -> str:
-    """The same text for all spellings of a model's folder; other names as they are."""
-    folder = os.path.expanduser(name)
-    return os.path.realpath(folder) if name != EMBEDDED and os.path.isdir(folder) else name

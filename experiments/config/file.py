@@ -133,7 +133,6 @@ def first_config(file: Path) -> str:
 
 
 def write_first(file: Path) -> None:
-    """Write the first config to a file."""
     require_new(file, option="")
     if not str(file).isprintable():
         raise ConfigError(f"{str(file)!r}: give a name without control characters")

@@ -77,13 +77,7 @@ def write_new(out: Path, content: str | bytes) -> Path:
 
 
 def require_own(path: Path, keys: Collection[str], what: str) -> None:
-    """Reject, before anything is measured, an existing file that does not hold an object with these keys.
-
-    Args:
-        path: the file; it may be missing.
-        keys: of the JSON object in a result of the same kind.
-        what: such a file is called in messages.
-    """
+    """Reject, before anything is measured, a file that does not hold an object with these keys."""
     if not os.path.lexists(path):
         return
     replaceable = False

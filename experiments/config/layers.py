@@ -49,7 +49,6 @@ class EarlyExitDraft(PartOfTarget):
     """Number of first layers that draft."""
 
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
-        """All sublayers of the layers after the last one that drafts."""
         if self.layers > layers:
             raise InvalidArgument(
                 f"layers = {self.layers}, but the target has {layers} layers: give at most {layers}"
@@ -80,7 +79,6 @@ class LayerSkipDraft(PartOfTarget):
         return self
 
     def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
-        """The sublayers named by `skip`, or by the file."""
         if self.file is None:
             return require_sublayers("skip", self.skip or (), layers)
         skip_set = _skip_set(self.file, stamp(self.file))

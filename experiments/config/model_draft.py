@@ -185,7 +185,6 @@ class ModelDraft(Settings):
     """A folder or hub id; null for `models.draft`."""
 
     def make(self, wanted: Wanted) -> Drafter:
-        """The drafter of any shape or growth, level by level."""
         assert not isinstance(wanted.tree, Budget)
         model = draft_model(wanted.pair, self.model)
         return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)

@@ -91,12 +91,10 @@ def config_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as the text of a file."""
     return json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def reference_page() -> str:
-    """The text of docs/configs.md."""
     schema = config_schema()
     parts: dict[str, dict[str, Any]] = schema["$defs"]
     sections = [HEAD, _section("##", "The whole config", schema)]
@@ -216,7 +214,6 @@ def _yaml(value: Any) -> str:
 
 
 def main() -> None:
-    """Write the page and the schema."""
     if not PAGE.parent.is_dir():
         raise SystemExit(f"there is no {PAGE.parent}: the page belongs to a clone of treespec")
     write_whole(PAGE, reference_page())

@@ -260,7 +260,6 @@ class AssistedMethod(Strict):
 
     @property
     def grid(self) -> list[tuple[int, float]]:
-        """All pairs of a length and a threshold."""
         return [(length, threshold) for length in self.lengths for threshold in self.thresholds]
 
 

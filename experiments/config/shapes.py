@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -32,12 +32,6 @@ RatedBranching = Annotated[
 ]
 
 
-def _require_small(nodes: int) -> None:
-    """Reject a tree by its size alone, before it is built."""
-    if nodes > MOST_NODES:
-        raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
-
-
 class FixedShape(Strict):
     """A tree that is the same at every step."""
 
@@ -49,9 +43,20 @@ class FixedShape(Strict):
         """The tree's part of a method's name."""
         return self.named.format(**dict(self))
 
+    @property
+    def nodes(self) -> int:
+        """Nodes of the tree, by its settings alone; 0 if these bound them."""
+        return 0
+
     def tree(self) -> TreeShape:
         """The shape that the settings describe."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        if self.nodes > MOST_NODES:
+            raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
+        return self
 
 
 class ChainShape(FixedShape):
@@ -78,13 +83,12 @@ class KaryShape(FixedShape):
     depth: Nodes
     """Levels below the root."""
 
+    @property
+    def nodes(self) -> int:
+        return expansion_size(repeat(self.branching, self.depth))
+
     def tree(self) -> TreeShape:
         return TreeShape.kary(self.branching, self.depth)
-
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(expansion_size(repeat(self.branching, self.depth)))
-        return self
 
 
 class ExpansionShape(FixedShape):
@@ -98,13 +102,12 @@ class ExpansionShape(FixedShape):
     def label(self) -> str:
         return f"expansion {'x'.join(map(str, self.branching))}"
 
+    @property
+    def nodes(self) -> int:
+        return expansion_size(self.branching)
+
     def tree(self) -> TreeShape:
         return TreeShape.expansion(self.branching)
-
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(expansion_size(self.branching))
-        return self
 
 
 class DelayedExpansionShape(FixedShape):
@@ -120,14 +123,12 @@ class DelayedExpansionShape(FixedShape):
     def label(self) -> str:
         return f"delayed expansion {self.chain}+{'x'.join(map(str, self.branching))}"
 
+    @property
+    def nodes(self) -> int:
+        return expansion_size(chain(repeat(1, self.chain), self.branching))
+
     def tree(self) -> TreeShape:
         return TreeShape.expansion([*repeat(1, self.chain), *self.branching])
-
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(self.chain)  # before the whole tree is written out
-        _require_small(expansion_size([*repeat(1, self.chain), *self.branching]))
-        return self
 
 
 class IndependentChainsShape(FixedShape):
@@ -141,13 +142,12 @@ class IndependentChainsShape(FixedShape):
     depth: Nodes
     """Draft tokens of each chain."""
 
+    @property
+    def nodes(self) -> int:
+        return 1 + self.width * self.depth
+
     def tree(self) -> TreeShape:
         return TreeShape.independent_chains(self.width, self.depth)
-
-    @model_validator(mode="after")
-    def _small(self) -> Self:
-        _require_small(1 + self.width * self.depth)
-        return self
 
 
 class ParentsShape(FixedShape):
@@ -202,7 +202,6 @@ class OptimalShape(FixedShape):
     branching: RatedBranching = None
 
     def tree(self) -> TreeShape:
-        """The best tree at the rates that are given or in the file."""
         rates = self.rates
         acceptance = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
         return optimal_tree(acceptance, self.size, depth=self.depth, branching=self.branching)
@@ -270,7 +269,6 @@ class BudgetShape(Strict):
         return f"chain {self.depth}" if self.branching == 1 else f"budget {self.size}"
 
     def tree(self) -> Budget:
-        """The limits."""
         return Budget(self.size or self.depth + 1, self.depth, self.branching)
 
     @model_validator(mode="after")

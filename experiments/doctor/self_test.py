@@ -91,7 +91,7 @@ def tell_apart(pair: "Pair") -> str:
     how much the two copies differ in this short run; longer runs show smaller differences.
     """
     from treespec.experiments.config.schema import Config
-    from treespec.experiments.measure.brief_run import brief_run
+    from treespec.experiments.measure.searched_run import brief_run
     from treespec.experiments.report.times import resolution_sentence
 
     config = Config.model_validate(

@@ -75,11 +75,6 @@ def record_draft_rows(
 
     Each prompt is followed by its text. `depth` levels get rows, so growths of up to this depth can be
     replayed.
-
-    Raises:
-        InvalidTrace: if the rows are too large for a trace file.
-        InvalidTree: if the vocabulary has fewer than `beam` tokens.
-        NonFiniteLogits: if the draft's logits are NaN or infinite.
     """
     require_room_for_rows(sum(map(len, texts)), beam, depth)
     counts: list[int] = []

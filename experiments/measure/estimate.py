@@ -21,7 +21,6 @@ from treespec.search.traces.support import MOST_LEVELS
 from treespec.tree import Law
 
 LEVELS_SHOWN = 8
-"""Levels that are printed by default."""
 
 
 def estimate(source: Path, **options: Any) -> tuple[AcceptanceEstimate, float | None]:

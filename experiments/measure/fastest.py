@@ -20,7 +20,6 @@ from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
 from treespec.tree.shape import TreeShape
 
 TIMES = "treespec profile CONFIG --out latency.json"
-"""The command that writes files of times."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,6 @@ def alone(method: TreeMethod, source: Settings) -> TreeMethod:
 def steps_of(
     built: BuiltMethod, sampling: str, pair: Pair, texts: list[list[int]], config: Config
 ) -> Iterator[Step]:
-    """Decode all texts and yield every step."""
     choice = built.choices[sampling]
     for i, text in enumerate(track(texts, description=f"{built.name}, {sampling}")):
         yield from decode(
@@ -104,7 +103,6 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
 
 
 def written(rates: Rates) -> str:
-    """The rates as text for a config."""
     return "[" + ", ".join(f"[{', '.join(f'{x:.{DIGITS}g}' for x in row)}]" for row in rates) + "]"
 
 

@@ -26,7 +26,6 @@ from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
-"""The command that writes traces."""
 
 _TYPED = (
     "chain:4",
@@ -56,7 +55,6 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
 
 
 def _spelled_tree(word: str) -> TreeShape:
-    """The tree that a word spells."""
     data = spelled(word)
     try:
         shape = TypeAdapter(AnyShape).validate_python(data)
@@ -178,7 +176,6 @@ UNSURE = (
 
 
 def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """One table for each trace."""
     tables = []
     for trace, of_trace in groupby(rows, key=lambda row: row["trace"]):
         replayed = list(of_trace)

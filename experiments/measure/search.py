@@ -42,7 +42,6 @@ CHOSEN_ON_OTHERS = (
 """Note on the expected tokens per step of a tree that was found on a trace."""
 
 LARGEST_DRAWN = 64
-"""Trees of up to this many nodes are drawn."""
 
 
 def rates_of(text: str) -> list[float] | list[list[float]]:
@@ -107,7 +106,6 @@ class FoundTree:
         return "\n".join([*lines, *dumped(self.shape, self.form), *self.notes])
 
     def data(self) -> dict[str, Any]:
-        """The result as plain data, with the tree in the requested format."""
         dump, shape = formats.dump(self.shape, self.form), self.shape
         return {
             "shape": {"parents": shape.parents, "size": shape.size, "depth": shape.depth},

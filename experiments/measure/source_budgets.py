@@ -11,7 +11,6 @@ from treespec.search.traces.replay import replay_budget
 from treespec.tree.shape import TreeShape
 
 USUAL_SIZE = 16
-"""Default number of nodes of a tree, including the root."""
 
 SAME_TEXTS = (
     "a few limits were compared, and chosen and evaluated on the same texts: small differences may be "
@@ -63,7 +62,6 @@ class FoundBudget:
         ])  # fmt: skip
 
     def data(self) -> dict[str, Any]:
-        """The result as plain data."""
         return {
             "budget": dict(self.config),
             "tokens_per_step": self.tokens,

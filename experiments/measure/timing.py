@@ -101,7 +101,6 @@ class _TimedRunner:
         return getattr(self._runner, name)
 
     def run(self, tokens: torch.Tensor, parents: tuple[int, ...], first: int = 0) -> torch.Tensor:
-        """Run and time a pass."""
         start = self._now()
         logits = self._runner.run(tokens, parents, first)
         self._spans.append((start, self._now()))
@@ -135,12 +134,10 @@ class TimedText(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the steps that were timed."""
         return sum(map(len, self.later))
 
     @property
     def text(self) -> list[int]:
-        """All tokens."""
         return [token for step in (self.first, *self.later) for token in step]
 
 

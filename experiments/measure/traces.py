@@ -126,7 +126,6 @@ def _setting(config: Config, name: str | None) -> SamplingConfig:
 
 
 def _named_method(config: Config, name: str) -> BuiltMethod:
-    """The tree method with this name."""
     built = {method.name: method for method in build(config).methods if method.kind == "tree"}
     if name not in built:
         raise ConfigError(

@@ -34,8 +34,8 @@ from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidGrowth, InvalidTrace, Trace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
+from treespec.search.errors import NotMeasured
 from treespec.search.intervals import Interval
-from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 from treespec.search.traces.rule_notes import by_member

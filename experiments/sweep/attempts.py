@@ -31,8 +31,6 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Task:
-    """An attempt at a job, to be run."""
-
     name: str
     folder: Path
     attempt: int
@@ -94,7 +92,6 @@ class JobOutcome:
         return "not finished" if self.error is None else "failed"
 
     def data(self) -> Mapping[str, Any]:
-        """The outcome as plain data."""
         return {
             "job": self.name,
             "state": self.state,
@@ -116,7 +113,6 @@ def read_attempts(job: Path) -> list[Attempt]:
 
 
 def outcome_of(job: Path) -> JobOutcome:
-    """The outcome of a job, read from its folder."""
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = read_form(path, SweepError, form=_Manifest) if path.exists() else {}
@@ -136,7 +132,6 @@ def write_attempt(job: Path, attempt: Attempt) -> None:
 
 
 def write_json(job: Path, name: str, data: Any) -> None:
-    """Replace a file of a job atomically."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     try:
         (job / name).parent.mkdir(parents=True, exist_ok=True)

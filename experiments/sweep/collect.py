@@ -20,7 +20,6 @@ PREFIX = "sweep."
 """Prefix of columns named after keys of the grid: a run has a column `seed` of its own."""
 
 METRIC_PREFIX = "metric."
-"""Prefix of columns named after metrics."""
 
 SCHEMA_KEY = "treespec_sweep_schema_version"
 """Key in the Parquet metadata for the sweep's schema version; the version of a run's rows is beside it."""

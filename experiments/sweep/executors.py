@@ -67,7 +67,6 @@ class InProcess(Executor):
         return 1 - len(self._ended)
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Run each task to its end."""
         for task in tasks:
             error = None
             try:
@@ -82,7 +81,6 @@ class InProcess(Executor):
             self._ended.append(Ended(task, error))
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """The tasks that have ended; none are running."""
         ended, self._ended = self._ended, []
         return ended, set()
 
@@ -108,11 +106,9 @@ class LocalWorkers(Executor):
         self._running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
 
     def room(self) -> int:
-        """Number of free workers."""
         return self.workers - len(self._running)
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Start a worker for each task."""
         for task in tasks:
             task.log.parent.mkdir(parents=True, exist_ok=True)
             with task.log.open("ab") as log:
@@ -139,7 +135,6 @@ class LocalWorkers(Executor):
         ]
 
     def poll(self) -> tuple[list[Ended], set[str]]:
-        """The workers that have ended, and the names of jobs still running."""
         ended = []
         for name, (task, process) in list(self._running.items()):
             code = process.poll()

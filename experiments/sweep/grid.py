@@ -73,12 +73,7 @@ class Grid:
 
 
 def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
-    """Read a config with a grid, and check all of its jobs.
-
-    Args:
-        source: path of a YAML file, or the name of a shipped config.
-        overrides: of the base, or of the grid: `sweep.seed=[0,1]`.
-    """
+    """Read a config with a grid, and check all of its jobs."""
     path, data = read_data(source)
     sweep = data.pop("sweep", None) or {}
     if not isinstance(sweep, dict):

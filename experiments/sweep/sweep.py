@@ -2,26 +2,36 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 
+from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.experiments.config.places import inputs_of, require_apart
-from treespec.experiments.errors import SweepError
+from treespec.experiments.errors import ConfigError, PromptError, SweepError
+from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import forget
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, outline_own_drafts
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt, encode
+from treespec.experiments.run.readiness import Ready, ready, require_fits
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
-from treespec.experiments.sweep.grid import Grid
+from treespec.experiments.sweep.grid import Grid, Job
 from treespec.experiments.sweep.sweep_folder import SweepFolder
-from treespec.experiments.sweep.sweep_progress import Board
-from treespec.experiments.sweep.sweep_readiness import ready_jobs, require_models
+
+if TYPE_CHECKING:
+    from treespec.models.load import PairOutline
+
+
+ENDED = ("finished", "failed")
 
 POLL_S = 0.5
 """Seconds between two polls of the workers: rare enough not to disturb their measurements."""
@@ -33,11 +43,29 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep."""
-
     folder: Path
     already_finished: bool
     collected: Collected
+
+
+class Board:
+    """The states of all jobs, by name: `waiting`, `running`, `finished` or `failed`."""
+
+    def __init__(self, jobs: Iterable[str], console: Console | None) -> None:
+        self.states = dict.fromkeys(jobs, "waiting")
+        self._console = console
+
+    def set(self, name: str, state: str, note: str = "") -> None:
+        """Set the state of a job; a change is printed, with the number of jobs that have ended."""
+        if self.states[name] == state and not note:
+            return
+        self.states[name] = state
+        ended, total = sum(s in ENDED for s in self.states.values()), str(len(self.states))
+        self.note(f"[{ended:{len(total)}}/{total}]  {name}: {state}{f': {note}' if note else ''}")
+
+    def note(self, text: str) -> None:
+        if self._console is not None:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def run_sweep(
@@ -181,3 +209,55 @@ def require_workers(executor: str, workers: int | None) -> None:
         raise SweepError(
             f"--workers {workers} needs --executor local or slurm: 'process' runs one job after the other"
         )
+
+
+def ready_jobs(grid: Grid) -> dict[str, Ready]:
+    """Prepare every job, by name, as far as possible without models."""
+    starts = {}
+    for job in grid.jobs:
+        if job.config.models.tensor_parallel:
+            raise SweepError(
+                f"{grid.path}: models.tensor_parallel in the job {job.name}: a sweep does not start "
+                "torchrun; remove it, or run such experiments one by one (torchrun ... treespec run)"
+            )
+        with _naming(grid, job):
+            starts[job.name] = ready(job.config, lambda text: None)
+    return starts
+
+
+def require_models(
+    grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready], reporter: Reporter
+) -> None:
+    """Reject models that cannot be loaded and texts that exceed their context, without reading weights.
+
+    Datastores that jobs may build are built here, once for all jobs.
+
+    The device is not checked here, because jobs may run on another machine.
+    """
+    from treespec.models.load import outline_pair
+
+    outlines: dict[tuple[str, str | None], PairOutline] = {}
+    encoded: dict[tuple[str, str | None, str], list[Prompt]] = {}
+    for job in jobs:
+        config, start = job.config, starts[job.name]
+        pair = config.models.target, config.models.draft
+        texts = [*start.measured, *start.spare]
+        encoding = *pair, f"{len(texts)} of {config.prompts.model_dump_json()}"
+        with _naming(grid, job):
+            if pair not in outlines:
+                outlines[pair] = outline_pair(*pair)
+            if encoding not in encoded:
+                encoded[encoding] = encode(texts, config.prompts, outlines[pair].tokenizer)
+            methods = start.experiment.methods
+            outlines[pair] = outline_own_drafts(outlines[pair], methods)
+            build_missing(missing_datastores(methods), outlines[pair], reporter)
+            require_fits(start.experiment, outlines[pair], encoded[encoding])
+
+
+@contextmanager
+def _naming(grid: Grid, job: Job) -> Iterator[None]:
+    """Add the file and the job to the message of an error."""
+    try:
+        yield
+    except (ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel) as error:
+        raise type(error)(f"{grid.path}: {error} (in the job {job.name})") from None

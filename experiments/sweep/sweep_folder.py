@@ -145,12 +145,10 @@ class SweepFolder(HeldFolder):
         super().clear()
 
     def job(self, name: str) -> Path:
-        """The folder of a job."""
         return self.path / "jobs" / name
 
     @property
     def logs(self) -> Path:
-        """The folder for the output of workers."""
         return self.path / "logs"
 
     def start(
@@ -211,11 +209,9 @@ class SweepFolder(HeldFolder):
         return manifest
 
     def task(self, name: str, attempt: int) -> Task:
-        """A new attempt at a job."""
         return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
 
     def collected(self, manifest: Mapping[str, Any]) -> Collected:
-        """Collect the results of all jobs."""
         with self._writing():
             return collect(self.path, manifest)
 
@@ -233,7 +229,6 @@ class SweepFolder(HeldFolder):
         )
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Record in the manifest that every job has ended."""
         self.keep_manifest(dict(manifest) | {"finished": now()})
 
 

@@ -15,7 +15,6 @@ MOST_ROWS = 120
 """Maximum rows of a table that shows every method; beyond that, it shows the fastest of each kind."""
 
 MOST_ERRORS = 10
-"""Number of failed jobs whose errors are printed."""
 
 _Row = dict[str, Any]
 

@@ -15,8 +15,13 @@ HOPELESS_FACTOR = 100
 EQUAL_WITHIN = 0.005
 """Relative difference of two speeds below which deciding between them is not worth a measurement."""
 
+FEWEST_TEXTS = 4
+"""Independent texts below which no shape is advised: so few may agree by chance."""
+
+ALIKE = 1e-9
+"""Relative range of resampled tokens per step, from rounding alone, if all texts are equal."""
+
 WORDS = {"tree": "tree", "chain": "chain", "growth": "tree that grows", "plain": "plain decoding"}
-"""Kinds of shapes, in words."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Advice:
         level: confidence level of each comparison.
         tree_over_chain: the speed of the best tree over that of the best chain, whichever is first; None if
             either is missing.
+        too_few: why the texts are too few to advise a shape, whatever the intervals are; empty if they are
+            not.
     """
 
     use: Choice | None
@@ -78,6 +85,7 @@ class Advice:
     needs: dict[str, Needed]
     level: float = 0.95
     tree_over_chain: Interval | None = None
+    too_few: str = ""
 
     @property
     def between(self) -> tuple[Choice, ...]:
@@ -134,6 +142,8 @@ class Advice:
     def _undecided(self) -> str:
         names = [self._with_speed(choice) for choice in self.between]
         text = f"Not decided between {_listed(names)}."
+        if self.too_few:
+            return f"{text} The texts are too few to advise a shape: {self.too_few}."
         for other in self.others:
             if other not in self.between:
                 share = _in_text(self.over[self.name(other)].inverse())
@@ -179,35 +189,43 @@ class Advice:
         }
 
 
-def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
-    """Compare the fastest of the contenders with each of the others.
-
-    Args:
-        contenders: the best tree, chain, growth and plain decoding, where there are any, and the best of
-            the same kind from other traces and laws.
-        level: confidence that no comparison is wrong.
-    """
-    ordered = sorted(contenders, key=lambda contender: (-contender[1].rate, contender[0].size))
-    (first, fastest), *others = ordered
+def advise(contenders: Sequence[Choice], level: float) -> Advice:
+    """Compare the fastest of the contenders with each of the others."""
+    ordered = sorted(contenders, key=lambda row: (-row.speed.rate, row.size))
+    first, *others = ordered
     if len(others) > 1:
         level = 1 - (1 - level) / 2
-    ratios = [(choice, speed, fastest.over(speed, level)) for choice, speed in others]
-    best = {choice.kind: speed for choice, speed in reversed(ordered)}
+    ratios = [(other, first.speed.over(other.speed, level)) for other in others]
+    best = {row.kind: row.speed for row in reversed(ordered)}
     both = "tree" in best and "chain" in best
-    decided = all(ratio.low > 1 for _, _, ratio in ratios)
+    too_few = _too_few([row.speed for row in ordered])
+    decided = not too_few and all(ratio.low > 1 for _, ratio in ratios)
     return Advice(
         first if decided else None,
         first,
-        {_name(choice, first): ratio for choice, _, ratio in ratios},
-        tuple(choice for choice, _ in others),
+        {_name(other, first): ratio for other, ratio in ratios},
+        tuple(others),
         {
-            _name(choice, first): _needed(fastest, speed, level)
-            for choice, speed, ratio in ratios
-            if not ratio.low > 1
+            _name(other, first): _needed(first.speed, other.speed, level)
+            for other, ratio in ratios
+            if too_few or not ratio.low > 1
         },
         level,
         best["tree"].over(best["chain"], level) if both else None,
+        too_few,
     )
+
+
+def _too_few(speeds: Sequence[Speed]) -> str:
+    """Why the texts are too few to advise a shape: their number, or that they are all equal."""
+    texts = min((speed.texts for speed in speeds if speed.texts), default=None)
+    if texts is None or len(speeds) == 1:  # rates as they were typed, or nothing to compare with
+        return ""
+    if texts < FEWEST_TEXTS:
+        return f"there are {texts}, but it takes at least {FEWEST_TEXTS}, better 24"
+    if all(np.ptp(speed.tokens_drawn) < ALIKE * speed.tokens for speed in speeds):
+        return f"all {texts} are equal, so that nothing is known of others; record different ones"
+    return ""
 
 
 def _needed(first: Speed, other: Speed, level: float) -> Needed:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from treespec.checks import integer
 from treespec.search.choice.candidates import Limits, Room, require_sizes, require_trees, room_for
 from treespec.search.choice.growths import budgeted, grown
 from treespec.search.choice.law_speed import (
@@ -17,10 +16,9 @@ from treespec.search.choice.law_speed import (
 )
 from treespec.search.choice.pairs import other_passes, passes_of
 from treespec.search.choice.ranking import Ranking, Setting, ranked
-from treespec.search.choice.rows import Entry, Kind, Speed
+from treespec.search.choice.rows import Choice, Kind
 from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
-from treespec.search.errors import InvalidLimit
 from treespec.search.intervals import require_level
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.traces.rule_notes import accepts_alike
@@ -32,7 +30,6 @@ from treespec.tree.shape import TreeShape
 ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)
 
 DRAWS = 1000
-"""Resamples by default."""
 
 
 def best_tree(
@@ -61,8 +58,9 @@ def best_tree(
     that is fastest on all texts, and its speed is that of choosing on one half of the texts and decoding
     the other half, averaged over several splits (`on_other_half`). The other rows of a kind have their own
     replay. Intervals cover the variation of texts (at temperatures above 0 that of sampling too: a text is
-    one draw) and of measured times. Levels that the trace has too few positions of are not used, and the
-    notes name them.
+    one draw) and of measured times. They do not include the spread of choosing: on other texts another
+    shape might have been chosen, with another speed. Levels that the trace has too few positions of are not
+    used, and the notes name them.
 
     Where a trace holds the draft's probabilities off the text's path (`treespec trace --beam`), trees that
     grow are ranked beside static ones: EAGLE-2, OPT-Tree, SpecExec, equal and cost-aware growth over a few
@@ -116,14 +114,12 @@ def best_tree(
         'plain'
     """
     require_level(level)
-    draws, seed = integer("draws", draws, 2, InvalidLimit), integer("seed", seed, 0, InvalidLimit)
-    batch = integer("batch", batch, 1, InvalidLimit)
-    limits = Limits.of(sizes, max_size, depth, branching)
+    limits = Limits(None if sizes is None else tuple(sizes), max_size, depth, branching)
     known = acceptance_by_law(acceptance, latency, laws, batch)
     if chains is None and laws is None:
         chains = chains_as_run(acceptance, latency, batch)
-    prefix = None if prefix is None else integer("prefix", prefix, 0, InvalidLimit)
-    prefix = latency.prefix_at(prefix, batch)
+    draws, seed, batch = int(draws), int(seed), int(batch)
+    prefix = latency.prefix_at(None if prefix is None else int(prefix), batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
     sides = {law: _side(law, measured, times) for law, measured in known.items()}
     chain_sides: dict[str, LawSpeed | TraceSpeed] = {}
@@ -143,7 +139,7 @@ def best_tree(
     notes += [*_cautions(known, latency, batch), *require_sizes(limits, rooms)]
     named_rooms = {f"chains of {law}": room for law, room in chain_rooms.items()}
     notes += require_trees(limits, rooms | named_rooms)
-    entries: list[Entry] = []
+    entries: list[Choice] = []
     for law, side in sides.items():
         law_entries, law_notes = _ranked(
             side, limits, rooms[law], trees=True, chains=chains is None
@@ -162,48 +158,15 @@ def best_tree(
         unsaid = [note for note in law_notes if (note.partition(": ")[2] or note) not in said]
         notes += [f"chains: {note}" for note in unsaid]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
-    plain = Entry(ROOT, law, sides[law].speed(ROOT))
+    plain = Choice(ROOT, law, sides[law].speed(ROOT))
 
-    def speed(shape: TreeShape, law: str) -> Speed:
-        by_law = chain_sides if chain_sides and shape.is_chain else sides
-        if law not in by_law:
-            what = "this ranking is" if by_law is sides else "its chains are"
-            raise InvalidLimit(f"law = {law!r}, but {what} over {', '.join(by_law)}")
-        return by_law[law].speed(shape)
-
-    ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
+    ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes)
     best = ranking.best
     largest = latency.largest(prefix, law=best.law, batch=batch)
     if best.size == largest and best.kind != "plain":
         note = f"the best has {largest} nodes, the most that were measured: profile larger trees"
         return replace(ranking, notes=(*ranking.notes, note))
     return ranking
-
-
-def best_trees(
-    acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
-    latency: LatencyModel,
-    *,
-    prefixes: Sequence[int | None] | None = None,
-    batches: Sequence[int] | None = None,
-    **options: Any,
-) -> list[Ranking]:
-    """Call `best_tree` for several prefix lengths and batch sizes; rankings are ordered batch by batch.
-
-    Args:
-        acceptance: the same for all rankings.
-        latency: the measured times.
-        prefixes: prefix lengths; by default all that were measured.
-        batches: batch sizes; by default all that were measured.
-        options: see `best_tree`.
-    """
-    prefixes = (latency.prefixes or (None,)) if prefixes is None else prefixes
-    batches = tuple(latency.batches) if batches is None else batches
-    return [
-        best_tree(acceptance, latency, prefix=prefix, batch=batch, **options)
-        for batch in batches
-        for prefix in prefixes
-    ]
 
 
 def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
@@ -214,7 +177,7 @@ def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
 
 def _ranked(
     side: LawSpeed | TraceSpeed, limits: Limits, room: Room, *, trees: bool, chains: bool
-) -> tuple[list[Entry], list[str]]:
+) -> tuple[list[Choice], list[str]]:
     """The shapes of one law that are ranked, and notes on them."""
     if isinstance(side, TraceSpeed) and side.trace.text_drafts is not None:
         entries, notes = budgeted(side, limits, room)

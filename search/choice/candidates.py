@@ -1,21 +1,18 @@
 """The shapes that a choice by predicted speed considers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.checks import integer
 from treespec.search.choice.times import Times
-from treespec.search.errors import InfeasibleTree, InvalidLimit
-from treespec.search.latency.not_measured import NotMeasured
+from treespec.search.errors import InfeasibleTree, InvalidLimit, NotMeasured
 from treespec.search.traces.acceptance import Rates
 from treespec.search.value.frontier import Frontier
 from treespec.search.value.problem import largest_tree
-from treespec.tree.shape import LARGEST_TREE, TreeShape
+from treespec.tree.shape import TreeShape
 
 EVERY_SIZE_UP_TO = 64
 """All sizes up to this one are considered; beyond it, each is `SIZE_RATIO` times the one before."""
@@ -23,10 +20,6 @@ SIZE_RATIO = 1.06
 DEPTH_RATIO = 1.35
 
 RANKED_TREES = 20
-"""Number of trees that are ranked."""
-
-MOST_IN_CHAINS = 2**21
-"""Limit on the nodes of all considered chains together: those of depth up to 2047."""
 
 DEEPEST_UNASKED = 64
 """Edges of the deepest tree that is considered if no depth is given."""
@@ -50,28 +43,6 @@ class Limits:
     max_size: int | None = None
     depth: int | None = None
     branching: int | None = None
-
-    @classmethod
-    def of(cls, sizes: Iterable[int] | None, max_size: Any, depth: Any, branching: Any) -> "Limits":
-        """The limits as a caller gives them.
-
-        Raises:
-            InvalidLimit: if one is not an integer or too small, or `max_size` contradicts `sizes`.
-        """
-
-        def checked(name: str, limit: Any, least: int) -> int | None:
-            return None if limit is None else integer(name, limit, least, InvalidLimit)
-
-        most = checked("max_size", max_size, 1)
-        others = checked("depth", depth, 0), checked("branching", branching, 1)
-        if sizes is None:
-            return cls(None, most, *others)
-        sizes = tuple(integer("sizes", size, 1, InvalidLimit, LARGEST_TREE) for size in sizes)
-        if not sizes:
-            raise InvalidLimit("sizes is empty: give at least one, or leave it out")
-        if most is not None and max(sizes) > most:
-            raise InvalidLimit(f"sizes has {max(sizes)}, but max_size = {most}")
-        return cls(sizes, most, *others)
 
     def largest(self, covered: int | None, *, strict: bool = True) -> int:
         """Nodes of the largest tree to consider, if times are known for trees of up to `covered` nodes.
@@ -125,11 +96,7 @@ class Room:
 
 
 def room_for(law: str, rates: Rates, times: Times, limits: Limits, *, strict: bool = True) -> Room:
-    """The trees that limits, rates and times permit under one law.
-
-    Raises:
-        NotMeasured, InvalidLimit: see `Limits.largest`, which `strict` is passed to.
-    """
+    """The trees that limits, rates and times permit under one law."""
     covered = times.latency.largest(times.prefix, law=law, batch=times.batch)
     size = limits.largest(covered, strict=strict)
     wide = times.latency.law_times(law, times.batch).level.largest(times.prefix) != 1
@@ -142,14 +109,7 @@ def room_for(law: str, rates: Rates, times: Times, limits: Limits, *, strict: bo
 
 
 def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
-    """Refuse requested sizes that no tree can have under any law.
-
-    Returns:
-        Notes on laws under which some of the sizes are infeasible.
-
-    Raises:
-        InfeasibleTree: with the largest feasible size.
-    """
+    """Refuse requested sizes that no tree can have under any law."""
     if limits.sizes is None:
         return []
     asked, most = max(limits.sizes), max(rooms.values(), key=lambda room: room.full)
@@ -166,14 +126,7 @@ def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
 
 
 def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
-    """Refuse times of a single node, unless such small trees were asked for: there is nothing to rank.
-
-    Returns:
-        Notes on laws whose times cover one node only, if those of others cover more.
-
-    Raises:
-        NotMeasured: if the times of all laws cover one node only.
-    """
+    """Refuse times of a single node, unless such small trees were asked for: there is nothing to rank."""
     if limits.sizes is not None or limits.max_size is not None or limits.depth == 0:
         return []
     narrow = [law for law, room in rooms.items() if room.size == 1]
@@ -192,11 +145,6 @@ def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
     """All chains within the limits, the shortest first."""
     sizes = None if limits.sizes is None else set(limits.sizes)
     depths = [depth for depth in range(1, room.depth + 1) if sizes is None or depth + 1 in sizes]
-    if sum(depths) > MOST_IN_CHAINS:
-        raise InvalidLimit(
-            f"depth = {room.depth}: more than {MOST_IN_CHAINS:,} nodes in chains of all lengths up to it; "
-            "give sizes, or a smaller depth"
-        )
     return [TreeShape.chain(depth) for depth in depths]
 
 
@@ -236,16 +184,6 @@ def fastest_of_frontier(
 
     There is a tree for every (size, depth) whose best tree uses the full depth. Trees that could not be
     among the fastest even if their levels were narrow (`floor_s`) are not built.
-
-    Args:
-        frontier: the best tree of every size and depth.
-        sizes: sizes to consider.
-        floor_s: a lower bound of the time of a step, by size and depth.
-        step_s: the time of a step; raises `NotMeasured` where it is not known.
-        chains: whether chains are included.
-
-    Returns:
-        The trees, and why one whose time is not known was skipped, or None.
     """
     asked = np.array(sizes, dtype=np.int64)
     places = []

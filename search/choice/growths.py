@@ -8,11 +8,10 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
 from treespec.search.choice.halves import Totals
-from treespec.search.choice.rows import Entry, Growing
+from treespec.search.choice.rows import Choice, Growing
 from treespec.search.choice.trace_speed import TraceSpeed
-from treespec.search.errors import InvalidGrowth, InvalidTrace
+from treespec.search.errors import InvalidGrowth, InvalidTrace, NotMeasured
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.latency.step_parts import seconds_of
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import Replay, replay_budget
@@ -33,7 +32,7 @@ SOURCES_TAKE_TIME = (
 """Note on budgets of a text source."""
 
 
-def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
+def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Choice], list[str]]:
     """Growths over a small grid of their settings, the chosen one first, and notes.
 
     There are none if the trace has no draft rows, or the limits name `sizes`, which growths lack.
@@ -50,7 +49,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     return entries, notes
 
 
-def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
+def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Choice], list[str]]:
     """Budgets of a text source, the chosen one first, and notes.
 
     No draft model is run, so the time of a step depends on its number of nodes alone.
@@ -65,7 +64,7 @@ def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry],
 
 def _chosen(
     side: TraceSpeed, replays: Iterable[tuple[Growing, Callable[[], Replay]]]
-) -> tuple[list[Entry], list[str]]:
+) -> tuple[list[Choice], list[str]]:
     """Entries of all growths that can be replayed and timed, and notes on the others."""
     growths: dict[Growing, Totals] = {}
     notes = []

@@ -32,10 +32,6 @@ def on_other_half(candidates: Sequence[Totals], seed: int) -> Totals:
     The best of many shapes on few texts looks better on them than it is. Each text is in the other half
     once in every split, so its totals are means over the splits. They do not depend on the order of texts,
     which are first sorted by what the shapes emit on them.
-
-    Args:
-        candidates: shapes, replayed on the same texts, at least two.
-        seed: seed of the splits.
     """
     emitted = np.stack([totals.emitted for totals in candidates])
     seconds = np.stack([totals.seconds for totals in candidates])

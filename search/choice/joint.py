@@ -7,11 +7,9 @@ from typing import Any
 from treespec.search.choice.best import best_tree
 from treespec.search.choice.law_speed import AnyAcceptance
 from treespec.search.choice.ranking import CHOSEN, Ranking, ranked
-from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.traces.sampling_names import name_of
-from treespec.tree.shape import TreeShape
 
 
 def best_tree_among(
@@ -57,11 +55,7 @@ def best_tree_among(
         raise InvalidLimit(
             f"the times of these sources are of different prefixes ({prefixes}): give a prefix"
         )
-    entries = [
-        replace(entry, source=name)
-        for name, ranking in rankings.items()
-        for entry in ranking.entries
-    ]
+    rows = [replace(row, source=name) for name, each in rankings.items() for row in each.rows]
     notes = [
         f"{name}: {note}"
         for name, ranking in rankings.items()
@@ -69,11 +63,5 @@ def best_tree_among(
         if note != CHOSEN
     ]
 
-    def speed(shape: TreeShape, law: str) -> Speed:
-        with_law = [each for each in rankings.values() if law in {row.law for row in each.rows}]
-        if not with_law:
-            raise InvalidLimit(f"law = {law!r}, but no source has it")
-        return max((each.speed(shape, law) for each in with_law), key=lambda found: found.rate)
-
     setting = next(iter(rankings.values())).setting
-    return ranked(entries, setting, notes, speed)
+    return ranked(rows, setting, notes)

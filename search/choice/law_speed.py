@@ -14,12 +14,11 @@ from treespec.search.choice.candidates import (
     fastest_of_frontier,
 )
 from treespec.search.choice.pairs import different_pairs
-from treespec.search.choice.rows import Entry, Kind, Speed
+from treespec.search.choice.rows import Choice, Kind, Speed
 from treespec.search.choice.times import Times, require_time
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.traces.acceptance import Acceptance, Rates, read_rates
-from treespec.search.traces.counts import UNKNOWN
 from treespec.search.traces.sampling_names import name_of
 from treespec.search.traces.trace import Trace
 from treespec.search.value.expected import expected_tokens, tokens_of
@@ -91,22 +90,14 @@ class LawSpeed:
         return self.rates.table if self.rates.by_depth else self.rates.table[0]
 
     def step_s(self, shape: TreeShape) -> float:
-        """Seconds per step of a shape.
-
-        Raises:
-            InvalidLatency: if a step takes no time.
-        """
+        """Seconds per step of a shape."""
         times = self.times
         seconds = times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
         require_time(self.law, seconds, shape.size)
         return seconds
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
-        """A lower bound of the seconds per step for trees of these sizes and this depth.
-
-        Raises:
-            InvalidLatency: if a bound is 0.
-        """
+        """A lower bound of the seconds per step for trees of these sizes and this depth."""
         times = self.times
         floors = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
         require_time(self.law, floors.min(), int(sizes[floors.argmin()]))
@@ -114,7 +105,7 @@ class LawSpeed:
 
     def ranked(
         self, limits: Limits, room: Room, kinds: Sequence[Kind]
-    ) -> tuple[list[Entry], list[str]]:
+    ) -> tuple[list[Choice], list[str]]:
         """The fastest trees of the frontier and all chains, as far as wanted, and notes."""
         notes, shapes = [f"{self.law}: {warning}" for warning in self.warnings], []
         if "tree" in kinds and not room.wide:
@@ -134,16 +125,11 @@ class LawSpeed:
             shapes += chains_within(limits, room)
         if shapes:
             notes.append(RATES_ALONE)
-        entries = [Entry(shape, self.law, self.speed(shape)) for shape in dict.fromkeys(shapes)]
+        entries = [Choice(shape, self.law, self.speed(shape)) for shape in dict.fromkeys(shapes)]
         return sorted(entries, key=lambda entry: (-entry.speed.rate, entry.shape.size)), notes
 
     def speed(self, shape: TreeShape) -> Speed:
-        """Tokens and seconds of a step of this shape; the root alone is plain decoding.
-
-        Raises:
-            InvalidAcceptance, NotMeasured: if rates or times do not cover the shape.
-            InvalidLatency: if a step takes no time.
-        """
+        """Tokens and seconds of a step of this shape; the root alone is plain decoding."""
         times = self.times
         steps = times.latency.at(times.prefix, self.law, times.batch)
         tokens = expected_tokens(shape, self.acceptance)
@@ -160,14 +146,7 @@ class LawSpeed:
 def acceptance_by_law(
     acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
 ) -> dict[str, Any]:
-    """The acceptance of each law to compare.
-
-    Raises:
-        InvalidAcceptance: if the law of the acceptance is not known, a law has none, or the acceptance and
-            the times are of different models.
-        InvalidLimit: if `laws` is empty or not a list of names; or if acceptance and times belong to
-            different sampling settings, and no laws are named.
-    """
+    """The acceptance of each law to compare."""
     known = _by_law(acceptance, latency, laws)
     settings = {}
     for law, measured in known.items():
@@ -227,8 +206,8 @@ def _by_law(acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None) 
                 "give {law: rates} for each"
             )
         return known if wanted is None else {law: known[law] for law in wanted}
-    law_of_rates = str(getattr(acceptance, "law", UNKNOWN))
-    if law_of_rates != UNKNOWN:
+    law_of_rates = getattr(acceptance, "law", None)
+    if law_of_rates is not None:
         if wanted is not None and wanted != [law_of_rates]:
             raise InvalidAcceptance(
                 f"laws = {wanted}, but the acceptance is of law {law_of_rates!r}"

@@ -19,10 +19,6 @@ def different_pairs(acceptance: Any, times: Any) -> tuple[str, str] | None:
     The enlargement of the target (`enlarge`), dtype and device may differ: they change times only, and
     times of several machines serve to compare these.
 
-    Args:
-        acceptance: a trace, an estimate or anything else that names its models in `about["models"]`.
-        times: a `LatencyModel`, whose `about` names its models likewise.
-
     Example:
         >>> from types import SimpleNamespace as Measured
         >>> recorded, timed = (
@@ -77,13 +73,6 @@ def other_passes(
     way_out: str | None = None,
 ) -> str | None:
     """A sentence if times are of other kinds of passes than those predicted for; None if they agree.
-
-    Args:
-        what: name of what is predicted.
-        used: its kinds of passes, by model, as `passes_of` gives them.
-        times: name of the times.
-        timed: their kinds of passes, by model.
-        way_out: what to do; by default, to run or to profile with the other kind.
 
     Example:
         >>> print(other_passes("it", {"target": "eager"}, "times", {"target": "compiled"}, "mend it"))

@@ -1,13 +1,12 @@
 """The result of `best_tree`: shapes by predicted speed, each with its interval, and advice in words."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from treespec.search.choice.advice import Advice, advise
-from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed
-from treespec.search.intervals import Interval
+from treespec.search.choice.rows import Basis, Choice, Kind
 from treespec.search.traces.replay import EMITTED
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
@@ -23,7 +22,6 @@ VALUED_ON: Mapping[Basis, str] = {"": "", "replay": "same texts", "other texts":
 """Whether a shape was valued on the texts that it was chosen on."""
 
 TREES = "tree 3+4: 3 nodes at depth 1, 4 at depth 2"
-"""Explanation of the names of trees."""
 LONGEST_NAME = 40
 """Characters of the name of a tree; longer ones are cut."""
 
@@ -58,15 +56,12 @@ class Ranking:
         setting: prefix, batch, level of the intervals and number of resamples.
         notes: limitations of the result.
         advice: which shape to use, or which shapes are not decided between.
-        entries: the rows with their resamples, in the same order.
     """
 
     rows: tuple[Choice, ...]
     setting: Setting
     notes: tuple[str, ...]
     advice: Advice
-    entries: tuple[Entry, ...] = field(repr=False)
-    _speed: Callable[[TreeShape, str], Speed] = field(repr=False)
 
     @property
     def best(self) -> Choice:
@@ -87,41 +82,6 @@ class Ranking:
     def plain(self) -> Choice:
         """Plain decoding."""
         return next(row for row in self.rows if row.kind == "plain")
-
-    def speed(self, shape: TreeShape, law: str) -> Speed:
-        """Tokens and time of a step of any shape that was measured; the root alone is plain decoding.
-
-        The chosen shapes have the speed of their rows, others that of their replay or rates.
-
-        Raises:
-            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if shape or law was not measured.
-        """
-        if shape.size == 1:
-            return self.entries[self.rows.index(self.plain)].speed
-        for row in (self.tree, self.chain):
-            if row is not None and (row.shape, row.law) == (shape, law):
-                return self.entries[self.rows.index(row)].speed
-        return self._speed(shape, law)
-
-    def regret(self, shape: TreeShape, law: str | None = None) -> Interval:
-        """The share of the speed that is lost by using this shape instead of the best one.
-
-        1 - tokens per second of the shape / tokens per second of `best`: 0.1 is a tenth of the speed. Both
-        are resampled together. For a trace, a shape that looks faster than `best` by chance has a negative
-        regret.
-
-        Args:
-            shape: any shape that the rates and times cover, such as one tuned elsewhere; the root alone is
-                plain decoding.
-            law: how its children are drawn; by default as for the best of its kind.
-
-        Raises:
-            NotMeasured, InvalidAcceptance: if times or rates do not cover the shape.
-        """
-        if law is None:
-            law = ((self.chain if shape.is_chain else self.tree) or self.plain).law
-        share = self.speed(shape, law).over(self.entries[0].speed, self.setting.level)
-        return Interval(1 - share.estimate, 1 - share.high, 1 - share.low)
 
     @property
     def verdict(self) -> str:
@@ -209,58 +169,44 @@ def _row_data(choice: Choice) -> dict[str, Any]:
     }
 
 
-def ranked(
-    entries: Sequence[Entry],
-    setting: Setting,
-    notes: Sequence[str],
-    speed: Callable[[TreeShape, str], Speed],
-) -> Ranking:
+def ranked(rows: Sequence[Choice], setting: Setting, notes: Sequence[str]) -> Ranking:
     """Rank shapes, at least one of which is plain decoding.
 
-    Args:
-        entries: shapes; of each kind, source and law the best one comes first. If plain decoding occurs
-            several times, all shapes are compared with the fastest.
-        setting: the settings that they share.
-        notes: limitations of the result; duplicates are dropped.
-        speed: gives the speed of any other shape under a law.
+    Of each kind, source and law the best one comes first. If plain decoding occurs several times, all
+    shapes are compared with the fastest.
     """
-    first_of: dict[tuple[Kind, str, str], Entry] = {}
-    for entry in entries:
-        first_of.setdefault(entry.group, entry)
-    leaders = sorted(first_of.values(), key=lambda entry: (-entry.speed.rate, entry.shape.size))
-    best: dict[Kind, Entry] = {}
-    for entry in leaders:
-        best.setdefault(entry.kind, entry)
-    plain = best["plain"].speed
+    first_of: dict[tuple[Kind, str, str], Choice] = {}
+    for row in rows:
+        first_of.setdefault(row.group, row)
+    leaders = sorted(first_of.values(), key=lambda row: (-row.speed.rate, row.size))
+    best: dict[Kind, Choice] = {}
+    for row in leaders:
+        best.setdefault(row.kind, row)
 
-    def place(entry: Entry) -> tuple[float, bool, int, str]:
-        leader = first_of[entry.group]
-        return (
-            -min(entry.speed.rate, leader.speed.rate),
-            entry is not leader,
-            entry.shape.size,
-            entry.law,
-        )
+    def place(row: Choice) -> tuple[float, bool, int, str]:
+        leader = first_of[row.group]
+        return -min(row.speed.rate, leader.speed.rate), row is not leader, row.size, row.law
 
-    kept = [entry for entry in entries if entry.kind != "plain" or entry is best["plain"]]
-    ordered = sorted(kept, key=place)
-    rows = {entry: entry.row(plain, setting.batch, setting.level) for entry in ordered}
+    kept = [row for row in rows if row.kind != "plain" or row is best["plain"]]
+    _, batch, level, _ = setting
+    compared = {
+        row: replace(row, plain=best["plain"].speed, batch=batch, level=level)
+        for row in sorted(kept, key=place)
+    }
     first = leaders[0]
     contenders = [
-        entry
-        for entry in leaders
-        if entry is best[entry.kind]
-        or (entry.kind == first.kind != "plain" and not _equivalent(entry, first))
+        compared[row]
+        for row in leaders
+        if row is best[row.kind]
+        or (row.kind == first.kind != "plain" and not _equivalent(row, first))
     ]
-    advice = advise([(rows[entry], entry.speed) for entry in contenders], setting.level)
-    if any(entry.basis for entry in ordered):
+    if any(row.basis for row in kept):
         notes = [*notes, CHOSEN]
-    return Ranking(
-        tuple(rows.values()), setting, tuple(dict.fromkeys(notes)), advice, tuple(ordered), speed
-    )
+    advice = advise(contenders, level)
+    return Ranking(tuple(compared.values()), setting, tuple(dict.fromkeys(notes)), advice)
 
 
-def _equivalent(left: Entry, right: Entry) -> bool:
+def _equivalent(left: Choice, right: Choice) -> bool:
     """Whether both are chains of one source under laws that draw a single child alike."""
     alike = {left.law, right.law} <= ONE_CHILD_ALIKE and left.kind == right.kind == "chain"
     return alike and left.source == right.source

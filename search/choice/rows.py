@@ -1,7 +1,8 @@
 """The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -84,28 +85,60 @@ class Choice:
     """One row of a ranking.
 
     Args:
-        kind: a tree, a chain, a tree that grows, or plain decoding (the root alone).
         shape: the topology; the root alone for a tree that grows, whose topology changes with each step.
         law: how children are drawn; for plain decoding, the law whose sampling settings it has.
-        tokens_per_step: expected tokens per step of each text.
-        step_s: seconds per step.
-        tokens_per_s: tokens per second of all texts of the batch together.
-        speedup: speed over that of plain decoding.
+        speed: its tokens and time of a step, of each text.
         source: name of its trace, if there are several; otherwise empty.
         basis: origin of its tokens.
         growth: description of a tree that grows; None for other shapes.
+        plain: the plain decoding that it is compared with.
+        batch: number of texts decoded at once.
+        level: confidence level of its intervals.
     """
 
-    kind: Kind
     shape: TreeShape
     law: str
-    tokens_per_step: Interval
-    step_s: Interval
-    tokens_per_s: Interval
-    speedup: Interval
+    speed: Speed = field(repr=False)
     source: str = ""
     basis: Basis = ""
     growth: Growing | None = None
+    plain: Speed | None = field(default=None, repr=False)
+    batch: int = 1
+    level: float = 0.95
+
+    @property
+    def kind(self) -> Kind:
+        """A tree, a chain, a tree that grows, or plain decoding (the root alone)."""
+        if self.growth is not None:
+            return "growth"
+        return "plain" if self.shape.size == 1 else "chain" if self.shape.is_chain else "tree"
+
+    @property
+    def group(self) -> tuple[Kind, str, str]:
+        """Shapes of one kind, source and law are alternatives, of which the first one was chosen."""
+        return self.kind, self.source, self.law
+
+    @cached_property
+    def tokens_per_step(self) -> Interval:
+        """Expected tokens per step of each text."""
+        speed = self.speed
+        return bounds(speed.tokens, speed.tokens_drawn, self.level, speed.texts)
+
+    @cached_property
+    def step_s(self) -> Interval:
+        """Seconds per step."""
+        return bounds(self.speed.seconds, self.speed.seconds_drawn, self.level)
+
+    @cached_property
+    def tokens_per_s(self) -> Interval:
+        """Tokens per second of all texts of the batch together."""
+        speed = self.speed
+        return bounds(speed.rate, speed.rate_drawn, self.level, speed.texts).scaled(self.batch)
+
+    @cached_property
+    def speedup(self) -> Interval:
+        """Speed over that of plain decoding."""
+        return self.speed.over(self.plain or self.speed, self.level)
 
     @property
     def size(self) -> int:
@@ -132,45 +165,6 @@ class Choice:
         if self.kind == "chain":
             return f"chain of {self.depth}"
         return f"tree of {self.size} nodes, {self.depth} deep"
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A shape to be ranked: as `Choice`, with its resamples."""
-
-    shape: TreeShape
-    law: str
-    speed: Speed
-    source: str = ""
-    basis: Basis = ""
-    growth: Growing | None = None
-
-    @property
-    def kind(self) -> Kind:
-        if self.growth is not None:
-            return "growth"
-        return "plain" if self.shape.size == 1 else "chain" if self.shape.is_chain else "tree"
-
-    @property
-    def group(self) -> tuple[Kind, str, str]:
-        """Shapes of one kind, source and law are alternatives, of which the first one was chosen."""
-        return self.kind, self.source, self.law
-
-    def row(self, plain: Speed, batch: int, level: float) -> Choice:
-        speed = self.speed
-        per_second = bounds(speed.rate, speed.rate_drawn, level, speed.texts)
-        return Choice(
-            self.kind,
-            self.shape,
-            self.law,
-            bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
-            bounds(speed.seconds, speed.seconds_drawn, level),
-            per_second.scaled(batch),
-            speed.over(plain, level),
-            self.source,
-            self.basis,
-            self.growth,
-        )
 
 
 def bounds(

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
+from treespec.search.errors import InvalidLatency
 from treespec.search.intervals import draws
 from treespec.search.latency.interpolation import Curve, Term
 from treespec.search.latency.latency import LatencyModel
-from treespec.search.latency.not_measured import InvalidLatency
 from treespec.search.latency.step_parts import seconds_of
 
 
@@ -51,11 +51,7 @@ class Times:
 
 
 def require_time(law: str, seconds: float, size: int) -> None:
-    """Refuse a step that takes no time.
-
-    Raises:
-        InvalidLatency: with the law and the size.
-    """
+    """Refuse a step that takes no time."""
     if not seconds > 0:
         raise InvalidLatency(
             f"law {law!r}: a step of {size} nodes takes no time, so its speed is infinite: "

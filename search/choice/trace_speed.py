@@ -16,15 +16,14 @@ from treespec.search.choice.candidates import (
     chains_within,
 )
 from treespec.search.choice.halves import Totals, on_other_half
-from treespec.search.choice.rows import Basis, Entry, Growing, Kind, Speed
+from treespec.search.choice.rows import Basis, Choice, Growing, Kind, Speed
 from treespec.search.choice.times import Times, require_time
-from treespec.search.errors import InvalidTrace
+from treespec.search.errors import InvalidTrace, NotMeasured
 from treespec.search.intervals import draws
-from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.traces.acceptance import Rates
 from treespec.search.traces.counts import FEWEST_TRIALS
-from treespec.search.traces.rates import RateSettings
+from treespec.search.traces.rates import rates_of
 from treespec.search.traces.replay import by_file, require_given_trees
 from treespec.search.traces.rule_notes import in_order, note_on
 from treespec.search.traces.totals import TextTotals
@@ -98,10 +97,10 @@ class TraceSpeed:
 
     def ranked(
         self, limits: Limits, room: Room, kinds: Sequence[Kind]
-    ) -> tuple[list[Entry], list[str]]:
+    ) -> tuple[list[Choice], list[str]]:
         """The best static trees and all chains, each kind with the chosen one first, and notes."""
         notes = [f"{self.law}: {warning}" for warning in self.warnings(limits.depth)]
-        entries: list[Entry] = []
+        entries: list[Choice] = []
         if "tree" in kinds and not room.wide:
             notes.append(f"{self.law}: chains only, since no wider level of the draft was measured")
         elif "tree" in kinds:
@@ -168,7 +167,7 @@ class TraceSpeed:
 
     def chosen(
         self, candidates: dict[TreeShape, Totals] | dict[Growing, Totals], most: int | None = None
-    ) -> list[Entry]:
+    ) -> list[Choice]:
         """Entries of the fastest on all texts, the first one valued as `on_other_half` does."""
         if not candidates:
             return []
@@ -177,19 +176,14 @@ class TraceSpeed:
         first = self._entry(best[0], held, "other texts")
         return [first, *(self._entry(shape, totals, "replay") for shape, totals in others)]
 
-    def _entry(self, shape: TreeShape | Growing, totals: Totals, basis: Basis) -> Entry:
+    def _entry(self, shape: TreeShape | Growing, totals: Totals, basis: Basis) -> Choice:
         growth = shape if isinstance(shape, Growing) else None
         static = TreeShape.chain(0) if isinstance(shape, Growing) else shape
         speed = self._speed(totals, static.size)
-        return Entry(static, self.law, speed, basis=basis, growth=growth)
+        return Choice(static, self.law, speed, basis=basis, growth=growth)
 
     def speed(self, shape: TreeShape) -> Speed:
-        """Tokens per step by replay of all texts, and seconds; the root alone is plain decoding.
-
-        Raises:
-            InvalidTrace, NotMeasured: if trace or times do not cover the shape.
-            InvalidLatency: if a step takes no time.
-        """
+        """Tokens per step by replay of all texts, and seconds; the root alone is plain decoding."""
         totals = self.totals([shape])
         if shape not in totals:
             raise self.unmeasured[shape]
@@ -252,7 +246,7 @@ def _rates(trace: Trace, known: int) -> tuple[Rates, str]:
     else:
         note = ""
     every_rank = np.broadcast_to(trials[:depth, None], mass[:depth].shape)
-    table = RateSettings(True, SHRINKAGE_TRIALS).rates(mass[:depth], every_rank)
+    table = rates_of(mass[:depth], every_rank, SHRINKAGE_TRIALS, monotone=True)
     return Rates(table, by_depth=True), note
 
 

@@ -13,7 +13,6 @@ Each format has a module; `FORMATS` is the table. No input is ever executed: tex
 evaluated, and files of torch.save are read with `weights_only`.
 """
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,18 @@ from treespec.search.formats import (
     treespec_json,
 )
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.malformed import (
+from treespec.search.formats.reading import (
+    MAX_NODES,
+    MAX_TEXT,
     FormatError,
     MalformedTree,
     NoShape,
     NotExportable,
     UnknownFormat,
+    read_json,
+    shown,
+    text_of,
 )
-from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, read_json, shown, text_of
 from treespec.tree.shape import TreeShape
 
 __all__ = [
@@ -159,14 +162,11 @@ def _recognised(data: Any) -> str:
 
 def _contents(source: Any, format: str | None) -> tuple[str, Any]:
     """The name of the source in messages, and its contents; sizes are checked before parsing."""
-    path = Path(source) if isinstance(source, Path) or _is_file(source) else None
-    name = f"the {type(source).__name__}" if path is None else str(path)
-    if path is not None:
-        with suppress(PermissionError):  # in a forbidden folder: reading the file reports it
-            if path.is_dir() or not path.exists():
-                raise MalformedTree(f"{path}: there is no such file")
+    name = f"the {type(source).__name__}"
+    if isinstance(source, Path) or _is_file(source):
+        name = str(source)
         try:
-            source = read_bytes(path, sequoia.MAX_BYTES)
+            source = read_bytes(name, sequoia.MAX_BYTES)
         except Unreadable as error:
             raise MalformedTree(str(error)) from None
     elif isinstance(source, str):

@@ -11,8 +11,15 @@ from typing import Any
 
 from treespec.checks import integer
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.malformed import FormatError, MalformedTree
-from treespec.search.formats.reading import fields, node_count, read_json, shape_of, shown
+from treespec.search.formats.reading import (
+    FormatError,
+    MalformedTree,
+    fields,
+    node_count,
+    read_json,
+    shape_of,
+    shown,
+)
 from treespec.tree.shape import TreeShape
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from treespec.checks import integer
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.malformed import MalformedTree
-from treespec.search.formats.reading import MAX_NODES, fields, read_json
+from treespec.search.formats.reading import MAX_NODES, MalformedTree, fields, read_json
 from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.tree.shape import TreeShape
 

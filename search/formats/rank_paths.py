@@ -13,8 +13,14 @@ from typing import Any
 
 from treespec.errors import InvalidTree
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
-from treespec.search.formats.malformed import MalformedTree
-from treespec.search.formats.reading import MAX_NODES, integers, node_count, read_json, shown
+from treespec.search.formats.reading import (
+    MAX_NODES,
+    MalformedTree,
+    integers,
+    node_count,
+    read_json,
+    shown,
+)
 from treespec.tree.shape import TreeShape
 
 _NAME = re.compile(r"\s*[A-Za-z_]\w*\s*=")

@@ -1,12 +1,14 @@
-"""Checks that the loaders share. Inputs are untrusted: every size is checked first."""
+"""Errors of tree files, which say where, what was given and what is allowed, and checks of the loaders.
+
+Inputs are untrusted: every size is checked first.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 from treespec.checks import LARGEST_INTEGER, integer, shown
-from treespec.errors import InvalidTree, Unreadable
+from treespec.errors import InvalidTree, TreespecError, Unreadable
 from treespec.files import parse_json
-from treespec.search.formats.malformed import MalformedTree
 from treespec.tree.shape import TreeShape
 
 MAX_NODES = 4096
@@ -16,18 +18,32 @@ MAX_TEXT = 32 * 2**20
 """Limit on the bytes of a text."""
 
 
-def text_of(data: Any, what: str) -> str:
-    """The text itself, or decoded from bytes; `what` names the expected input in messages."""
-    if isinstance(data, str):
-        return data
-    if isinstance(data, bytes | bytearray):
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedTree(
-                f"byte {error.start} is not UTF-8, but {what} is a text file"
-            ) from None
-    raise MalformedTree(f"expected {what}, got {type(data).__name__} {shown(data)}")
+class FormatError(TreespecError, ValueError):
+    """Base class of all errors about the formats of other tools."""
+
+
+class UnknownFormat(FormatError):
+    """An unknown name of a format, or an input whose format is ambiguous."""
+
+
+class MalformedTree(FormatError, InvalidTree):
+    """An input that does not conform to its format, or is not a tree."""
+
+
+class NoShape(FormatError):
+    """Settings that are valid for their engine, but do not determine a shape."""
+
+
+class NotExportable(FormatError):
+    """A shape that a format cannot express."""
+
+
+def text_of(data: bytes | bytearray, what: str) -> str:
+    """The bytes as text; `what` names the expected input in messages."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedTree(f"byte {error.start} is not UTF-8, but {what} is a text file") from None
 
 
 def read_json(text: str) -> Any:

@@ -20,8 +20,7 @@ from torch import Tensor
 from attention_masks.topology import topology
 from treespec.checks import integer
 from treespec.search.formats.export import NUMBERING, Export, Format, numbering
-from treespec.search.formats.malformed import MalformedTree
-from treespec.search.formats.reading import MAX_NODES, fields, integers, shape_of, shown
+from treespec.search.formats.reading import MAX_NODES, MalformedTree, fields, shape_of, shown
 from treespec.tree.shape import TreeShape
 
 MAX_BYTES = 160 * 2**20
@@ -39,24 +38,34 @@ def load(data: Any) -> TreeShape:
     growmap = _unpickled(bytes(data)) if isinstance(data, bytes | bytearray) else data
     fields("a growmap", growmap, KEYS)
     size = integer("size", growmap["size"], 1, MalformedTree, MAX_NODES)
-    successors = _nodes("Successors", growmap["Successors"], size)
-    if len(successors) != size:
-        raise MalformedTree(f"Successors has {len(successors)} lists, but size = {size}")
+    successors = growmap["Successors"]
+    if not isinstance(successors, list) or len(successors) != size:
+        raise MalformedTree(f"Successors = {shown(successors)}, but must be {size} lists of nodes")
     parents = [-1]
     for node, children in enumerate(successors):
-        if children != list(range(len(parents), len(parents) + len(children))):
+        if not isinstance(children, list) or children != list(
+            range(len(parents), len(parents) + len(children))
+        ):
             raise MalformedTree(
                 f"Successors[{node}] = {shown(children)}, but nodes are numbered level by level: the "
                 f"next is {len(parents)}"
             )
         parents += [node] * len(children)
+        if len(parents) > size:
+            break
     if len(parents) != size:
-        raise MalformedTree(
-            f"Successors name {len(parents)} nodes with the root, but size = {size}"
-        )
+        raise MalformedTree(f"Successors name other than the size = {size} nodes")
     shape = shape_of(parents)
     for name, expected in _derived(shape).items():
-        _require_equal(name, growmap[name], expected)
+        given = growmap[name]
+        if isinstance(expected, Tensor):
+            plain = isinstance(given, Tensor) and given.layout == expected.layout
+            plain = plain and (given.dtype, given.device) == (expected.dtype, expected.device)
+            follows = plain and given.equal(expected)
+        else:
+            follows = given == expected
+        if not follows:
+            raise MalformedTree(f"{name} = {shown(given)} does not follow from Successors")
     return shape
 
 
@@ -86,20 +95,6 @@ def _unpickled(data: bytes) -> Any:
         ) from error
 
 
-def _nodes(name: str, value: Any, size: int) -> list[list[int]]:
-    """Check a list of lists of nodes: at most one list for each node, and at most `size` entries in all."""
-    if type(value) is not list or len(value) > size:
-        raise MalformedTree(f"{name} must be a list of at most {size} lists, not {shown(value)}")
-    for i, entry in enumerate(value):
-        if type(entry) is not list or len(entry) > size:
-            raise MalformedTree(
-                f"{name}[{i}] must be a list of at most {size} nodes, not {shown(entry)}"
-            )
-    if sum(map(len, value)) > size:
-        raise MalformedTree(f"{name} has more entries than the {size} nodes")
-    return [integers(f"{name}[{i}]", entry, 0, size) for i, entry in enumerate(value)]
-
-
 def _derived(shape: TreeShape) -> dict[str, Any]:
     """The fields of a growmap that follow from `Successors` and `size`."""
     levels: list[list[int]] = [[] for _ in range(shape.depth + 1)]
@@ -111,27 +106,6 @@ def _derived(shape: TreeShape) -> dict[str, Any]:
         "depth": torch.tensor(shape.depths),
         "mask": topology(shape.parents).ancestors.long(),
     }
-
-
-def _require_equal(name: str, given: Any, expected: Any) -> None:
-    """Refuse a field that does not follow from the shape."""
-    if not isinstance(expected, Tensor):
-        if _nodes(name, given, sum(map(len, expected))) != expected:
-            raise MalformedTree(
-                f"{name} = {shown(given)}, but by Successors it must be {shown(expected)}"
-            )
-        return
-    plain = type(given) is Tensor and given.layout == torch.strided and given.device.type == "cpu"
-    if not plain or given.dtype != torch.int64 or given.shape != expected.shape:
-        kind = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else shown(given)
-        raise MalformedTree(f"{name} must be a tensor of int64 {list(expected.shape)}, not {kind}")
-    different = (given != expected).nonzero()
-    if len(different):
-        index = different[0].tolist()
-        value, expected_value = given[tuple(index)].item(), expected[tuple(index)].item()
-        raise MalformedTree(
-            f"{name}{index} = {value}, but by Successors it must be {expected_value}"
-        )
 
 
 def dump(shape: TreeShape) -> Export:

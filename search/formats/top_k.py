@@ -7,8 +7,7 @@ which an engine can draw a given shape, and the shape of settings that permit on
 
 from dataclasses import dataclass
 
-from treespec.search.formats.malformed import MalformedTree, NoShape, NotExportable
-from treespec.search.formats.reading import node_count
+from treespec.search.formats.reading import MalformedTree, NoShape, NotExportable, node_count
 from treespec.tree.shape import TreeShape
 
 SHAPE = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from treespec.checks import integer
 from treespec.search.formats.export import Export, Format
-from treespec.search.formats.malformed import MalformedTree
 from treespec.search.formats.reading import (
+    MalformedTree,
     fields,
     integers,
     node_count,

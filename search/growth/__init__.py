@@ -23,9 +23,8 @@ from treespec.search.growth.dyspec import DySpec
 from treespec.search.growth.eagle2 import Eagle2
 from treespec.search.growth.equal_growth import EqualGrowth
 from treespec.search.growth.opt_tree import OptTree
-from treespec.search.growth.settings import CalibrationMap
 from treespec.search.growth.specexec import SpecExec
-from treespec.search.growth.step_times import StepTimes
+from treespec.search.growth.values import CalibrationMap
 
 __all__ = [
     "CalibrationMap",
@@ -35,5 +34,4 @@ __all__ = [
     "EqualGrowth",
     "OptTree",
     "SpecExec",
-    "StepTimes",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from pydantic import Field
 from torch import Tensor
 
 from treespec import plugins
-from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.keys import (
     MEASURED,
     CalibrationFile,
@@ -22,22 +21,25 @@ from treespec.search.growth.keys import (
     Prefix,
     Verified,
 )
-from treespec.search.growth.settings import (
-    CalibrationMap,
-    require_integers,
-    require_number,
-)
 from treespec.search.growth.specexec import SpecExecGrowth
-from treespec.search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
-from treespec.search.growth.values import Values, best, last_level, read_values
-from treespec.tree import Law, TreeShape
+from treespec.search.growth.step_times import Cut, StepSeconds, read_seconds, widest_pass
+from treespec.search.growth.values import (
+    CalibrationMap,
+    Chosen,
+    Values,
+    best,
+    last_level,
+    read_values,
+)
+from treespec.search.latency.latency import LatencyModel
+from treespec.tree import TreeShape
 
 LEAST_GAIN = 1e-9
 """Relative gain below which a plan is considered no better than stopping."""
 
 
 @dataclass(frozen=True)
-class CostAware:
+class CostAware(Chosen):
     """Growth that continues while the expected tokens of more nodes are worth their measured time; ours.
 
     A node's value is the (calibrated) probability that it is accepted: the product along its path. Keeping
@@ -60,54 +62,35 @@ class CostAware:
     tokens per second that decoding reaches.
 
     Args:
-        latency: measured times; a `treespec.search.LatencyModel`, or anything with `verify_s` and
-            `draft_level_s`.
+        latency: measured times.
         size: maximum number of nodes that are kept, the root included.
         depth: maximum number of edges from the root, and of draft passes.
         branching: children of each node that is run.
-        width: maximum number of nodes that a pass runs; by default size - 1, or the widest pass that a
-            `LatencyModel` has measured.
+        width: maximum number of nodes that a pass runs; by default size - 1, or the widest pass that was
+            measured.
         calibration: map from the draft's probabilities to acceptance.
         prefix: committed tokens at which the times are read; None leaves it to `latency`.
-        fixed_s: seconds per step that `latency` does not include.
         rate: tokens per second that a second is worth; by default what it yields in this step.
         prior: expected acceptance of the first level, before anything is drafted.
 
     Raises:
-        InvalidGrowth: if a setting is out of range, or a time is invalid.
+        InvalidGrowth: if a step takes no time.
         NotMeasured: if the times do not cover the sizes.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
-
-    latency: StepTimes = field(repr=False)
+    latency: LatencyModel = field(repr=False)
     size: int
     depth: int
     branching: int
     width: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
     prefix: int | None = None
-    fixed_s: float = 0.0
     rate: float | None = None
     prior: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, and read the times."""
-        require_integers(
-            self, "size", "depth", "branching", *(["width"] if self.width is not None else [])
-        )
-        require_number(self, "fixed_s")
-        require_number(self, "prior")
-        if self.prior > 1:
-            raise InvalidGrowth(f"CostAware's prior = {self.prior!r}, but must be in [0, 1]")
-        if self.rate is not None:
-            require_number(self, "rate", positive=True)
+        """Read the times, which may not cover the sizes."""
         _ = self._seconds
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @cached_property
     def _width(self) -> int:
@@ -122,7 +105,6 @@ class CostAware:
             width=self._width,
             children=self.branching,
             prefix=self.prefix,
-            fixed_s=self.fixed_s,
             rate=self.rate,
         )
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from treespec import plugins
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.keys import MEASURED, GrowthSettings, Levels, Name, Verified
-from treespec.search.growth.settings import CalibrationMap, require_integers
-from treespec.search.growth.values import read_values
+from treespec.search.growth.values import CalibrationMap, read_values
 from treespec.tree import Law, TreeShape
 
 EXHAUSTED_SHARE = 1e-6
@@ -40,9 +39,6 @@ class DySpec:
         size: number of nodes, the root included.
         depth: maximum number of edges from the root; by default size - 1, which is no limit.
         calibration: ranks by acceptance instead of the draft's probability.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.WITHOUT_REPLACEMENT})
@@ -50,10 +46,6 @@ class DySpec:
     size: int
     depth: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(self, "size", *(["depth"] if self.depth is not None else []))
 
     @property
     def max_depth(self) -> int:

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Nodes, Size
-from treespec.search.growth.settings import CalibrationMap, require_integers
-from treespec.search.growth.values import best, best_nodes, last_level, read_values
-from treespec.tree import Law, TreeShape
+from treespec.search.growth.values import BestOfAll, CalibrationMap, best, last_level, read_values
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class Eagle2:
+class Eagle2(BestOfAll):
     """The dynamic draft tree of EAGLE-2 (arXiv:2406.16858, Section 4): expansion, then reranking.
 
     The root gets k children. At each further level, the k nodes of highest value get k children each, where
@@ -32,12 +31,8 @@ class Eagle2:
         depth: edges from the root, and number of draft passes.
         size: maximum number of nodes that are kept, the root included.
         calibration: ranks by acceptance instead of the draft's probability.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
     keeps_best: ClassVar[bool] = True
     """Whether nodes worth less than every kept node cannot affect the result."""
 
@@ -45,15 +40,6 @@ class Eagle2:
     depth: int
     size: int
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(self, "k", "depth", "size")
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
@@ -65,10 +51,6 @@ class Eagle2:
         paths = read_values(shape, probs, self.calibration).paths
         chosen = sorted(level[best(paths[level], self.k)].tolist())
         return [(node, self.k) for node in chosen]
-
-    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The best nodes of the pool."""
-        return best_nodes(shape, probs, self.size, self.calibration)
 
 
 class Eagle2Growth(GrowthSettings):

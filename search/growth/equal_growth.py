@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,7 +11,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from treespec import plugins
-from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.keys import (
     CalibrationFile,
     GrowthSettings,
@@ -21,18 +20,14 @@ from treespec.search.growth.keys import (
     Prefix,
     Verified,
 )
-from treespec.search.growth.settings import (
-    CalibrationMap,
-    require_integers,
-    require_number,
-)
-from treespec.search.growth.step_times import StepSeconds, StepTimes, read_seconds
-from treespec.search.growth.values import best, last_level, read_values
-from treespec.tree import Law, TreeShape
+from treespec.search.growth.step_times import StepSeconds, read_seconds
+from treespec.search.growth.values import CalibrationMap, Chosen, best, last_level, read_values
+from treespec.search.latency.latency import LatencyModel
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class EqualGrowth:
+class EqualGrowth(Chosen):
     """The equal-growth tree of Yggdrasil (arXiv:2512.23858), pruned before verification.
 
     Every level has `width` nodes: the best of all children of the level above, by the product of
@@ -49,39 +44,23 @@ class EqualGrowth:
         size: maximum number of nodes that are kept, the root included; by default all.
         latency: measured times, by which the number of verified nodes is chosen.
         prefix: committed tokens at which the times are read; None leaves it to `latency`.
-        fixed_s: seconds per step that `latency` does not include.
         calibration: ranks by acceptance instead of the draft's probability.
 
     Raises:
-        InvalidGrowth: if a setting is out of range.
+        InvalidGrowth: if a step takes no time.
         NotMeasured: if the times do not cover the sizes.
     """
-
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
 
     width: int
     depth: int
     size: int | None = None
-    latency: StepTimes | None = field(default=None, repr=False)
+    latency: LatencyModel | None = field(default=None, repr=False)
     prefix: int | None = None
-    fixed_s: float = 0.0
     calibration: CalibrationMap | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, and read the times."""
-        require_integers(self, "width", "depth", *(["size"] if self.size is not None else []))
-        require_number(self, "fixed_s")
-        if self.latency is None and (self.prefix is not None or self.fixed_s):
-            raise InvalidGrowth(
-                "prefix and fixed_s of EqualGrowth apply to measured times only: give latency, or leave "
-                "them out"
-            )
+        """Read the times, which may not cover the sizes."""
         _ = self._seconds
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @property
     def keeps_best(self) -> bool:
@@ -103,8 +82,6 @@ class EqualGrowth:
             width=self.width,
             children=self.width,
             prefix=self.prefix,
-            fixed_s=self.fixed_s,
-            rate=None,
         )
 
     def next(

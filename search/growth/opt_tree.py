@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,23 +12,19 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
-from treespec.search.growth.settings import (
-    CalibrationMap,
-    require_integers,
-    require_number,
-)
 from treespec.search.growth.values import (
-    best_nodes,
+    BestOfAll,
+    CalibrationMap,
     last_level,
     promising,
     rank_bounds,
     read_values,
 )
-from treespec.tree import Law, TreeShape
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class OptTree:
+class OptTree(BestOfAll):
     """OPT-Tree (arXiv:2406.17276, Algorithm 1): the nodes of largest path products, level by level.
 
     After each level, the estimate E is the sum of the size - 1 largest path products so far, the expected
@@ -45,30 +41,13 @@ class OptTree:
         depth: maximum number of edges from the root, and of draft passes.
         branching: maximum number of children of a node; by default size - 1, beyond which none can matter.
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
-
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
 
     size: int
     delta: float
     depth: int
     branching: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(
-            self, "size", "depth", *(["branching"] if self.branching is not None else [])
-        )
-        require_number(self, "delta")
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @property
     def keeps_best(self) -> bool:
@@ -93,10 +72,6 @@ class OptTree:
             if self._estimate(paths) - self._estimate(before) <= self.delta:
                 return ()
         return promising(shape, paths, wanted, self._bounds)
-
-    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The nodes with the largest path products."""
-        return best_nodes(shape, probs, self.size, self.calibration)
 
     def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
         """The expected gain of the best tree of these nodes."""

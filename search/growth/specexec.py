@@ -11,13 +11,18 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Verified
-from treespec.search.growth.settings import CalibrationMap, require_integers
-from treespec.search.growth.values import best_nodes, promising, rank_bounds, read_values
-from treespec.tree import Law, TreeShape
+from treespec.search.growth.values import (
+    BestOfAll,
+    CalibrationMap,
+    promising,
+    rank_bounds,
+    read_values,
+)
+from treespec.tree import TreeShape
 
 
 @dataclass(frozen=True)
-class SpecExec:
+class SpecExec(BestOfAll):
     """SpecExec's draft tree (arXiv:2406.02532, Algorithm 2): the size - 1 most probable continuations.
 
     A best-first search by the cumulative probability of paths, over the tree in which each node has its
@@ -33,12 +38,8 @@ class SpecExec:
         branching: maximum number of children of a node.
         depth: maximum number of edges from the root, and of draft passes.
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
 
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
     keeps_best: ClassVar[bool] = True
     """Whether nodes worth less than every kept node cannot affect the result."""
 
@@ -46,15 +47,6 @@ class SpecExec:
     branching: int
     depth: int
     calibration: CalibrationMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(self, "size", "branching", "depth")
-
-    @property
-    def max_depth(self) -> int:
-        """Maximum number of edges of a tree."""
-        return self.depth
 
     @cached_property
     def _bounds(self) -> Float[np.ndarray, "k"]:
@@ -68,10 +60,6 @@ class SpecExec:
             return ()
         paths = read_values(shape, probs, self.calibration).paths
         return promising(shape, paths, self.size - 1, self._bounds)
-
-    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
-        """The best nodes."""
-        return best_nodes(shape, probs, self.size, self.calibration)
 
 
 class SpecExecGrowth(GrowthSettings):

@@ -7,14 +7,18 @@ creation, always form a tree. (Sums of logarithms in another order lack this pro
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.search.errors import InvalidGrowth
-from treespec.search.growth.settings import CalibrationMap
-from treespec.tree import TreeShape
+from treespec.tree import Law, TreeShape
+
+CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
+"""A map from the draft's probability of a node given its parent to the probability that it is accepted if
+its parent is. Must be non-decreasing, with values in [0, 1]."""
 
 ROUNDING = 1e-6
 """Relative excess over 1/j that the probability of the j-th best token may have: rows are in float32."""
@@ -33,6 +37,29 @@ class Values:
     probs: Float[np.ndarray, "N"]
     acceptance: Float[np.ndarray, "N"]
     paths: Float[np.ndarray, "N"]
+
+
+class Chosen:
+    """A growth whose children are the most probable tokens, down to its `depth`."""
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    @property
+    def max_depth(self) -> int:
+        """Maximum number of edges of a tree, and of draft passes."""
+        settings: Any = self
+        return settings.depth
+
+
+class BestOfAll(Chosen):
+    """A growth that keeps the `size` nodes with the largest path products of all that it drafted."""
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The nodes with the largest path products."""
+        settings: Any = self
+        if shape.size <= settings.size:
+            return range(shape.size)
+        return best(read_values(shape, probs, settings.calibration).paths, settings.size).tolist()
 
 
 def read_values(
@@ -65,11 +92,7 @@ def read_values(
 def calibrated(
     calibration: CalibrationMap, probs: Float[np.ndarray, "n"]
 ) -> Float[np.ndarray, "n"]:
-    """Apply a calibration to probabilities, and check its output.
-
-    Raises:
-        InvalidGrowth: see `read_values`.
-    """
+    """Apply a calibration to probabilities, and check its output."""
     mapped = np.asarray(calibration(probs), dtype=np.float64)
     if mapped.shape != probs.shape:
         raise InvalidGrowth(
@@ -88,18 +111,6 @@ def calibrated(
 def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:
     """The indices of the `count` largest values, best first, with ties in order."""
     return np.argsort(-values, kind="stable")[:count]
-
-
-def best_nodes(
-    shape: TreeShape,
-    probs: Callable[[], Float[Tensor, "N"]],
-    size: int,
-    calibration: CalibrationMap | None,
-) -> Sequence[int]:
-    """The nodes with the largest path products, at most `size`; see `read_values` for the arguments."""
-    if shape.size <= size:
-        return range(shape.size)
-    return best(read_values(shape, probs, calibration).paths, size).tolist()
 
 
 def rank_bounds(branching: int, calibration: CalibrationMap | None) -> Float[np.ndarray, "k"]:
@@ -121,12 +132,6 @@ def promising(
 
     The best nodes do not include the root. All other children and their descendants are worth no more than
     the worst node that would be kept now, which was created earlier, so leaving them out changes nothing.
-
-    Args:
-        shape: the tree so far, drafted level by level.
-        paths: the values of its nodes.
-        wanted: number of nodes to find.
-        bounds: see `rank_bounds`.
     """
     drafted = paths[1:]
     least = np.partition(drafted, -wanted)[-wanted] if len(drafted) >= wanted else 0.0

@@ -31,8 +31,8 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from treespec.errors import Unreadable
 from treespec.files import brief, read_text
 from treespec.reading_models import Strict, problems, read_model, with_new_names
+from treespec.search.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
-from treespec.search.latency.not_measured import InvalidLatency
 from treespec.search.latency.step_parts import StepParts
 
 Batches = dict[int, dict[str, StepParts]]
@@ -40,9 +40,6 @@ Batches = dict[int, dict[str, StepParts]]
 
 VERSION = 1
 UNIT = "_ms"
-
-LARGEST_TIME = 1e12
-"""Limit on times, in the unit of the text."""
 
 AXES = {
     "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
@@ -222,9 +219,6 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | No
     """The times by batch size in a JSON text, their origin (`about`), and what disturbed them.
 
     Unknown keys, duplicate keys and NaN are refused.
-
-    Raises:
-        InvalidLatency: with the source, the key, the value and what is allowed.
     """
     try:
         file = read_model(_File, text)

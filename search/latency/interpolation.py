@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.search.errors import NotMeasured
 from treespec.search.isotonic import non_increasing
-from treespec.search.latency.not_measured import NotMeasured
 
 Samples: TypeAlias = tuple[float, ...]
 Rounds: TypeAlias = tuple[int, ...]
@@ -98,11 +98,7 @@ class Curve:
         return 1 + max((max(rounds) for rounds in self.rounds.values()), default=-1)
 
     def weights(self, sizes: Int[np.ndarray, "asked"]) -> Float[np.ndarray, "asked sizes"]:
-        """The weight of each fitted time in the time at each requested size; rows sum to 1.
-
-        Raises:
-            NotMeasured: if a size lies outside of the measured ones.
-        """
+        """The weight of each fitted time in the time at each requested size; rows sum to 1."""
         if self.anywhere:
             return np.ones((len(sizes), 1))
         known = np.array(self.sizes)
@@ -184,7 +180,6 @@ class Table:
 
     @property
     def round_count(self) -> int:
-        """See `Curve.round_count`."""
         return max(curve.round_count for curve in self.curves.values())
 
     @property

@@ -7,18 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from treespec.files import write_whole
-from treespec.search.arguments import COUNT, PATH, PREFIX, SHAPE, TEXT, maybe, shown, takes
+from treespec.search.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
-from treespec.search.latency.not_measured import InvalidLatency, NotMeasured
 from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
-
-_CHECKED = takes(
-    NotMeasured,
-    size=COUNT, width=COUNT, prefix=maybe(PREFIX), batch=COUNT, law=maybe(TEXT), shape=SHAPE,
-)  # fmt: skip
-"""Checks the arguments of requests to a model; invalid ones count as not measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +36,7 @@ class LatencyModel:
             measurement; None if there were none, or this is not known.
 
     Raises:
-        InvalidLatency: if there are no times, or `disturbed` is not a sentence.
+        InvalidLatency: if there are no times.
     """
 
     batches: Mapping[int, Mapping[str, StepParts]]
@@ -54,13 +47,8 @@ class LatencyModel:
         """Refuse a model without times."""
         if not self.batches:
             raise InvalidLatency("a latency model needs the times of at least one batch size")
-        if self.disturbed is not None and not (isinstance(self.disturbed, str) and self.disturbed):
-            raise InvalidLatency(
-                f"disturbed = {shown(self.disturbed)}, but must be a sentence, or None"
-            )
 
     @classmethod
-    @takes(InvalidLatency, law=TEXT, batch=COUNT)
     def from_tables(
         cls,
         *,
@@ -125,17 +113,10 @@ class LatencyModel:
         return cls(batches, about, " ".join(sentences) or None)
 
     @property
-    def max_size(self) -> int | None:
-        """The largest tree with a known verify time, for the smallest batch; None if there is no bound."""
-        batch = min(self.batches)
-        return self._any(batch).verify.largest(self.prefix_at(None, batch))
-
-    @property
     def prefixes(self) -> tuple[int, ...]:
         """Measured prefix lengths of the smallest batch; empty if times hold for every prefix."""
         return self._any(min(self.batches)).verify.prefixes
 
-    @takes(InvalidLatency, prefix=maybe(PREFIX), batch=COUNT)
     def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
         """The prefix itself; or, for None, the middle one of those that all tables of a batch size cover.
 
@@ -166,7 +147,6 @@ class LatencyModel:
         laws = [law for laws in self.batches.values() for law in laws.values()]
         return max(table.round_count for law in laws for table in law.tables)
 
-    @takes(InvalidLatency, batch=COUNT)
     def times(self, batch: int = 1) -> Mapping[str, StepParts]:
         """The times of a batch size by name of the law.
 
@@ -180,7 +160,6 @@ class LatencyModel:
             )
         return self.batches[batch]
 
-    @takes(InvalidLatency, law=maybe(TEXT), batch=COUNT)
     def law_times(self, law: str | None = None, batch: int = 1) -> StepParts:
         """The times of a law; if no law is named, those of the only law.
 
@@ -199,7 +178,6 @@ class LatencyModel:
             )
         return matching
 
-    @_CHECKED
     def largest(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
@@ -209,26 +187,22 @@ class LatencyModel:
         sizes = [size for table in tables if (size := table.largest(prefix)) is not None]
         return min(sizes, default=None)
 
-    @_CHECKED
     def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
         """Seconds of the target's pass over a tree of `size` nodes, the root included; see `step_s`."""
         return self._any(batch).verify.at(size, self.prefix_at(prefix, batch))
 
-    @_CHECKED
     def draft_level_s(
         self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
         """Seconds of a draft pass below the first that gives `width` nodes a child each; see `step_s`."""
         return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
-    @_CHECKED
     def plain_s(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
         """Seconds of a step of plain decoding under the sampling of `law`; see `step_s`."""
         return float(seconds_of(self.at(prefix, law, batch).plain())[0])
 
-    @_CHECKED
     def step_s(
         self,
         shape: TreeShape,
@@ -250,22 +224,6 @@ class LatencyModel:
         """
         times = self.at(prefix, law, batch)
         return float(seconds_of(times.plain() if shape.size == 1 else times.tree([shape]))[0])
-
-    @_CHECKED
-    def parts_s(
-        self,
-        shape: TreeShape,
-        prefix: int | None = None,
-        *,
-        law: str | None = None,
-        batch: int = 1,
-    ) -> dict[str, float]:
-        """Seconds of a step by stage: draft, verify, accept, commit and the rest; their sum is `step_s`.
-
-        For the root alone, which is plain decoding, nothing is drafted; if its step was measured as a
-        whole, `verify` is the remainder after the other stages.
-        """
-        return self.at(prefix, law, batch).parts(shape)
 
     def at(self, prefix: int | None = None, law: str | None = None, batch: int = 1) -> StepParts:
         """The times that steps are sums of, for this prefix, law and batch; arguments as in `step_s`.
@@ -289,7 +247,6 @@ class LatencyModel:
         return write_json(self.batches, self.about, self.disturbed)
 
     @classmethod
-    @takes(InvalidLatency, text=TEXT)
     def from_json(cls, text: str, source: str = "latency JSON") -> "LatencyModel":
         """Read JSON that `to_json` wrote, or that was written by hand.
 
@@ -302,14 +259,11 @@ class LatencyModel:
         """
         return cls(*read_json(text, source))
 
-    @takes(InvalidLatency, path=PATH)
     def save(self, path: str | Path) -> Path:
         """Write the JSON to a file."""
-        path = Path(path)
-        return write_whole(path, self.to_json())
+        return write_whole(Path(path), self.to_json())
 
     @classmethod
-    @takes(InvalidLatency, path=PATH)
     def load(cls, path: str | Path) -> "LatencyModel":
         """Read a file.
 

@@ -15,8 +15,6 @@ from treespec.tree.shape import TreeShape
 ANY_LAW = "any"
 """Name of times that hold for every law."""
 
-PARTS = ("draft", "verify", "accept", "commit", "rest")
-
 
 @dataclass(frozen=True, eq=False)
 class StepParts:
@@ -65,11 +63,7 @@ class StepParts:
         return [value for value in values if isinstance(value, Table)]
 
     def tree(self, shapes: Sequence[TreeShape]) -> list[Term]:
-        """Steps that draft and verify these shapes, one for each shape.
-
-        Raises:
-            NotMeasured: with the table, the requested value, its range and the way out.
-        """
+        """Steps that draft and verify these shapes, one for each shape."""
         return self.drafted(
             [levels_of(shape) for shape in shapes], [shape.size for shape in shapes]
         )
@@ -114,29 +108,11 @@ class StepParts:
         return self._sized([self.plain_step] if self.plain_step else self._target_pass(), [1])
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
-        """A lower bound of the seconds of a step: all levels are taken as the fastest measured one.
-
-        Args:
-            sizes: numbers of nodes, the root included, at least 2.
-            depth: edges, at least 1.
-        """
+        """A lower bound of the seconds of a step: all levels are taken as the fastest measured one."""
         by_size = seconds_of(self._sized([self.assemble, *self._target_pass()], sizes.tolist()))
         level = sum(share * curve.fitted.min() for curve, share in self.level.shares(self.prefix))
         first = level if self.first is None else self.first.at(1, self.prefix)
         return by_size + first + (depth - 1) * level
-
-    def parts(self, shape: TreeShape) -> dict[str, float]:
-        """Seconds by stage: draft, verify, accept, commit and the rest; see `LatencyModel.parts_s`."""
-        plain = shape.size == 1
-        seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        for curve, weights in (
-            self._sized(self._target_pass(), [1]) if plain else self.tree([shape])
-        ):
-            stage = curve.name if curve.name in seconds else "draft"
-            seconds[stage] += float((weights @ curve.fitted)[0])
-        if plain:
-            seconds["verify"] += float(seconds_of(self.plain())[0]) - sum(seconds.values())
-        return seconds
 
     def _target_pass(self) -> list[Table]:
         """The tables that every step takes from, whether anything is drafted or not."""
@@ -149,7 +125,6 @@ class StepParts:
 
 
 def seconds_of(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
-    """Seconds of each step."""
     total: Any = sum(weights @ curve.fitted for curve, weights in terms)
     return total
 

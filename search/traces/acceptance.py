@@ -1,4 +1,4 @@
-"""Acceptance rates as input, by rank, by depth and rank, or by node, with their checks."""
+"""Acceptance rates as input, by rank or by depth and rank, with their checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,43 +8,11 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.search.arguments import shown
+from treespec.checks import shown
 from treespec.search.errors import InvalidAcceptance
 
 TOLERANCE = 1e-3
 """How far above 1 the rates of siblings may sum: published tables are rounded to four digits."""
-
-
-@dataclass(frozen=True, eq=False)
-class NodeRates:
-    """A rate for every node of one tree: the probability that it is accepted if its parent is.
-
-    Args:
-        rates: `rates[i]` belongs to node i; `rates[0]`, the root's, is 1.
-
-    Raises:
-        InvalidAcceptance: if the rates are not a vector of numbers in [0, 1] that begins with 1.
-
-    Example:
-        >>> NodeRates([1, 0.6, 0.3]).rates
-        array([1. , 0.6, 0.3])
-    """
-
-    rates: Float[np.ndarray, "nodes"]
-
-    def __init__(self, rates: Sequence[float] | Float[np.ndarray, "nodes"] | Tensor) -> None:
-        """Read and check the rates."""
-        array = _numbers("rates", rates)
-        if array.ndim != 1:
-            raise InvalidAcceptance(
-                f"rates has {array.ndim} dimensions, but rates by node are a vector, one for each node"
-            )
-        _check_range("rates", array)
-        if array[0] != 1:
-            raise InvalidAcceptance(
-                f"rates[0] = {array[0]:g}, but node 0 is the root, which is already committed: give it 1"
-            )
-        object.__setattr__(self, "rates", array)
 
 
 class ArrayLike(Protocol):
@@ -62,10 +30,9 @@ Acceptance: TypeAlias = (
     | Float[np.ndarray, "ranks"]
     | Float[np.ndarray, "levels ranks"]
     | Tensor
-    | NodeRates
 )
 """Rates by rank (one vector for all depths), by depth and rank (a matrix: row d belongs to the children of
-nodes at depth d), or by node. Column 0 is the first child's."""
+nodes at depth d). Column 0 is the first child's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +63,8 @@ def read_rates(acceptance: Acceptance) -> Rates:
 
     Raises:
         InvalidAcceptance: if the rates are empty, ragged, not numbers, NaN, outside [0, 1], or sum to more
-            than 1 among siblings, of which at most one is accepted; or if they are rates by node.
+            than 1 among siblings, of which at most one is accepted.
     """
-    if isinstance(acceptance, NodeRates):
-        raise InvalidAcceptance(
-            "rates by node belong to one tree, so there is no tree to search: "
-            "give rates by rank (a vector) or by depth and rank (a matrix)"
-        )
     array = _numbers("acceptance", acceptance)
     if array.ndim not in (1, 2):
         raise InvalidAcceptance(

@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 
-from treespec.checks import integer
+from treespec.checks import integer, shown
 from treespec.errors import Unreadable
 from treespec.files import brief
 from treespec.reading_models import Strict, read_model
-from treespec.search.arguments import TEXT, of_class, shown, takes
 from treespec.search.errors import InvalidCalibration, InvalidTrace
 from treespec.search.intervals import require_level, wilson
 from treespec.search.traces.trace import Trace
@@ -118,7 +117,6 @@ class Calibration:
         return json.dumps(data) + "\n"
 
     @classmethod
-    @takes(InvalidCalibration, text=TEXT)
     def from_json(cls, text: str) -> "Calibration":
         """Read JSON that `to_json` wrote.
 
@@ -222,7 +220,6 @@ class CalibrationData:
     text: Int[np.ndarray, "n"]
 
 
-@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def calibration_data(trace: Trace) -> CalibrationData:
     """Every drafted child of the kept positions of a trace, and whether it was accepted.
 

@@ -1,8 +1,6 @@
 """Count how often each child was accepted, and how often it could have been, by text."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,15 +8,11 @@ from jaxtyping import Float, Int
 from treespec.search.errors import InvalidTrace
 from treespec.search.traces.replay import require_drafts
 from treespec.search.traces.trace import Trace
-from treespec.tree import TreeShape
 
 FEWEST_TRIALS = 30
 """Fewest trials for a rate to get a row or a column of its own."""
 DEEPEST_UNASKED = 64
 """Most levels that are counted if no depth is given."""
-
-UNKNOWN = "unknown"
-"""Law or rule of records that do not state it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,36 +35,11 @@ class Counts:
         return Counts(*(x.sum(axis=1, keepdims=True) for x in (self.hits, self.trials, self.mass)))
 
 
-@dataclass(frozen=True, eq=False)
-class Records:
-    """Steps of real decoding with trees.
-
-    Args:
-        texts: the steps of each text; a step is its tree and the accepted nodes from the root (0)
-            downwards, as in `Verdict.path`. A step that the end of the text cut counts whole.
-        law: how children were drawn.
-        rule: how they were accepted.
-        sampling: sampling settings of target and draft, such as {"temperature": 1.0}; empty if not known.
-        about: models, prompts, seeds, hardware; plain data.
-    """
-
-    texts: Sequence[Sequence[tuple[TreeShape, Sequence[int]]]]
-    law: str = UNKNOWN
-    rule: str = UNKNOWN
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-
 def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
     """Count the hits and trials of a trace by depth.
 
     Decoding starts at every kept position, and every node has `ranks` children: position s + d is a trial
     at depth d if a start s reaches it along children of these ranks.
-
-    Args:
-        trace: the trace, whose kept positions count.
-        levels: number of depths to count; None for all with at least `FEWEST_TRIALS` trials.
-        ranks: number of children to count, at most the width.
     """
     inside, text_of = trace.inside, trace.text_of
     at, rows = np.flatnonzero(inside), []
@@ -131,63 +100,3 @@ def count_drafts(trace: Trace, ranks: int) -> Counts:
         )
     last = int(reached[-1]) + 1
     return Counts(hits[:, :last], trials[:, :last], hits[:, :last].astype(np.float64))
-
-
-def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
-    """Count the hits and trials of steps of real decoding.
-
-    Child r of an accepted node is a trial if it exists, whatever happened to its elder siblings. Children
-    that were not in the tree, or below a rejected node, do not count.
-    """
-    cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
-    numbers: list[set[int]] = []
-    for i, steps in enumerate(texts):
-        cells: dict[tuple[int, int], list[int]] = {}
-        try:
-            for j, (shape, path) in enumerate(steps):
-                _count_step(shape, path, cells, numbers, f"texts[{i}][{j}]")
-        except (TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, InvalidTrace):
-                raise
-            raise InvalidTrace(
-                f"texts[{i}] is not a list of steps (TreeShape, accepted nodes from the root)"
-            ) from None
-        cells_of_texts.append(cells)
-    keys = {key for cells in cells_of_texts for key in cells}
-    if not keys:
-        raise InvalidTrace("there is no step with a drafted child, so there is nothing to count")
-    levels, ranks = (max(key[axis] for key in keys) + 1 for axis in (0, 1))
-    counts = np.zeros((2, len(cells_of_texts), levels, ranks), dtype=np.int64)
-    for text, cells in enumerate(cells_of_texts):
-        for (depth, rank), (hits, trials) in cells.items():
-            counts[:, text, depth, rank] = hits, trials
-    return Counts(counts[0], counts[1], counts[0].astype(np.float64)), numbers[:levels]
-
-
-def _count_step(
-    shape: TreeShape,
-    path: Sequence[int],
-    cells: dict[tuple[int, int], list[int]],
-    numbers: list[set[int]],
-    where: str,
-) -> None:
-    path = [int(node) for node in path]
-    parent = -1
-    for node in path:
-        if not 0 <= node < shape.size or shape.parents[node] != parent:
-            raise InvalidTrace(
-                f"{where}: {path} is not a path from the root of a tree of {shape.size} nodes"
-            )
-        parent = node
-    if not path:
-        raise InvalidTrace(f"{where}: the path is empty, but the root (0) is always accepted")
-    for depth, node in enumerate(path):
-        taken = path[depth + 1] if depth + 1 < len(path) else None
-        if depth == len(numbers):
-            numbers.append(set())
-        if shape.children[node]:
-            numbers[depth].add(len(shape.children[node]))
-        for rank, child in enumerate(shape.children[node]):
-            cell = cells.setdefault((depth, rank), [0, 0])
-            cell[0] += child == taken
-            cell[1] += 1

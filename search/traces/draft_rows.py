@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.search.arguments import shown
+from treespec.checks import shown
 from treespec.search.errors import InvalidTrace
 
 TOLERANCE = 1e-4

@@ -1,10 +1,9 @@
-"""Estimate acceptance rates, with their uncertainty, from traces or recorded steps."""
+"""Estimate acceptance rates, with their uncertainty, from traces."""
 
 import json
 import warnings as python_warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -14,18 +13,17 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from treespec.checks import integer
 from treespec.errors import Unreadable
 from treespec.reading_models import read_model
-from treespec.search.arguments import LEVELS, NUMBER, PREFIX, TEXT, maybe, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.intervals import require_level
-from treespec.search.traces.counts import Counts, Records, count_drafts, count_records, count_trace
+from treespec.search.traces.counts import Counts, count_drafts, count_trace
 from treespec.search.traces.rates import (
-    RateSettings,
     bounds_over_texts,
+    rates_of,
     redrawn,
     stood_in,
     wilson_bounds,
 )
-from treespec.search.traces.rule_notes import note_on, require_alike
+from treespec.search.traces.rule_notes import note_on
 from treespec.search.traces.support import complaints, cut, require_limits
 from treespec.search.traces.trace import Trace
 
@@ -120,7 +118,6 @@ class AcceptanceEstimate:
         """Number of texts."""
         return len(self.counts.hits)
 
-    @takes(rng=of_class("a generator of numpy, np.random.default_rng(0)", np.random.Generator))
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """Bootstrap the rates: draw texts with replacement and process their counts in the same way.
 
@@ -129,15 +126,15 @@ class AcceptanceEstimate:
         since no rate of 0 was observed. With a single text, hits are drawn from the rates instead, as if
         positions were independent.
         """
-        settings, trials = RateSettings(False, self.shrinkage), self.counts.trials
+        trials = self.counts.trials
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
             mass_drawn = np.tensordot(drawn, self.counts.mass, axes=1)
             trials_drawn = np.tensordot(drawn, trials, axes=1).astype(np.float64)
-            rates = settings.rates(*stood_in(self.counts, mass_drawn, trials_drawn))
+            rates = rates_of(*stood_in(self.counts, mass_drawn, trials_drawn), self.shrinkage)
         else:
-            raw_rates = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
-            rates = settings.rates(redrawn(raw_rates, trials[0], rng), trials[0])
+            raw_rates = rates_of(self.counts.mass[0], trials[0], 0.0)
+            rates = rates_of(redrawn(raw_rates, trials[0], rng), trials[0], self.shrinkage)
         return rates.reshape(self.rates.shape)
 
     def to_json(self) -> str:
@@ -151,7 +148,6 @@ class AcceptanceEstimate:
         return _written(self)
 
     @classmethod
-    @takes(InvalidTrace, text=TEXT)
     def from_json(cls, text: str) -> "AcceptanceEstimate":
         """Read JSON that `to_json` wrote.
 
@@ -161,12 +157,8 @@ class AcceptanceEstimate:
         return _estimate(**_read_json(text))
 
 
-@takes(
-    by=TEXT, depth=maybe(LEVELS), ranks=maybe(LEVELS), interval=TEXT, level=NUMBER, shrinkage=NUMBER,
-    seed=PREFIX,
-)  # fmt: skip
 def estimate_acceptance(
-    source: Trace | Records | Iterable[Any],
+    trace: Trace,
     *,
     by: By = "rank",
     depth: int | None = None,
@@ -176,7 +168,7 @@ def estimate_acceptance(
     shrinkage: float = 0.0,
     seed: int = 0,
 ) -> AcceptanceEstimate:
-    """Estimate positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
+    """Estimate positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces.
 
     In a trace, every kept position counts once for the rates by rank. By depth, position s + d counts at
     depth d for every start s from which decoding reaches it along children of the ranks in question. Starts
@@ -192,14 +184,12 @@ def estimate_acceptance(
     every step of a chain of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. A
     replay of the tree says what it keeps (`treespec.search.replay`).
 
-    In records, every accepted node counts, and child r only if the node had more than r children. For ranks
-    that occur mostly near the root, rates are those near the root: use `by="depth"` for trees of uneven
-    width.
+    Rates from the steps of one's own decoding: `treespec.draft.acceptance_rates`.
 
     Ours adds intervals, by text; counts are kept; shrinkage is optional.
 
     Args:
-        source: a `Trace`, `Records`, or the `texts` of records.
+        trace: a trace of decoding, or of given texts.
         by: "rank", one rate for all depths, or "depth", a row for each depth.
         depth: with `by="depth"`, levels to estimate; by default all with enough trials.
         ranks: children to estimate; by default all recorded ones.
@@ -210,58 +200,33 @@ def estimate_acceptance(
         seed: seed of the bootstrap.
 
     Raises:
-        InvalidTrace: if the source is empty or malformed, or does not reach the requested depth or ranks;
-            or if it mixes nodes with different numbers of children, and the rule's rates depend on these.
+        InvalidTrace: if the trace does not reach the requested depth or ranks.
         InvalidLimit: if a setting is out of range, or two settings contradict each other.
 
     Example:
-        >>> from treespec import TreeShape
-        >>> chain = TreeShape.chain(2)
-        >>> steps = [(chain, (0, 1, 2)), (chain, (0,)), (chain, (0, 1))]
+        >>> trace = Trace(
+        ...     offsets=[0, 5], tokens=[7] * 5, ranks=[0, 1, 2, 0, 0], probs=np.full((5, 2), 0.5),
+        ...     accepted=np.eye(3)[[0, 1, 2, 0, 0], :2], law="iid", rule="rrs", sampling={}, width=2,
+        ... )  # fmt: skip
         >>> with python_warnings.catch_warnings():
-        ...     python_warnings.simplefilter("ignore")  # of so few steps
-        ...     estimate = estimate_acceptance([steps])
+        ...     python_warnings.simplefilter("ignore")  # of so few positions
+        ...     estimate = estimate_acceptance(trace)
         >>> estimate.rates.tolist(), estimate.hits.tolist(), estimate.trials.tolist()
-        ([0.6], [3], [5])
+        ([0.6, 0.2], [3, 1], [5, 5])
     """
-    require_limits(by, depth, ranks, shrinkage)
-    known: Trace | Records = source if isinstance(source, Trace) else _records(source)
-    origin = "on-policy"
-    if isinstance(known, Trace):
-        counts = _of_trace(known, by, depth, ranks)
-        origin = "teacher-forced" if known.forced else origin
-    else:
-        counts, numbers = count_records(known.texts)
-        require_alike(known.rule, by, numbers)
-        counts = cut(counts.pooled() if by == "rank" else counts, depth, ranks)
+    require_limits(by, depth, shrinkage)
     estimate = _estimate(
-        counts=counts, by=by, law=known.law, rule=known.rule, source=origin, interval=interval,
-        level=level, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
-        about=dict(known.about), explicit=depth is not None or (by == "rank" and ranks is not None),
+        counts=_counted(trace, by, depth, ranks), by=by, law=trace.law, rule=trace.rule,
+        source="teacher-forced" if trace.forced else "on-policy", interval=interval, level=level,
+        shrinkage=shrinkage, seed=seed, sampling=dict(trace.sampling), about=dict(trace.about),
+        explicit=depth is not None,
     )  # fmt: skip
     for text in estimate.warnings:
         python_warnings.warn(text, SmallSample, stacklevel=2)
     return estimate
 
 
-def _records(source: Any) -> Records:
-    """The source as `Records`; it may also be the texts of records."""
-    if isinstance(source, Records):
-        return source
-    if isinstance(source, str | PurePath):
-        raise InvalidTrace(
-            f"{str(source)!r} is a path, not the content of the file: read it with Trace.load(path)"
-        )
-    try:
-        return Records(tuple(source))
-    except TypeError:
-        raise InvalidTrace(
-            f"{'None' if source is None else type(source).__name__} is neither a Trace nor Records nor the "
-            "texts of records"
-        ) from None
-
-
-def _of_trace(trace: Trace, by: By, depth: int | None, ranks: int | None) -> Counts:
+def _counted(trace: Trace, by: By, depth: int | None, ranks: int | None) -> Counts:
     if ranks is not None and ranks > trace.width:
         raise InvalidTrace(
             f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
@@ -294,13 +259,12 @@ def _estimate(
     seed = integer("seed", seed, 0, InvalidLimit)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
-    settings = RateSettings(False, float(shrinkage))
     hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
-    rates = settings.rates(mass, trials.astype(np.float64))
+    rates = rates_of(mass, trials.astype(np.float64), shrinkage)
     if interval == "wilson":
-        low, high = wilson_bounds(settings, mass, trials.astype(np.float64), level)
+        low, high = wilson_bounds(mass, trials.astype(np.float64), shrinkage, level)
     else:
-        low, high = bounds_over_texts(settings, counts, level, seed)
+        low, high = bounds_over_texts(counts, shrinkage, level, seed)
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
@@ -314,11 +278,7 @@ def _estimate(
 
 
 def _written(estimate: AcceptanceEstimate) -> str:
-    """The estimate as JSON, with each row of numbers on a line.
-
-    Raises:
-        InvalidTrace: if `sampling` or `about` is not plain data.
-    """
+    """The estimate as JSON, with each row of numbers on a line."""
     shown = {name: np.round(getattr(estimate, name), _DIGITS).tolist() for name in _SHOWN}
     data: dict[str, Any] = {
         "kind": "acceptance",
@@ -339,16 +299,12 @@ def _written(estimate: AcceptanceEstimate) -> str:
 
 
 def _read_json(text: str) -> dict[str, Any]:
-    """The settings and counts in a JSON text.
-
-    Raises:
-        InvalidTrace, InvalidLimit: with the key and what is wrong.
-    """
+    """The settings and counts in a JSON text."""
     try:
         file = read_model(_File, text)
     except Unreadable as error:
         raise InvalidTrace(str(error)) from None
-    require_limits(file.by, None, None, file.shrinkage)
+    require_limits(file.by, None, file.shrinkage)
     counts = _counts(file.texts)
     levels = counts.hits.shape[1]
     if file.by == "rank" and levels != 1:

@@ -28,7 +28,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
-from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.traces.draft_rows import DraftRows
@@ -48,7 +47,6 @@ SHAPES_REMEMBERED = 2**12
 """Number of tree shapes that are cached: the first levels of most steps are alike."""
 
 
-@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def replay_growth(trace: Trace, growth: Growth) -> Replay:
     """Replay the decoding of a trace's texts with trees that grow by the draft's probabilities."""
     require_given_trees(trace)

@@ -1,7 +1,5 @@
 """Compute rates and their bounds from counts, in the same way for an estimate and each of its resamples."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -14,48 +12,40 @@ NUMBERS_PER_BLOCK = 1 << 21
 """Limit on the numbers that are processed at a time."""
 
 
-@dataclass(frozen=True)
-class RateSettings:
-    """How rates are processed.
+def rates_of(
+    mass: Float[np.ndarray, "*B levels ranks"],
+    trials: Float[np.ndarray, "*B levels ranks"],
+    shrinkage: float,
+    *,
+    monotone: bool = False,
+) -> Float[np.ndarray, "*B levels ranks"]:
+    """Rates from expected hits and trials; 0 without trials.
+
+    Rates are shrunk, then made monotone over ranks if wanted, by isotonic regression weighted by trials;
+    then rows that sum to more than 1 (possible if ranks have different trials) are scaled to 1.
 
     Args:
-        monotone: whether to apply isotonic regression over ranks, so that no child has a larger rate than
-            an elder sibling.
+        mass: expected hits.
+        trials: the trials.
         shrinkage: pseudo-trials at the rate of the same rank over all depths, added to each depth's trials.
+        monotone: whether no child has a larger rate than an elder sibling.
     """
+    rates = _share(mass, trials, mass, shrinkage)
+    rates = non_increasing(rates, trials) if monotone else rates
+    return np.clip(rates * _scale(rates), 0.0, 1.0)
 
-    monotone: bool
-    shrinkage: float
 
-    def rates(
-        self,
-        mass: Float[np.ndarray, "*B levels ranks"],
-        trials: Float[np.ndarray, "*B levels ranks"],
-    ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Rates from expected hits and trials; 0 without trials.
+def _share(
+    hits: np.ndarray, trials: np.ndarray, mass: np.ndarray, shrinkage: float
+) -> Float[np.ndarray, "*B levels ranks"]:
+    """Hits over trials, shrunk towards the rate over all depths, which is computed from `mass`."""
+    pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
+    return _over(hits + shrinkage * pooled, trials + shrinkage)
 
-        Rates are shrunk, then made monotone by isotonic regression weighted by trials; then rows that sum
-        to more than 1 (possible if ranks have different trials) are scaled to 1."""
-        rates = self.share(mass, trials, mass)
-        rates = non_increasing(rates, trials) if self.monotone else rates
-        return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
-    def share(
-        self,
-        hits: Float[np.ndarray, "*B levels ranks"],
-        trials: Float[np.ndarray, "*B levels ranks"],
-        mass: Float[np.ndarray, "*B levels ranks"],
-    ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Hits over trials, shrunk towards the rate over all depths, which is computed from `mass`."""
-        pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
-        return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
-
-    @staticmethod
-    def scale(
-        rates: Float[np.ndarray, "*B levels ranks"],
-    ) -> Float[np.ndarray, "*B levels 1"]:
-        """The factor that scales the rates of siblings to a sum of at most 1."""
-        return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
+def _scale(rates: np.ndarray) -> Float[np.ndarray, "*B levels 1"]:
+    """The factor that scales the rates of siblings to a sum of at most 1."""
+    return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
 
 
 def stood_in(
@@ -103,9 +93,9 @@ def _over(mass: np.ndarray, trials: np.ndarray) -> np.ndarray:
 
 
 def wilson_bounds(
-    settings: RateSettings,
     mass: Float[np.ndarray, "levels ranks"],
     trials: Float[np.ndarray, "levels ranks"],
+    shrinkage: float,
     level: float,
 ) -> list[Float[np.ndarray, "levels ranks"]]:
     """Wilson's bounds of expected hits over trials, processed like the rates.
@@ -113,15 +103,15 @@ def wilson_bounds(
     They are shrunk and scaled as the rates are. The bounds of siblings may sum to more than
     1, since not all siblings are at their bounds at once.
     """
-    scale = settings.scale(settings.share(mass, trials, mass))
+    scale = _scale(_share(mass, trials, mass, shrinkage))
     bounds = []
     for bound in wilson(np.minimum(mass, trials), trials, level):
-        bounds.append(np.clip(settings.share(bound * trials, trials, mass) * scale, 0.0, 1.0))
+        bounds.append(np.clip(_share(bound * trials, trials, mass, shrinkage) * scale, 0.0, 1.0))
     return bounds
 
 
 def bounds_over_texts(
-    settings: RateSettings, counts: Counts, level: float, seed: int
+    counts: Counts, shrinkage: float, level: float, seed: int
 ) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
     """Bootstrap bounds over texts drawn with replacement; see `stood_in` for cells without trials."""
     texts, levels, ranks = counts.mass.shape
@@ -139,5 +129,5 @@ def bounds_over_texts(
         block = drawn[start : start + rows]
         cells = (len(block), levels, ranks)
         resampled = (block @ mass).reshape(cells), (block @ trials).reshape(cells)
-        rates.append(settings.rates(*stood_in(counts, *resampled)))
+        rates.append(rates_of(*stood_in(counts, *resampled), shrinkage))
     return bootstrap_bounds(np.concatenate(rates), texts, level)

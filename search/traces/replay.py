@@ -26,7 +26,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 from treespec.plugins import Budget
-from treespec.search.arguments import SHAPE, of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.latency.interpolation import Term
@@ -36,7 +35,7 @@ from treespec.search.traces.text_drafts import TextDrafts
 from treespec.search.traces.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["EMITTED", "Replay", "replay", "replay_budget", "replay_many", "step_starts"]
+__all__ = ["EMITTED", "Replay", "replay", "replay_budget"]
 
 EMITTED = (
     "tokens/step: emitted tokens, those past the end of a text included; a run's table shows kept ones "
@@ -124,11 +123,7 @@ class Replay:
         return ratio(emitted, steps, level=level, resamples=resamples, seed=seed)
 
     def terms(self, parts: StepParts) -> list[Term]:
-        """The time of all steps of each text, for growths and budgets, as a weighted sum of measured times.
-
-        Raises:
-            NotMeasured: if the time of a part of a step is not known.
-        """
+        """The time of all steps of each text, of growths and budgets, as a weighted sum of times."""
         index: dict[tuple[Levels, int], int] = {}  # the distinct kinds of steps
         steps = zip(self.levels, self.sizes.tolist(), strict=True)
         kind_of_step = np.array([index.setdefault(step, len(index)) for step in steps])
@@ -157,7 +152,6 @@ def by_file(
     return sums
 
 
-@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), shape=SHAPE)
 def replay(trace: Trace, shape: TreeShape) -> Replay:
     """Replay the decoding of a trace's texts with this tree, without a model.
 
@@ -195,15 +189,6 @@ def replay(trace: Trace, shape: TreeShape) -> Replay:
     return Replay(**steps, sizes=sizes, sure=sizes > 0, levels=(), shape=shape)
 
 
-def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[list[Replay]]:
-    """Replay many trees on traces; returns a list for each trace, with a replay for each tree."""
-    return [[replay(trace, shape) for shape in shapes] for trace in traces]
-
-
-BUDGET = of_class("a budget (treespec.plugins.Budget)", "Budget")
-
-
-@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), budget=BUDGET)
 def replay_budget(trace: Trace, budget: Budget) -> Replay:
     """Replay the decoding of a trace's texts with a text source's drafts within these limits.
 
@@ -252,11 +237,6 @@ def walked(trace: Trace, depth: int, accepted_at: Callable[[int], int]) -> dict[
     columns = {"starts": starts, "accepted": accepted, "kept": kept, "offsets": offsets}
     arrays = {name: np.array(values) for name, values in columns.items()}
     return {**arrays, "file_of": trace.file_of, "max_depth": depth}
-
-
-def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
-    """The positions of a trace at which the steps of this tree begin."""
-    return replay(trace, shape).starts
 
 
 def require_decoded(trace: Trace) -> None:

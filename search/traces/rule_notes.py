@@ -1,7 +1,5 @@
 """What a trace under one acceptance rule implies for other rules and for other trees."""
 
-from collections.abc import Sequence
-
 from treespec.search.errors import InvalidTrace
 from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
@@ -47,34 +45,12 @@ def in_order(rule: str) -> bool:
 
 def note_on(rule: str) -> tuple[str, ...]:
     """A note on rates under this rule; none if one rate for each rank describes the rule."""
-    scope = _scope(rule)
-    if scope is Scope.SIBLINGS:
+    if _scope(rule) is Scope.SIBLINGS:
         return (
             f"rule {rule!r} accepts a child more or less often depending on its number of siblings: these "
             "rates hold for nodes with the recorded number of children",
         )
-    if scope is Scope.TREE:
-        return (
-            f"rule {rule!r} judges more than one node at a time: how often one is accepted depends on the "
-            "rest of the tree, so these rates hold for trees like the recorded ones",
-        )
     return ()
-
-
-def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
-    """Refuse to pool nodes with different numbers of children if the rule's rates depend on these."""
-    if in_order(rule):
-        return
-    pooled = [set().union(*numbers)] if by == "rank" else list(numbers)
-    for depth, children in enumerate(pooled):
-        if len(children) > 1:
-            where = "" if by == "rank" else f" at depth {depth}"
-            separately = ", or count depths separately with by='depth'" if by == "rank" else ""
-            raise InvalidTrace(
-                f"under rule {rule!r} rates depend on the number of children, but nodes{where} with "
-                f"{', '.join(map(str, sorted(children)))} of them would be counted together: take steps of "
-                f"trees with equally many (TreeShape.kary, TreeShape.expansion){separately}"
-            )
 
 
 def require_replayable(rule: str, width: int, shape: TreeShape) -> None:

@@ -1,12 +1,8 @@
 """Check whether recorded counts support the requested rates."""
 
-from numbers import Real
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 
-from treespec.checks import integer
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.traces.counts import FEWEST_TRIALS, Counts
 
@@ -15,22 +11,18 @@ MOST_LEVELS = 4096
 
 WIDEST_HALF = 0.1
 """Half-width of an interval above which a rate is called uncertain."""
-FEWEST_HITS = 5
-"""Acceptances below which the rate of a child is not relied on."""
 PLACES_SHOWN = 4
-"""Number of cells that a warning lists."""
 
 
-def require_limits(by: str, depth: Any, ranks: Any, shrinkage: float) -> None:
+def require_limits(by: str, depth: int | None, shrinkage: float) -> None:
     """Refuse settings that are out of range or contradict each other."""
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
-    for name, value in (("depth", depth), ("ranks", ranks)):
-        if value is not None:
-            integer(name, value, 1, InvalidLimit, MOST_LEVELS)
+    if depth is not None and not 1 <= depth <= MOST_LEVELS:
+        raise InvalidLimit(f"depth = {depth}, but must be in 1..{MOST_LEVELS}")
     if by == "rank" and depth is not None:
         raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
-    if not isinstance(shrinkage, Real) or not 0 <= shrinkage < float("inf"):
+    if not 0 <= shrinkage < float("inf"):
         raise InvalidLimit(f"shrinkage = {shrinkage!r}, but must be a finite number of at least 0")
     if by == "rank" and shrinkage:
         raise InvalidLimit(
@@ -61,11 +53,7 @@ def complaints(
     shrinkage: float,
     explicit: bool,
 ) -> list[str]:
-    """Sentences on rates that the sample does not support.
-
-    Raises:
-        InvalidTrace: if a level that was asked for (`explicit`) has no trial at all.
-    """
+    """Sentences on rates that the sample does not support."""
     trials = counts.trials.sum(axis=0)
     missing = trials == 0
     if explicit and missing.all(1).any() and not shrinkage:
@@ -88,18 +76,9 @@ def complaints(
             f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) for "
             f"{_cells(wide, by, trials)}"
         )
-    largest = _largest_sum(counts)
-    if largest > 1 + 1e-6:
-        sentences.append(f"rates of siblings summed to {largest:.3f}, and were scaled to 1")
     if len(counts.hits) == 1:
         sentences.append("there is only one text: how much texts differ is not known")
     return sentences
-
-
-def _largest_sum(counts: Counts) -> float:
-    """The largest sum of raw rates of siblings."""
-    mass, trials = counts.mass.sum(axis=0), counts.trials.sum(axis=0)
-    return float((mass / np.maximum(trials, 1)).sum(axis=1).max())
 
 
 def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:

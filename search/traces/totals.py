@@ -1,34 +1,17 @@
 """Tokens and steps of many trees on the texts of a trace: replay that is fast enough for a search."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int
 
 from treespec.search.errors import InvalidTrace
-from treespec.search.traces.replay import child_table, last_nodes, replay
+from treespec.search.traces.replay import last_nodes
 from treespec.search.traces.trace import Trace
 from treespec.tree.shape import TreeShape
 
 MOST_WALKS = 2**19
 """Limit on texts times trees that are replayed at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class Exits:
-    """The ends of the steps of one tree.
-
-    Args:
-        text: index of each step's text.
-        node: the last accepted node, or the root if none is accepted.
-        rank: rank of the child that the text takes after that node; -1 where the trace has ended.
-    """
-
-    text: Int[np.ndarray, "steps"]
-    node: Int[np.ndarray, "steps"]
-    rank: Int[np.ndarray, "steps"]
 
 
 class TextTotals:
@@ -47,33 +30,14 @@ class TextTotals:
         self._starts, self._ends = trace.offsets[:-1], trace.offsets[1:]
         self._limits = self._starts + trace.text_kept
 
-    @cached_property
-    def deepest(self) -> int:
-        """Edges of the deepest tree that every text has enough positions for."""
-        return int((self._ends - self._starts).min())
-
     def of(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps of each tree on each text.
-
-        Raises:
-            InvalidTrace: if a tree is too deep or too wide for the trace.
-        """
+        """Emitted tokens and steps of each tree on each text."""
         batch = max(1, MOST_WALKS // self.trace.texts)
         batches = [self._of(shapes[i : i + batch]) for i in range(0, len(shapes), batch)]
         emitted, steps = zip(*batches, strict=True)
         return np.concatenate(emitted), np.concatenate(steps)
-
-    def exits(self, shape: TreeShape) -> Exits:
-        """The node of the shape that each step ends at, text after text."""
-        steps = replay(self.trace, shape)
-        node = last_nodes(self.trace, child_table(shape), shape.depth)[steps.starts]
-        text = np.repeat(np.arange(self.trace.texts), steps.steps)
-        exits = steps.starts + steps.accepted
-        known = exits < self._ends[text]
-        rank = np.where(known, self.trace.ranks[np.where(known, exits, 0)], -1)
-        return Exits(text, node, rank)
 
     def _of(self, shapes: Sequence[TreeShape]) -> tuple[np.ndarray, np.ndarray]:
         union = _Union(shapes)
@@ -96,8 +60,9 @@ class TextTotals:
         """The positions before which steps may begin: the whole tree is known there, as in `replay`."""
         limits = np.minimum(self._limits, self._ends - np.maximum(depths[:, None] - 1, 0))
         if (limits <= self._starts).any():
+            shortest = int((self._ends - self._starts).min())
             raise InvalidTrace(
-                f"a text of the trace has {self.deepest} positions, but a tree of depth "
+                f"a text of the trace has {shortest} positions, but a tree of depth "
                 f"{int(depths.max())} needs as many: record more beyond the end of each text"
             )
         return limits

@@ -15,7 +15,7 @@ Traces with `text_drafts` are version 2; all others are version 1.
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,11 +26,9 @@ from pydantic import AfterValidator, ConfigDict
 
 from treespec.checks import integer
 from treespec.errors import InvalidTree, Unreadable
-from treespec.files import write_whole
+from treespec.files import read_arrays, write_whole
 from treespec.reading_models import Strict, read_model, with_new_names
-from treespec.search.arguments import PATH, takes
 from treespec.search.errors import InvalidTrace
-from treespec.search.traces.archive import read_arrays
 from treespec.search.traces.draft_rows import DraftRows, numbers_of, whole_numbers
 from treespec.search.traces.sampling_names import is_greedy
 from treespec.search.traces.text_drafts import TextDrafts
@@ -235,37 +233,6 @@ class Trace:
         """The text that each position belongs to."""
         return np.repeat(np.arange(self.texts), np.diff(self.offsets))
 
-    def part(
-        self,
-        texts: Int[np.ndarray, "selected"],
-        most: int | None = None,
-        first: Int[np.ndarray, "selected"] | int = 0,
-    ) -> "Trace":
-        """The trace of some texts, in the given order, without `draft_rows` and `text_drafts`.
-
-        Of each text, at most `most` positions are taken from the position `first`, which must be kept.
-        """
-        texts = np.asarray(texts)
-        starts, ends = self.offsets[texts] + first, self.offsets[texts + 1]
-        lengths = ends - starts if most is None else np.minimum(ends - starts, most)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-        arrays = {
-            name: getattr(self, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
-        }
-        kept = np.minimum(self.text_kept[texts] - first, lengths)
-        files = None if self.files is None else self.files[texts]
-        return replace(
-            self,
-            offsets=offsets,
-            kept=kept,
-            files=files,
-            draft_rows=None,
-            text_drafts=None,
-            **arrays,
-        )
-
-    @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:
         """Write an .npz file of arrays and JSON.
 
@@ -285,7 +252,6 @@ class Trace:
         return _packed({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    @takes(InvalidTrace, path=PATH)
     def load(cls, path: Path | str) -> "Trace":
         """Read a file that `save` wrote. Nothing in the file is ever executed.
 
@@ -322,14 +288,7 @@ class _Meta(Strict):
 
 
 def _packed(fields: Mapping[str, Any]) -> bytes:
-    """The content of a trace's file.
-
-    Args:
-        fields: the trace's fields by name; probabilities are rounded to float32.
-
-    Raises:
-        InvalidTrace: if `about` or `sampling` is not plain data.
-    """
+    """The content of a trace's file."""
     meta = {
         "version": 1 if fields["text_drafts"] is None else VERSION,
         "law": fields["law"], "rule": fields["rule"],
@@ -357,14 +316,22 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
 
 
 def _unpacked(path: Path) -> dict[str, Any]:
-    """The fields of the trace in a file, by name. `Trace` checks their values.
-
-    Raises:
-        InvalidTrace: if the file is missing, damaged, not a trace, or of a newer version.
-    """
+    """The fields of the trace in a file, by name. `Trace` checks their values."""
     parts = ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
     known = [_ARRAYS | files | part for files in ({}, _FILES) for part in parts]
-    arrays: dict[str, Any] = dict(read_arrays(path, known))
+    try:
+        arrays: dict[str, Any] = dict(read_arrays(path))
+    except Unreadable as error:
+        raise InvalidTrace(str(error)) from None
+    kinds = next((kinds for kinds in known if kinds.keys() == arrays.keys()), None)
+    if kinds is None:
+        raise InvalidTrace(
+            f"{path} is not a trace: it holds {', '.join(arrays)[:200] or 'nothing'} instead of "
+            f"{', '.join(_ARRAYS)}"
+        )
+    for name, kind in kinds.items():
+        if arrays[name].dtype != np.dtype(kind):
+            raise InvalidTrace(f"{path}: {name} holds {arrays[name].dtype} instead of {kind}")
     meta = _meta(arrays.pop("meta").tobytes(), path)
     for part, (arrays_of, prefix, part_class) in _PARTS.items():
         part_arrays = {

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from treespec import plugins
 from treespec.search.growth.keys import GrowthSettings, Nodes, Verified
-from treespec.search.growth.settings import require_integers
+from treespec.search.growth.values import Chosen
 from treespec.search.value.marginals import marginal_tree
-from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree import TokenTree, TreeShape
 
 
 @dataclass(frozen=True)
-class DDTree:
+class DDTree(Chosen):
     """DDTree's draft tree: best first over products of marginals (`treespec.search.marginal_tree`).
 
     It was designed for drafters that predict a block of positions at once, with a distribution for each. A
@@ -30,27 +30,11 @@ class DDTree:
         size: maximum number of nodes, the root included.
         depth: number of predicted positions: rows of the draft, and maximum number of edges from the root.
         branching: maximum number of children of a node; None for no limit.
-
-    Raises:
-        InvalidGrowth: if a setting is out of range.
     """
-
-    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
 
     size: int
     depth: int
     branching: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse settings out of range."""
-        require_integers(
-            self, "size", "depth", *(["branching"] if self.branching is not None else [])
-        )
-
-    @property
-    def max_depth(self) -> int:
-        """Number of predicted positions."""
-        return self.depth
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]

@@ -79,12 +79,7 @@ class DynamicProgramme:
 
     @np.errstate(invalid="ignore")
     def parents(self, size: int, depth: int | None = None) -> list[int]:
-        """The parent array of the best tree of this size, breadth first.
-
-        Args:
-            size: number of nodes.
-            depth: a smaller limit of the depth than the problem's.
-        """
+        """The parent array of the best tree of this size, breadth first."""
         splits = cache(self._splits)
         parents, node = [-1], 0
         queue = deque([(self._problem.depth if depth is None else depth, size)])

@@ -5,7 +5,7 @@ from jaxtyping import Float
 
 from treespec import TreeShape
 from treespec.search.errors import InvalidAcceptance
-from treespec.search.traces.acceptance import TOLERANCE, Acceptance, NodeRates, read_rates
+from treespec.search.traces.acceptance import Acceptance, read_rates
 
 
 def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
@@ -13,13 +13,13 @@ def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
 
     The sum over all nodes of the product of the rates on the path from the root, whose own product is 1
     (Sequoia, arXiv:2402.12374, proposition 3.4, for rates by rank). Ours also takes rates that depend on
-    the depth or on the node. Exact up to rounding, in float64, without sampling or a loop over nodes.
+    the depth. Exact up to rounding, in float64, without sampling or a loop over nodes.
 
     Args:
         shape: the tree.
         acceptance: rates by rank (`acceptance[k]` is the probability that child k of a node is the accepted
-            one, whatever the number of children), by depth and rank (row d belongs to the children of nodes
-            at depth d), or by node (`NodeRates`).
+            one, whatever the number of children), or by depth and rank (row d belongs to the children of
+            nodes at depth d).
 
     Returns:
         Tokens per step, between 1 and `shape.depth + 1`.
@@ -31,9 +31,6 @@ def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
         >>> expected_tokens(TreeShape.chain(2), [0.5])
         1.75
     """
-    if isinstance(acceptance, NodeRates):
-        parents = _parents(shape)
-        return float(_total(parents, _node_rates(parents, acceptance)))
     rates = read_rates(acceptance)
     return float(tokens_of(shape, rates.table[None], rates.by_depth)[0])
 
@@ -41,16 +38,7 @@ def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
 def tokens_of(
     shape: TreeShape, tables: Float[np.ndarray, "draws levels ranks"], by_depth: bool
 ) -> Float[np.ndarray, "draws"]:
-    """Compute `expected_tokens` of one tree under many tables of checked rates.
-
-    Args:
-        shape: the tree.
-        tables: the tables of rates.
-        by_depth: whether row d belongs to the children of nodes at depth d; otherwise there is one row.
-
-    Raises:
-        InvalidAcceptance: if the tables do not cover the tree.
-    """
+    """Compute `expected_tokens` of one tree under many tables of checked rates."""
     parents = _parents(shape)
     depths, ranks = _cells(parents, (tables.shape[1], tables.shape[2]), by_depth)
     node_rates = tables[:, depths, ranks]
@@ -71,24 +59,6 @@ def _total(parents: np.ndarray, product: np.ndarray) -> np.ndarray:
         product = product * product[..., parents]
         parents = parents[parents]
     return product.sum(axis=-1)
-
-
-def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
-    """The rate of each node, checked; the rates of siblings may sum to at most 1."""
-    rates = acceptance.rates
-    if len(rates) != len(parents):
-        raise InvalidAcceptance(
-            f"{len(rates)} rates by node, but the tree has {len(parents)} nodes: "
-            "give one for each, the root's first"
-        )
-    sums = np.bincount(parents[1:], rates[1:], minlength=1)
-    worst = int(sums.argmax())
-    if sums[worst] > 1 + TOLERANCE:
-        raise InvalidAcceptance(
-            f"the rates of the children of node {worst} sum to {sums[worst]:.6g}, but at most one of them "
-            "is accepted, so they must sum to at most 1"
-        )
-    return rates
 
 
 def _cells(

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec import TreeShape
-from treespec.checks import integer
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.traces.acceptance import Acceptance
 from treespec.search.value.best_first import BestFirst
@@ -49,17 +48,12 @@ class Frontier:
 
     def _place(self, size: int, depth: int | None) -> tuple[int, int]:
         """Check size and depth."""
-        size = integer("size", size, 0, InvalidLimit)
-        depth = self.depth if depth is None else integer("depth", depth, 0, InvalidLimit)
-        for name, value, least, most in (
-            ("size", size, 1, self.size),
-            ("depth", depth, 0, self.depth),
-        ):
-            if not least <= value <= most:
-                raise InvalidLimit(
-                    f"{name} = {value}, but this frontier goes from {least} to {most}: "
-                    "ask `optimal_frontier` for more"
-                )
+        depth = self.depth if depth is None else depth
+        if not (1 <= size <= self.size and 0 <= depth <= self.depth):
+            raise InvalidLimit(
+                f"size = {size}, depth = {depth}, but this frontier ends at size {self.size} and depth "
+                f"{self.depth}: ask `optimal_frontier` for more"
+            )
         row = self.values[min(depth, len(self.values) - 1)]
         if row[size] == -np.inf:
             largest = int(np.flatnonzero(row > -np.inf)[-1])

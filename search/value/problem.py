@@ -70,12 +70,7 @@ def largest_tree(depth: int, branching: int, enough: int) -> int:
 def read_problem(
     acceptance: Acceptance, size: int, depth: int | None, branching: int | None
 ) -> Problem:
-    """Check the arguments of a search.
-
-    Raises:
-        InvalidAcceptance: see `read_rates`.
-        InvalidLimit: if a limit is not an integer, too small, or beyond the rates.
-    """
+    """Check the arguments of a search."""
     rates = read_rates(acceptance)
     size = integer("size", size, 1, InvalidLimit, LARGEST_TREE)
     if branching is not None:
@@ -95,11 +90,7 @@ def read_problem(
 
 
 def require_depth(depth: int, rates: Rates) -> None:
-    """Refuse a depth beyond the rates.
-
-    Raises:
-        InvalidLimit: with the number of rows.
-    """
+    """Refuse a depth beyond the rates."""
     if rates.levels is not None and depth > rates.levels:
         raise InvalidLimit(
             f"depth = {brief(depth, 40)}, but acceptance has rates for {rates.levels} depths, one row "
@@ -108,11 +99,7 @@ def require_depth(depth: int, rates: Rates) -> None:
 
 
 def require_feasible(problem: Problem) -> None:
-    """Refuse a size that no tree within the limits can have.
-
-    Raises:
-        InfeasibleTree: with the largest feasible size.
-    """
+    """Refuse a size that no tree within the limits can have."""
     if problem.largest < problem.size:
         raise InfeasibleTree(
             f"size = {problem.size}, but the largest tree of depth {problem.depth} with "

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from treespec import TreeShape
 from treespec.search import AcceptanceEstimate, LatencyModel, Trace
 
 
@@ -208,33 +207,24 @@ def two_laws():
     return times_of_two_laws
 
 
-def rates_of_two_rows(counts=((60, 20), (50, 25)), **more):
-    """An estimate of two ranks from two texts of 100 positions, with its settings."""
+def estimate_of_counts(hits, trials, mass=None, **more):
+    """An estimate with these counts, `[texts][levels][ranks]`, and its settings."""
     data = {
-        "kind": "acceptance", "version": 1, "by": "rank", "law": "iid", "rule": "rrs",
-        "source": "on-policy", "interval": "wilson", "level": 0.95, "monotone": False, "shrinkage": 0.0,
-        "seed": 0, "warnings": [],
-        "texts": {
-            "hits": [[list(row)] for row in counts], "trials": [[[100, 100]] for _ in counts],
-            "mass": [[list(row)] for row in counts],
-        },
+        "kind": "acceptance", "version": 1, "by": "rank" if len(hits[0]) == 1 else "depth", "law": "iid",
+        "rule": "rrs", "source": "on-policy", "interval": "wilson", "level": 0.95, "monotone": False,
+        "shrinkage": 0.0, "seed": 0, "warnings": [],
+        "texts": {"hits": hits, "trials": trials, "mass": mass or hits},
     }  # fmt: skip
     return AcceptanceEstimate.from_json(json.dumps(data | more))
 
 
 @pytest.fixture(scope="session")
-def two_rows():
-    return rates_of_two_rows
-
-
-def steps_of_pairs(rates, texts, steps, seed):
-    """Steps of a tree with two children, accepted with these rates."""
-    rng, shape = np.random.default_rng(seed), TreeShape.expansion([2])
-    outcomes = [(0, 1), (0, 2), (0,)]
-    drawn = rng.choice(3, size=(texts, steps), p=[*rates, 1 - sum(rates)])
-    return [[(shape, outcomes[i]) for i in row] for row in drawn]
+def counted():
+    return estimate_of_counts
 
 
 @pytest.fixture(scope="session")
-def pairs_of():
-    return steps_of_pairs
+def two_rows():
+    """An estimate of two ranks from two texts of 100 positions."""
+    hits = [[[60, 20]], [[50, 25]]]
+    return lambda **more: estimate_of_counts(hits, [[[100, 100]]] * 2, **more)

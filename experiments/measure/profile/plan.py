@@ -23,7 +23,6 @@ ALWAYS_TIMED = (2, 3, 5)
 """Sizes that are always measured: chains, and the smallest tree with further children of one node."""
 
 LONGEST_CHAIN = 32
-"""Edges of the longest chain that is measured."""
 
 LARGEST_DRIFT_TOKENS = 32
 """Tokens by which a text may be shorter or longer than the prefix length that it counts for."""
@@ -133,8 +132,6 @@ PREFIXES = (64, 256, 1024)
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is timed."""
-
     settings: Sequence[Setting]
     prefixes: Sequence[int]
     text: Callable[[int, int], Sequence[int]]

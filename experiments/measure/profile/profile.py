@@ -374,8 +374,6 @@ class Loop:
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
-    """What was measured, on what, and how often."""
-
     def described(model: Any) -> dict[str, Any]:
         return weights_data(model) | {"attention": model.attention, "passes": model.passes.kind}
 

@@ -42,8 +42,6 @@ SAMPLES_FOR_QUARTILES = 3
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured."""
-
     model: LatencyModel
     rounds: int
     interrupted: bool

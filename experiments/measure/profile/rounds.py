@@ -84,12 +84,7 @@ def calmest(rounds: Sequence[Round], wanted: int) -> list[Round]:
 
 
 def what_disturbed(rounds: Sequence[Round], measured: int) -> str | None:
-    """A sentence, with numbers and the way out, on what disturbed these rounds; None if nothing did.
-
-    Args:
-        rounds: the rounds that count.
-        measured: the number of all rounds, with those that were measured again and left out.
-    """
+    """A sentence, with numbers and the way out, on what disturbed these rounds; None if nothing did."""
     bad = [one for one in rounds if one.disturbed]
     if not bad:
         return None

@@ -28,7 +28,7 @@ from rich.console import Console
 from treespec import Step, TokenTree, plugins
 from treespec.draft import make_drafter
 from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.measure.brief_run import brief_run
+from treespec.experiments.measure.searched_run import brief_run
 from treespec.experiments.measure.timing import seconds_of
 from treespec.experiments.report.measurements import CLOCK
 from treespec.experiments.report.summary import speed_ratio

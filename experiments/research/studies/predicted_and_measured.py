@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from treespec.experiments.config.file import load_config
-from treespec.experiments.measure.brief_run import brief_run
+from treespec.experiments.measure.searched_run import brief_run
 from treespec.experiments.report.prediction import (
     MISSING,
     first_ranked,

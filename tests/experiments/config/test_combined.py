@@ -197,11 +197,8 @@ REFUSED = {
         (MERGE | {"sources": [{"source": "lookup"}, MERGE]}, SMALL), {}
     ),
     "methods[0].draft.draft.source: unknown source 'cascade'": ((CASCADE | {"draft": CASCADE}, CHAIN), {}),
-    "the cascade contains itself: models.draft is at two of its levels": (
+    "the cascade contains itself: models.draft and models.draft are the same model": (
         (CASCADE | {"draft": {"source": "model"}}, CHAIN), {}
-    ),
-    "the cascade contains itself: 'other' is at two": (
-        (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
     ),
     "the cascade contains itself: models.draft and 'embedded' are the same model": (
         (CASCADE | {"models": [None, "embedded"]}, CHAIN), {}
@@ -238,20 +235,6 @@ def test_what_cannot_be_combined_is_refused(said):
     with pytest.raises(ConfigError) as refused:
         build(config(*args, **more))
     assert said in str(refused.value)
-
-
-def test_one_folder_by_two_names_is_one_model(tmp_path, monkeypatch):
-    for folder in ("pair/target", "pair/draft", "other"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "link").symlink_to("pair/draft")
-    monkeypatch.chdir(tmp_path)
-    models, two = {"target": "pair"}, ("pair/draft", "link", str(tmp_path / "other/../pair/draft"))
-    for name in two:
-        with pytest.raises(ConfigError, match=f"models.draft and '{name}' are the same model"):
-            build(config(CASCADE | {"models": [None, name]}, CHAIN, models=models))
-    with pytest.raises(ConfigError, match="'link' and 'pair/draft' are the same model"):
-        build(config(CASCADE | {"models": ["link", "pair/draft"]}, CHAIN))
-    build(config(CASCADE | {"models": [None, "other"]}, CHAIN, models=models))
 
 
 def test_ddtree_is_refused_by_sources_that_give_no_distributions():

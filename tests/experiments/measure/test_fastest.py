@@ -12,7 +12,6 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.config.shapes import BestShape
 from treespec.experiments.config.trees import tree_of
 from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
-from treespec.search.choice import best as searching
 
 
 def call(*arguments):
@@ -177,15 +176,6 @@ def test_one_file_holds_one_tree(files, tmp_path):
     assert out.exists()
 
 
-@pytest.mark.parametrize("options", [["--json"], []])
-def test_one_search_is_enough(files, monkeypatch, options):
-    ranked, asked = searching.ranked, []
-    monkeypatch.setattr(searching, "ranked", lambda *given: asked.append(1) or ranked(*given))
-    done = call("search", files / "short.npz", "--latency", files / "dear.json", *options)
-    assert done.exit_code == 0, done.output
-    assert asked == [1]
-
-
 def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
     done = call("search", files / "short.npz", "--size", 6, "--json")
     assert done.exit_code == 0, done.output
@@ -240,7 +230,7 @@ def test_sources_of_different_settings_are_not_mixed(files):
         best_tree_among({})
     twins = best_tree_among({"a": (one, times), "b": (one, times)}, draws=40)
     pairs: dict = {}
-    for entry in twins.entries:
+    for entry in twins.rows:
         pairs.setdefault(entry.shape, []).append(entry.speed.tokens_drawn)
     assert all((pair[0] == pair[-1]).all() for pair in pairs.values())  # the same texts
     alone = best_tree_among({"a": (one, times)}, draws=40)

@@ -18,7 +18,7 @@ from treespec.experiments.run.datastores import missing_datastores
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.sweep.grid import load_grid
-from treespec.experiments.sweep.sweep_readiness import ready_jobs, require_models
+from treespec.experiments.sweep.sweep import ready_jobs, require_models
 from treespec.models.load import load_pair
 
 BUDGET = {"kind": "budget", "depth": 2}

@@ -10,7 +10,7 @@ import pytest
 from treespec.experiments.errors import SweepError
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
 from treespec.experiments.sweep.grid import load_grid
-from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm, parse_settings
+from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
 
 SBATCH = """#!/bin/sh
 cat "$1" > "{state}/script"
@@ -94,22 +94,6 @@ def test_an_array_of_paths(tmp_path, state, tasks):
     assert submitted.function.__name__ == "run_job"
     assert submitted.args[:2] == (os.fspath(tasks[1].folder.resolve()), 1)
     assert json.loads((tasks[1].folder / "slurm.json").read_text()) == {"job": "1_1", "attempt": 1}
-
-
-def test_settings_reach_sbatch_as_they_are_written(tmp_path, state, tasks):
-    given = [
-        "time=90",
-        "nodelist=010",
-        "comment=on",
-        "requeue=true",
-        "setup=echo a",
-        "setup=echo b",
-    ]
-    slurm(tmp_path, parse_settings(given)).start(tasks)
-    lines = (state / "script").read_text().splitlines()
-    options = {"--time=90", "--nodelist=010", "--comment=on", "--requeue"}
-    assert {f"#SBATCH {option}" for option in options} <= set(lines)
-    assert lines.index("echo b") == lines.index("echo a") + 1
 
 
 def test_from_waiting_to_the_end(tmp_path, state, tasks, clock):

@@ -8,7 +8,7 @@ from rich.console import Console
 from sweep_tables import without_times
 
 from treespec.errors import LoadError
-from treespec.experiments.errors import ConfigError, PromptError, SweepError
+from treespec.experiments.errors import PromptError, SweepError
 from treespec.experiments.sweep import sweep as sweep_module
 from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
 from treespec.experiments.sweep.executors import InProcess
@@ -153,7 +153,6 @@ def test_fresh_forgets(start, grid):
 
 
 ASSISTED = {"kind": "assisted", "lengths": [2, 3], "thresholds": [0.0]}
-MEASURED = {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "size": 4}}
 
 
 @pytest.mark.parametrize(
@@ -170,12 +169,6 @@ MEASURED = {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "s
             {"methods": [{"kind": "plain"}, ASSISTED]},
             PromptError,
             ["tuning assisted generation needs 2 prompts", "3 of 4 prompts", "prompts.count=3"],
-        ),
-        (
-            {"seed": [0, 1]},
-            {"methods": [{"kind": "plain"}, MEASURED], "search": {}},
-            ConfigError,
-            ["search.prompts: the run's prompts are whole texts", "seed=0"],
         ),
     ],
 )

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from treespec.experiments.sweep.sweep_progress import Board
+from treespec.experiments.sweep.sweep import Board
 from treespec.experiments.sweep.sweep_table import print_collected
 
 

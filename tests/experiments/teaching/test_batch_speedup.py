@@ -72,8 +72,6 @@ def test_the_best_by_brute_force():
     assert found.chain[0] == pytest.approx(max(speed(s) for s in shapes if s.is_chain))
     assert found.fixed[0] == pytest.approx(speed(fixed))
     ranking = best_tree(RATES, latency, max_size=5)
-    wanted = ranking.best.speedup.estimate * (1 - ranking.regret(fixed).estimate)
-    assert found.fixed[0] == pytest.approx(wanted)
     assert found.nodes == (ranking.tree.size,)
 
 

@@ -8,14 +8,14 @@ import pytest
 from treespec import TreeShape
 from treespec.search import best_tree
 from treespec.search.choice.advice import EQUAL_WITHIN, Needed, advise
-from treespec.search.choice.rows import Entry, Growing, Speed
+from treespec.search.choice.rows import Choice, Growing, Speed
 
 ROOT = TreeShape.chain(0)
 SHAPES = {"tree": TreeShape.kary(2, 2), "chain": TreeShape.chain(3), "plain": ROOT, "growth": ROOT}
 GROWTHS = {"growth": Growing("EAGLE-2 4x5, 16", {}, 16.0, 5, 1.0)}
 
 
-def speed(tokens, texts=24, of_texts=0.0, of_times=0.0, seed=0, draws=20_000):
+def speed(tokens, texts=24, of_texts=1e-6, of_times=0.0, seed=0, draws=20_000):
     """Resamples with these relative errors, independent for each seed."""
     rng = np.random.default_rng(seed)
     return Speed(
@@ -28,8 +28,7 @@ def speed(tokens, texts=24, of_texts=0.0, of_times=0.0, seed=0, draws=20_000):
 
 
 def held(kind, one, plain, source=""):
-    entry = Entry(SHAPES[kind], "iid", one, source, growth=GROWTHS.get(kind))
-    return entry.row(plain, 1, 0.95), one
+    return Choice(SHAPES[kind], "iid", one, source, growth=GROWTHS.get(kind), plain=plain)
 
 
 def advised(level=0.95, **speeds):
@@ -69,8 +68,8 @@ def test_the_best_tree_and_the_best_chain_are_both_said_whatever_wins():
     assert str(alone).endswith("There was no tree to compare with.")
     budget = replace(GROWTHS["growth"], config={"kind": "budget"})
     plain = speed(1.0)
-    row = Entry(ROOT, "deterministic", speed(1.5), growth=budget).row(plain, 1, 0.95)
-    only = advise([(row, speed(1.5)), held("plain", plain, plain)], 0.95)
+    row = Choice(ROOT, "deterministic", speed(1.5), growth=budget, plain=plain)
+    only = advise([row, held("plain", plain, plain)], 0.95)
     assert "compare with" not in str(only)  # chains and trees are among budgets
 
 

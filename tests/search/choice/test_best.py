@@ -13,7 +13,6 @@ from treespec.search import (
     LatencyModel,
     NotMeasured,
     best_tree,
-    best_trees,
     expected_tokens,
 )
 from treespec.search.latency.step_parts import seconds_of
@@ -120,17 +119,6 @@ def test_a_chain_or_plain_decoding_can_be_the_answer():
         ({"max_size": 65}, NotMeasured, "up to 64 nodes"),
         ({"sizes": [8, 80]}, NotMeasured, "size 80"),
         ({"batch": 4}, NotMeasured, "batch = 4"),
-        ({"sizes": []}, InvalidLimit, "sizes is empty"),
-        ({"sizes": [0]}, InvalidLimit, "sizes = 0"),
-        ({"sizes": [2.5]}, InvalidLimit, "sizes = 2.5"),
-        ({"max_size": True}, InvalidLimit, "max_size = True"),
-        ({"sizes": [9], "max_size": 8}, InvalidLimit, "max_size = 8"),
-        ({"draws": 0}, InvalidLimit, "draws = 0"),
-        ({"depth": -1}, InvalidLimit, "depth = -1"),
-        ({"depth": 1.5}, InvalidLimit, "depth = 1.5"),
-        ({"branching": 0}, InvalidLimit, "branching = 0"),
-        ({"prefix": -5}, InvalidLimit, "prefix = -5"),
-        ({"seed": -1}, InvalidLimit, "seed = -1"),
         ({"level": 1.0}, InvalidLimit, "level = 1.0"),
     ],
 )
@@ -145,28 +133,6 @@ def test_wrong_acceptance(flat):
             best_tree(rates, flat)
     with pytest.raises(InvalidLimit, match="no largest tree"):
         best_tree([0.6], LatencyModel.from_tables(verify=0.02, draft=0.01))
-
-
-def test_over_prefixes_and_batches():
-    times = {"draft": 0.0005, "accept": 0.0}
-    one = LatencyModel.from_tables(
-        verify={64: {1: 0.02, 32: 0.021}, 512: {1: 0.02, 32: 0.09}}, **times
-    )
-    many = LatencyModel.from_tables(verify={1: 0.03, 32: 0.30}, batch=16, **times)
-    both = LatencyModel.of_batches({1: one, 16: many})
-    rankings = best_trees([0.6, 0.2], both, max_size=16, prefixes=[64, 512])
-    assert [(r.setting.batch, r.setting.prefix) for r in rankings] == [
-        (1, 64),
-        (1, 512),
-        (16, 64),
-        (16, 512),
-    ]
-    sizes = [ranking.best.size for ranking in rankings]
-    assert sizes[0] > sizes[1]
-    assert sizes[0] > sizes[2]
-    plain = rankings[2].plain
-    assert plain.tokens_per_s.estimate == pytest.approx(16 / 0.03)  # of all texts together
-    assert len(best_trees([0.6], both, max_size=4, batches=[1])) == 2
 
 
 def test_steps_that_take_no_time_are_refused():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from treespec import TreeShape
 from treespec.search import (
     InvalidLimit,
     LatencyModel,
@@ -28,9 +27,6 @@ def test_chains_are_ranked_by_their_own_rates(flat):
     for row in chains:
         assert row.tokens_per_step.estimate == expected_tokens(row.shape, CHAINS)
     assert mixed.chain.depth > 1 == apart.chain.depth
-    assert apart.regret(TreeShape.chain(1)).estimate == pytest.approx(
-        1 - apart.chain.tokens_per_s.estimate / apart.best.tokens_per_s.estimate
-    )
 
 
 def test_no_chain_takes_the_place_of_a_tree():
@@ -54,11 +50,6 @@ def test_chains_of_a_law_of_their_own(two_laws):
     assert {(row.kind, row.law) for row in ranking.rows} == {
         ("tree", "without_replacement"), ("chain", "iid"), ("plain", "without_replacement"),
     }  # fmt: skip
-    assert ranking.regret(TreeShape.chain(2), "iid").estimate > 0
-    with pytest.raises(InvalidLimit, match="its chains are over iid"):
-        ranking.regret(TreeShape.chain(2), "without_replacement")
-    with pytest.raises(InvalidLimit, match="this ranking is over without_replacement"):
-        ranking.regret(TreeShape.kary(2, 1), "iid")
     with pytest.raises(InvalidLimit, match="different sampling settings"):
         best_tree(
             trees | {"iid": [0.5]}, two_laws(sampling="T=0.5"), max_size=8, chains={"iid": [0.6]}

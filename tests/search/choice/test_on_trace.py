@@ -40,17 +40,6 @@ def test_the_long_chain_that_rates_advise_is_refuted_by_replay_and_not_advised(s
     assert value / STEEP.step_s(new.shape) > kept / STEEP.step_s(old.shape)
 
 
-def test_any_shape_is_valued_by_its_replay(stretchy):
-    ranking = best_tree(stretchy, CHEAP, max_size=8, draws=100)
-    wide = TreeShape.expansion([3, 2, 1])
-    found = ranking.speed(wide, "iid")
-    assert found.tokens == pytest.approx(replay.replay(stretchy, wide).tokens_per_step)
-    assert found.seconds == pytest.approx(CHEAP.step_s(wide))
-    assert ranking.regret(wide).estimate == pytest.approx(
-        1 - found.rate / ranking.best.tokens_per_s.estimate
-    )
-
-
 def test_positions_without_enough_beyond_them_are_left_out_for_all_shapes_and_said(stretches):
     trace = stretches(np.random.default_rng(5), texts=24, positions=60, stay=0.95, beyond=4)
     ranking = best_tree(trace, CHEAP, draws=100)
@@ -84,10 +73,17 @@ def test_what_all_shapes_share_in_a_round_is_no_noise_of_their_ratio(stretchy):
     assert drawn[0].seconds_drawn.std() > 0.02 * drawn[0].seconds
 
 
-def excerpts_of(trace, times):
-    """Each text several times, as if it had several identical excerpts."""
-    places = np.repeat(np.arange(trace.texts), times)
-    return trace_speed.replace(trace.part(places), files=places)
+def part(trace, texts, files=None):
+    """The trace of some texts, in this order."""
+    at = np.concatenate([np.arange(*trace.offsets[text : text + 2]) for text in texts])
+    names = ("tokens", "ranks", "probs", "accepted")
+    return replace(
+        trace,
+        offsets=np.cumsum([0, *np.diff(trace.offsets)[texts]]),
+        kept=trace.text_kept[texts],
+        files=files,
+        **{name: getattr(trace, name)[at] for name in names},
+    )
 
 
 def test_the_chosen_shapes_are_valued_on_other_texts_and_the_others_by_replay(stretchy):
@@ -104,7 +100,6 @@ def test_the_chosen_shapes_are_valued_on_other_texts_and_the_others_by_replay(st
         assert row.basis == ("other texts" if chosen else "replay")
         if not chosen:
             assert value == pytest.approx(1, abs=1e-12)
-        assert ranking.speed(row.shape, "iid").tokens == row.tokens_per_step.estimate
         low, high = row.tokens_per_step[1:]
         assert found.interval().high - found.interval().low == pytest.approx(high - low, rel=0.5)
     assert all(0.9 < one < 1.05 for one in share.values())
@@ -162,9 +157,9 @@ def test_all_shapes_are_valued_on_the_same_positions(stretchy):
 
 def test_excerpts_of_a_file_count_as_one_text(stretchy):
     """Copies of texts add no information: neither to intervals nor to the value of the choice."""
-    few = stretchy.part(np.arange(8))
+    few = part(stretchy, np.arange(8))
     places = np.repeat(np.arange(8), 3)
-    many = replace(few.part(places), files=places)
+    many = part(few, places, places)
     for left, right in zip(
         *(best_tree(t, CHEAP, max_size=8).rows for t in (few, many)), strict=True
     ):
@@ -173,12 +168,28 @@ def test_excerpts_of_a_file_count_as_one_text(stretchy):
     notes = best_tree(many, CHEAP, max_size=4, draws=100).notes
     assert "iid: 24 texts are excerpts of 8 files, and count as 8" in notes
     with pytest.raises(InvalidTrace, match=r"1 file \(3\)"):
-        best_tree(replace(few.part(np.zeros(3, dtype=int)), files=np.zeros(3, dtype=int)), CHEAP)
+        best_tree(part(few, [0, 0, 0], [0, 0, 0]), CHEAP)
+
+
+def test_few_texts_and_equal_ones_advise_nothing(stretches):
+    """Whatever the intervals: three texts may agree by chance, equal ones say nothing of others."""
+    trace = stretches(np.random.default_rng(5), texts=24, positions=120, stay=1.0)
+    dear = LatencyModel.from_tables(verify={1: 0.020, 32: 0.021}, draft=0.0001)
+    three, equal, many = (
+        best_tree(part(trace, texts), dear, max_size=8, draws=100)
+        for texts in ([0, 1, 2], [0] * 24, np.arange(24))
+    )
+    assert three.advice.use is None
+    assert "too few to advise a shape: there are 3" in three.verdict
+    assert equal.best.speedup.low == pytest.approx(equal.best.speedup.high)
+    assert equal.advice.use is None
+    assert "all 24 are equal" in equal.verdict
+    assert many.advice.use is many.best
 
 
 def test_the_order_of_texts_does_not_matter(stretchy):
     order = np.random.default_rng(0).permutation(24)
-    rows = [best_tree(t, CHEAP, max_size=8).rows for t in (stretchy, stretchy.part(order))]
+    rows = [best_tree(t, CHEAP, max_size=8).rows for t in (stretchy, part(stretchy, order))]
     for left, right in zip(*rows, strict=True):
         assert left.shape == right.shape
         assert left.tokens_per_s.estimate == pytest.approx(right.tokens_per_s.estimate)

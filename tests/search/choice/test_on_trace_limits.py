@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from treespec import TreeShape
 from treespec.search import (
     InvalidTrace,
     LatencyModel,
@@ -85,12 +84,6 @@ def test_only_chains_where_nodes_have_one_child_or_no_wide_level_was_measured(st
     assert any("chains only" in note for note in ranking.notes)
 
 
-def test_two_texts_are_enough_to_try(make_trace):
-    ranking = best_tree(make_trace(texts=2, positions=60), CHEAP, max_size=8, draws=40)
-    assert ranking.advice.first is ranking.best
-    assert ranking.advice.use is None
-
-
 def test_chains_of_another_law_are_ranked_by_themselves(make_trace, two_laws):
     drawn = make_trace(texts=8, positions=80, law="without_replacement", rule="rrsw")
     ranking = best_tree(
@@ -112,10 +105,6 @@ def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
         best_tree(drawn, two_laws(), **options, **more) for more in ({}, {"chains": {"iid": drawn}})
     )
     assert usual.to_json() == named.to_json()
-    assert (
-        usual.regret(TreeShape.chain(2)).estimate
-        == usual.regret(TreeShape.chain(2), "iid").estimate
-    )
     alone = LatencyModel.from_tables(verify={1: 1.0, 8: 1.2}, draft=0.05, law="without_replacement")
     other = make_trace(texts=8, positions=80, law="without_replacement", rule="naive")
     for trace, times, more in (

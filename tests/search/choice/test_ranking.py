@@ -1,17 +1,9 @@
-"""Bounds of a ranking's predictions, and regret."""
+"""Bounds of a ranking's predictions."""
 
 import numpy as np
 import pytest
 
-from treespec import TreeShape
-from treespec.search import (
-    InvalidAcceptance,
-    InvalidLimit,
-    LatencyModel,
-    NotMeasured,
-    best_tree,
-    expected_tokens,
-)
+from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.search.choice.rows import bounds
 from treespec.search.intervals import draws as drawn_texts
 
@@ -51,27 +43,6 @@ def test_intervals_are_those_of_a_plain_loop_over_resamples(measured):
         speeds.append(tokens / latency.step_s(row.shape) * latency.plain_s())
     low, high = np.quantile(speeds, [0.05, 0.95])
     assert (row.speedup.low, row.speedup.high) == pytest.approx((low, high), rel=0.03)
-
-
-def test_regret(flat, measured):
-    ranking = best_tree(measured([0.6, 0.2, 0.1]), NOISY)
-    assert ranking.regret(ranking.best.shape) == pytest.approx((0.0, 0.0, 0.0))
-    chain = ranking.regret(TreeShape.chain(3))
-    row = next(row for row in ranking.rows if row.shape == TreeShape.chain(3))
-    share = row.tokens_per_s.estimate / ranking.best.tokens_per_s.estimate
-    assert chain.estimate == pytest.approx(1 - share)
-    assert 0 < chain.low < chain.estimate < chain.high
-    plain = ranking.regret(TreeShape.chain(0))
-    assert plain.estimate == pytest.approx(1 - 1 / ranking.best.speedup.estimate)
-    with pytest.raises(InvalidLimit, match="'hub'"):
-        ranking.regret(TreeShape.chain(3), "hub")
-    with pytest.raises(NotMeasured):
-        ranking.regret(TreeShape.chain(80))
-    with pytest.raises(InvalidAcceptance, match="rates for 3 child ranks"):
-        best_tree([0.6, 0.2, 0.1], flat, max_size=8).regret(TreeShape.expansion([4]))
-    by_depth = best_tree([[0.6, 0.2], [0.5, 0.2]], flat, max_size=8)
-    with pytest.raises(InvalidAcceptance, match="rates for 2 depths"):
-        by_depth.regret(TreeShape.chain(3))
 
 
 def test_two_texts_advise_nothing(flat, two_rows):

@@ -76,8 +76,6 @@ def test_flags_of_a_launch_command():
             "'speculative_num_draft_tokens'.*not given",
         ),
         ("--speculative-num-steps x", r"--speculative-num-steps \(word 0\) is 'x'"),
-        ("--speculative-num-steps", r"\(word 0\) is ''"),
-        ("--speculative-num-steps -3", "is '-3'"),
         ("--speculative-num-steps 3 --speculative-num-steps=3", "appears twice"),
         ("--speculative-num-steps 0 --speculative-eagle-topk 1", "speculative_num_steps = 0"),
         (
@@ -92,7 +90,6 @@ def test_flags_of_a_launch_command():
             "--speculative-num-steps 2 --speculative-eagle-topk 2 --speculative-num-draft-tokens 8",
             "draft only 6",
         ),
-        ([], "text or a dictionary"),
     ],
 )
 def test_malformed_flags(flags, problem):
@@ -118,18 +115,12 @@ def test_graphs_are_those_of_networkx():
         (networkx.MultiDiGraph([(0, 1)]), "without parallel edges"),
         (networkx.DiGraph(), "0..size-1"),
         (networkx.DiGraph([(1, 2)]), "node 1 = 2, but must be an integer in 0..1"),
-        (networkx.DiGraph([("a", "b")]), "node 0 = 'a'"),
         (networkx.DiGraph([(0, 2), (2, 1)]), "parent of node 1 = 2, but must be an integer in 0..0"),
         (networkx.DiGraph([(0, 1), (0, 2), (1, 2)]), "node 2 has two parents: 0 and 1"),
-        (networkx.DiGraph([(0, 1), (1, 1)]), "parent of node 1 = 1"),
-        (networkx.DiGraph([(0, 1), (1, 0)]), "target of an edge = 0"),
         (networkx.empty_graph(3, networkx.DiGraph), "node 1 has no parent"),
-        ({"directed": True, "nodes": [{"id": 0}, {"id": 0}], "edges": []}, "once each"),
         ({"directed": True, "nodes": [{"id": 0}, {}], "edges": []}, "node 1 must be an object"),
         ({"directed": True, "nodes": [{"id": 0}], "edges": [[0, 1]]}, "edge 0 must be an object"),
         ({"directed": True, "nodes": [{"id": 0}]}, "edges must be a list"),
-        ({"directed": True, "nodes": {}, "edges": []}, "nodes must be a list"),
-        ({"directed": 1, "nodes": [{"id": 0}], "edges": []}, "must be directed"),
         ({"nodes": []}, "no 'directed'"),
     ],
 )  # fmt: skip

@@ -1,11 +1,5 @@
 import ast
-import contextlib
-import json
 import pickle
-import random
-import string
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +8,6 @@ from hypothesis import strategies as st
 
 from treespec import TreeShape
 from treespec.errors import InvalidTree, TreespecError
-from treespec.search import formats
 from treespec.search.formats import (
     FORMATS,
     FormatError,
@@ -181,9 +174,8 @@ def test_errors_name_the_file_the_place_and_the_value(tmp_path):
     file.write_text('{"version": 1,\n "parents": [-1, 0, 7}')
     with pytest.raises(MalformedTree, match=r"my tree\.txt: line 2, column 22: not JSON"):
         load(str(file))
-    for missing in (tmp_path / "none.pt", tmp_path):
-        with pytest.raises(MalformedTree, match="no such file"):
-            load(missing)
+    with pytest.raises(MalformedTree, match=r"none\.pt: No such file"):
+        load(tmp_path / "none.pt")
     with pytest.raises(MalformedTree, match=r"none\.pt.*no such file"):
         load("none.pt", "sequoia")
     with pytest.raises(TreespecError):
@@ -226,87 +218,6 @@ def test_the_largest_tree_still_goes_through():
     largest = TreeShape.kary(reading.MAX_NODES - 1, 1)
     for name in ("treespec", "medusa"):
         assert load(dump(largest, name).content, name) == largest
-
-
-HOSTILE = [
-    "[" * 100_000,
-    "{" * 100_000,
-    '{"a":' * 100_000,
-    "[(" + "9" * 5000 + ",)]",
-    '{"version": 1, "order": "node", "parents": [-1, ' + "9" * 5000 + "]}",
-    "[(__import__('os').system('true'),)]",
-    '{"version": 1, "order": "node", "parents": [-1, NaN]}',
-    '{"version": 1, "order": "node", "parents": [-1], "parents": [-1, 0]}',
-    "--speculative-num-steps '",
-    "\0",
-    "[(0,)\0]",
-    "[(²,)]",
-    "[[٣]]",
-]
-
-
-@pytest.mark.parametrize("name", [None, *FORMATS])
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_texts_are_errors_of_ours(text, name):
-    for source in (text, *([text.encode()] if name is None else [])):
-        with pytest.raises(FormatError) as caught:
-            load(source, name)
-        assert len(str(caught.value)) < 1000
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 9)
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["parents", "nodes", "edges", "id", "version", "directed", "tree_depth"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=10,
-)
-
-
-@given(
-    source=st.text() | st.binary() | JSON | JSON.map(json.dumps),
-    name=st.sampled_from([None, *FORMATS]),
-)
-@settings(max_examples=150)
-def test_anything_at_all_is_a_shape_or_an_error_of_ours(source, name):
-    with contextlib.suppress(FormatError):
-        assert isinstance(load(source, name), TreeShape)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_a_shape_or_an_error_of_ours(name):
-    content = dump(BUSHY, name).content
-    text = content if isinstance(content, str) else content.decode("latin-1")
-    dice = random.Random(name)
-    for _ in range(50):
-        at = dice.randrange(len(text))
-        put = dice.choice(["", *string.printable]) * dice.randrange(3)
-        damaged = text[:at] + put + text[at + dice.randrange(3) :]
-        source = damaged if isinstance(content, str) else damaged.encode("latin-1")
-        with contextlib.suppress(FormatError):
-            assert isinstance(load(source, name), TreeShape)
-
-
-def test_heavy_libraries_are_imported_where_they_are_used():
-    light = {"torch", "search", "treespec", "attention_masks", *sys.stdlib_module_names}
-    for file in Path(formats.__file__).parent.glob("*.py"):
-        for statement in ast.parse(file.read_text()).body:
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                names = [alias.name for alias in statement.names]
-                modules = [statement.module] if isinstance(statement, ast.ImportFrom) else names
-                assert {module.split(".")[0] for module in modules} <= light, file
 
 
 def test_tensors_and_pickles_given_by_mistake():

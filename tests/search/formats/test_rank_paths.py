@@ -52,21 +52,3 @@ def test_no_paths_are_a_root_alone():
 def test_malformed_texts(text, problem):
     with pytest.raises(MalformedTree, match=problem):
         load(text, "medusa")
-
-
-@pytest.mark.parametrize(
-    ("paths", "problem"),
-    [
-        ([0], "path 0 must be a list"),
-        ([[0], ["1"]], r"path 1\[0\] = '1'"),
-        ([[0], [True]], r"path 1\[0\] = True"),
-        ([[0], [0.0]], r"path 1\[0\] = 0.0"),
-        ([[0], [-1]], r"path 1\[0\] = -1"),
-        ([[0], [0] * 4096], "more than 4095 ranks"),
-        ({}, "a list of rank paths"),
-        (7, "a list of rank paths"),
-    ],
-)
-def test_malformed_lists(paths, problem):
-    with pytest.raises(MalformedTree, match=problem):
-        load(paths, "medusa")

@@ -89,87 +89,26 @@ def test_nothing_in_a_file_is_executed(tmp_path, place, monkeypatch):
     assert trap.exists()
 
 
-def broken(key):
-    """Invalid fields, each with what the message must name."""
-    mask, depth = dump(SHAPE, "sequoia").value["mask"], torch.tensor(SHAPE.depths)
-    wrong_mask, wrong_depth = mask.clone(), depth.clone()
-    wrong_mask[5, 1], wrong_depth[6] = 1, 2
-    huge = 10**5000
-    levels = [[0], [1, 2], [3, 4, 5], [6]]
-    children = [[1, 2], [3, 4], [5], [6], [], [], []]
-    return {
-        "size": [
-            (6, "Successors"),
-            (8, "size = 8"),
-            (0, "size = 0"),
-            (7.0, "7.0"),
-            (True, "True"),
-            (huge, "huge int"),
-            (None, "None"),
-            (torch.tensor(7.0), "tensor"),
-            (10**9, "4096"),
-        ],
-        "Successors": [
-            (None, "None"),
-            (children[:-1], "6 lists"),
-            ([*children, []], "at most 7"),
-            ([[2, 1], *children[1:]], r"\[2, 1\].*next is 1"),
-            ([[1, 2], [3, 5], [4], *children[3:]], "level by"),
-            ([[1, 2], [3, 4], [5], [5], [], [], []], "the next is 6"),
-            ([[]] * 7, "name 1 nodes"),
-            ([[1, 2, 3, 4, 5, 6, 7], [], [], [], [], [], []], "name 8 nodes"),
-            ([[1.0, 2], *children[1:]], r"Successors\[0\]\[0\] = 1.0"),
-            ([children[0]] * 7, "more entries"),
-            ([[huge, 2], *children[1:]], "huge int"),
-            ([list(range(9)), *children[1:]], "at most 7 nodes"),
-            ([(1, 2), *children[1:]], "must be a list"),
-            ({}, "must be a list"),
-        ],
-        "roots": [
-            (levels[:-1], "roots"),
-            ([*levels, []], "roots"),
-            ([[0], [2, 1], *levels[2:]], "roots"),
-            ([[0], [1, 2], [3, 4], [6]], "roots"),
-            (7, "must be a list"),
-            ([levels], r"roots\[0\]\[0\] = \[0\] is not an integer"),
-            ([list(range(7))] * 7, "more entries"),
-        ],
-        "branches": [
-            ([[2], [2, 1], [1, 0, 0]], "branches"),
-            ([[2], [1, 2], [1, 0, 0], [0]], "branches"),
-            ([[-2], [2, 1], [1, 0, 0], [0]], r"branches\[0\]\[0\] = -2"),
-            ("", "must be a list"),
-        ],
-        "depth": [
-            (wrong_depth, r"depth\[6\] = 2, but .* 3"),
-            (depth[:-1], r"int64 \[7\], not"),
-            (depth.float(), "float32"),
-            (depth.tolist(), "must be a tensor"),
-            (depth.to_sparse(), "must be a tensor"),
-            (torch.nn.Parameter(depth.float()), "must be a tensor"),
-        ],
-        "mask": [
-            (wrong_mask, r"mask\[5, 1\] = 1, but .* 0"),
-            (mask[:-1], r"\[7, 7\], not torch.int64 \[6, 7\]"),
-            (torch.ones(1, 1, dtype=torch.long).expand(7, 7), r"mask\[0, 1\] = 1"),
-            (torch.zeros(1, dtype=torch.long).expand(10**6, 10**6), r"\[7, 7\], not"),
-            (mask.bool(), "bool"),
-            (mask.T, "mask"),
-            (torch.empty(7, 7, device="meta"), "must be a tensor"),
-        ],
-    }[key]
+MASK, DEPTH = dump(SHAPE, "sequoia").value["mask"], torch.tensor(SHAPE.depths)
+CHILDREN = [[1, 2], [3, 4], [5], [6], [], [], []]
+BROKEN = {
+    "size": [6, 8, 0, 7.0, None, 10**9],
+    "Successors": [None, CHILDREN[:-1], [*CHILDREN, []], [[2, 1], *CHILDREN[1:]], [[]] * 7, {}],
+    "roots": [[[0], [1, 2], [3, 4], [6]], 7],
+    "branches": [[[2], [1, 2], [1, 0, 0], [0]], ""],
+    "depth": [DEPTH + 1, DEPTH[:-1], DEPTH.float(), DEPTH.tolist(), DEPTH.to_sparse()],
+    "mask": [MASK.T, MASK[:-1], MASK.bool(), torch.empty(7, 7, device="meta")],
+}
+"""Invalid values of each field."""
 
 
 @pytest.mark.parametrize("key", sequoia.KEYS)
 def test_every_field_is_checked(key):
     growmap = dump(SHAPE, "sequoia").value
     assert load(saved(growmap)) == SHAPE
-    for value, named in broken(key):
-        with pytest.raises(MalformedTree, match=named):
+    for value in BROKEN[key]:
+        with pytest.raises(MalformedTree, match="size|Successors" if key == "size" else key):
             load(growmap | {key: value}, "sequoia")
-        if not (isinstance(value, torch.Tensor) and value.device.type == "meta"):
-            with pytest.raises(MalformedTree):
-                load(saved(growmap | {key: value}))
     with pytest.raises(MalformedTree, match=f"no '{key}'"):
         load(saved({k: v for k, v in growmap.items() if k != key}))
     with pytest.raises(MalformedTree, match="the key 'extra'"):

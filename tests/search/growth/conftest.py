@@ -8,6 +8,7 @@ import torch
 
 from treespec import Law, Sampling, TorchCoins
 from treespec.draft import ModelDrafter
+from treespec.search import LatencyModel
 from treespec.testing import TabularModel, random_table
 
 PROMPT = (0, 1)
@@ -69,19 +70,14 @@ class Draft:
         }
 
 
-class Times:
+def times(fixed=1.0, slope=0.0, draft=0.0, wide=0.0):
     """Times linear in the nodes: `fixed` plus `slope` each to verify, `draft` plus `wide` each to draft."""
-
-    def __init__(self, fixed=1.0, slope=0.0, draft=0.0, wide=0.0):
-        self.fixed, self.slope, self.draft, self.wide = fixed, slope, draft, wide
-
-    def verify_s(self, size, prefix=None):
-        return self.fixed + self.slope * size
-
-    def draft_level_s(self, width, prefix=None):
-        return self.draft + self.wide * width
+    verify = {size: fixed + slope * size for size in (1, 4096)}
+    return LatencyModel.from_tables(
+        verify=verify, draft={width: draft + wide * width for width in (1, 4096)}
+    )
 
 
 @pytest.fixture(scope="session")
 def growing():
-    return SimpleNamespace(Draft=Draft, Times=Times, PROMPT=PROMPT)
+    return SimpleNamespace(Draft=Draft, Times=times, PROMPT=PROMPT)

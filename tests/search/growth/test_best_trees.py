@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treespec.search.errors import InvalidGrowth
 from treespec.search.growth import OptTree, SpecExec
 
 CALIBRATIONS = {
@@ -147,19 +146,3 @@ def test_a_draft_without_doubt_is_a_chain(growing):
             paths = draft.paths(policy)
             assert [len(path) for path in paths][:1] == [1]
             assert sum(draft.value(path) for path in paths) == pytest.approx(4, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: OptTree(5, -0.1, 3), r"OptTree's delta = -0\.1"),
-        (lambda: OptTree(5, float("nan"), 3), "OptTree's delta = nan"),
-        (lambda: OptTree(5, "0", 3), "OptTree's delta = '0'"),
-        (lambda: OptTree(5, 0.0, 3, branching=0), "OptTree's branching = 0"),
-        (lambda: SpecExec(5, 0, 3), "SpecExec's branching = 0"),
-        (lambda: SpecExec(5, 2, 0), "SpecExec's depth = 0"),
-    ],
-)
-def test_settings_out_of_range_are_named(make, message):
-    with pytest.raises(InvalidGrowth, match=message):
-        make()

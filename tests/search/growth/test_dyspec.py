@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins
 from treespec.errors import InvalidTree
-from treespec.search.errors import InvalidGrowth
 from treespec.search.growth import DySpec
 
 WITHOUT = Law.WITHOUT_REPLACEMENT
@@ -114,10 +113,3 @@ def test_no_depth_is_no_limit():
 def test_other_laws_are_refused_by_name(growing, law):
     with pytest.raises(InvalidTree, match=f"'DySpec' is not made for children of law {law}"):
         growing.Draft(0).tree(DySpec(4), law)
-
-
-def test_settings_out_of_range_are_named():
-    with pytest.raises(InvalidGrowth, match="DySpec's size = 0"):
-        DySpec(0)
-    with pytest.raises(InvalidGrowth, match="DySpec's depth = 0"):
-        DySpec(5, 0)

@@ -93,16 +93,7 @@ def test_drawn_children_are_refused_by_name(growing, law):
         growing.Draft(0).tree(Eagle2(2, 2, 4), law)
 
 
-def test_settings_and_calibrations_out_of_range_are_named(growing):
-    for arguments, message in [
-        ((0, 2, 4), "Eagle2's k = 0, but must be an integer of at least 1"),
-        ((2, 0, 4), "Eagle2's depth = 0"),
-        ((2, 2, 0), "Eagle2's size = 0"),
-        ((2, 2.5, 4), r"Eagle2's depth = 2\.5 is not an integer"),
-        ((True, 2, 4), "Eagle2's k = True is not an integer"),
-    ]:
-        with pytest.raises(InvalidGrowth, match=message):
-            Eagle2(*arguments)
+def test_calibrations_out_of_range_are_named(growing):
     for wrong, message in [
         (lambda p: p + 1, r"gives 1\.\d+ for the probability 0\.\d+"),
         (lambda p: p * np.nan, "gives nan"),

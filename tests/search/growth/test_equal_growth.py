@@ -1,8 +1,6 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treespec.search.errors import InvalidGrowth
 from treespec.search.growth import EqualGrowth
 from treespec.search.latency.latency import LatencyModel
 
@@ -58,17 +56,3 @@ def test_times_of_a_latency_model(growing):
     assert len(draft.paths(EqualGrowth(3, 3, latency=dear))) < 4
     accept = LatencyModel.from_tables(verify=0.02, draft=0.001, accept={1: 0.0, 10: 0.2})
     assert len(draft.paths(EqualGrowth(3, 3, latency=accept))) < 4
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: EqualGrowth(0, 2), "EqualGrowth's width = 0"),
-        (lambda: EqualGrowth(2, 2, 0), "EqualGrowth's size = 0"),
-        (lambda: EqualGrowth(2, 2, prefix=100), "give latency, or leave them out"),
-        (lambda: EqualGrowth(2, 2, fixed_s=-1.0), r"EqualGrowth's fixed_s = -1\.0"),
-    ],
-)
-def test_settings_out_of_range_are_named(make, message):
-    with pytest.raises(InvalidGrowth, match=message):
-        make()

@@ -35,15 +35,11 @@ def test_a_step_is_the_sum_of_its_parts():
     # levels expand 1, 2 and 2 nodes: the root to 2 children, then 1 each, then 1 and 3
     shape = TreeShape((-1, 0, 0, 1, 2, 3, 4, 4, 4))
     level = 0.002 + (0.004 - 0.002) / 3  # of two nodes, after 64 tokens: median 0.004 at four
-    parts = model.parts_s(shape, 64)
     draws = 1 * 0.0001 + 3 * 0.0001  # root: 2 - 1; third: 3 - 1 for one node, and a second group
     assemble = 0.0003 + 8 / 15 * 0.0015
-    assert parts["draft"] == pytest.approx(0.003 + 2 * level + draws + assemble)
-    assert parts["verify"] == pytest.approx(0.022 + 5 / 12 * 0.008)
-    assert parts["accept"] == pytest.approx(0.0004 + 8 / 15 * 0.0003)
-    assert parts["commit"] == pytest.approx(0.0001 + 8 / 15 * 0.0003)
-    assert parts["rest"] == pytest.approx(0.00005)
-    assert model.step_s(shape, 64) == pytest.approx(sum(parts.values()))
+    draft, verify = 0.003 + 2 * level + draws + assemble, 0.022 + 5 / 12 * 0.008
+    others = 0.0004 + 8 / 15 * 0.0003 + 0.0001 + 8 / 15 * 0.0003 + 0.00005
+    assert model.step_s(shape, 64) == pytest.approx(draft + verify + others)
 
 
 def test_plain_decoding():
@@ -73,7 +69,6 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     shape = TreeShape.kary(2, 2)
     for ask in (
         lambda *where: model.step_s(shape, *where),
-        lambda *where: model.parts_s(shape, *where),
         lambda *where: model.at(*where).floor_s(np.array([5]), 2).tolist(),
         lambda *where: model.verify_s(4, *where),
         lambda *where: model.draft_level_s(4, *where),
@@ -90,20 +85,11 @@ def test_no_prefix_means_the_same_one_for_all_tables():
     assert LatencyModel.from_tables(verify=0.02, draft=0.001).prefix_at(None) is None
 
 
-def test_parts_of_plain_decoding_draft_nothing():
-    for model in (full(), full(plain=None)):
-        parts = model.parts_s(TreeShape.chain(0), 64)
-        assert parts["draft"] == 0
-        assert parts["accept"] == pytest.approx(0.0004)
-        assert sum(parts.values()) == pytest.approx(model.step_s(TreeShape.chain(0), 64))
-
-
 def test_sizes_may_be_numbers_of_numpy():
     sizes = np.array([1, 8])
     model = LatencyModel.from_tables(
         verify=dict(zip(sizes, [0.02, 0.03], strict=True)), draft=0.001
     )
-    assert model.max_size == 8
     assert LatencyModel.from_json(model.to_json()).verify_s(8) == pytest.approx(0.03)
 
 
@@ -143,7 +129,6 @@ def test_batches():
     both = LatencyModel.of_batches({8: full(batch=8, verify=0.5), 1: full()})
     assert tuple(both.batches) == (1, 8)
     assert both.verify_s(4, 64, batch=8) == 0.5
-    assert both.max_size == 16
     with pytest.raises(NotMeasured, match="batch = 8"):
         LatencyModel.of_batches({8: full()})
     for make in (LatencyModel.of_batches, LatencyModel):
@@ -315,8 +300,6 @@ def test_what_disturbed_the_times_is_kept(tmp_path):
     both = LatencyModel.of_batches({1: model, 2: LatencyModel(full(batch=2).batches, {}, said)})
     assert both.disturbed == said
     for wrong in ("", 3):
-        with pytest.raises(InvalidLatency, match="disturbed"):
-            LatencyModel(full().batches, {}, wrong)
         text = full().to_json().replace('"about"', f'"disturbed": {json.dumps(wrong)}, "about"')
         with pytest.raises(InvalidLatency, match="disturbed"):
             LatencyModel.from_json(text)
@@ -327,8 +310,6 @@ def test_typed_by_hand():
     text = json.dumps({"version": 1, "batches": {"1": times}})
     model = LatencyModel.from_json(text)
     assert model.step_s(TreeShape.kary(2, 2)) == pytest.approx(0.020 + 6 / 15 * 0.004 + 0.004)
-    assert model.max_size == 16
-    assert LatencyModel.from_tables(verify=0.02, draft=0.001).max_size is None
 
 
 def place(path, value):
@@ -352,10 +333,7 @@ def place(path, value):
         ('{"version": 1, "version": 1}', ["version", "twice"]),
         ('{"version": NaN, "batches": {}}', ["NaN"]),
         (place("version", 2), ["version = 2", "must be 1"]),
-        (place("version", ...), ["version is missing"]),
-        (place("about", 3), ["about = 3"]),
         (place("batches", {}), ["batches", "at least one"]),
-        (place("batches/one", {}), ["'one'"]),
         (place("batches/1/verfy_ms", 3), ["batches.1.verfy_ms", "unknown key", "verify_ms"]),
         (place("batches/1/verify_ms", ...), ["batches.1.verify_ms is missing"]),
         (place("batches/1/verify_ms", {}), ["verify_ms", "at least one"]),
@@ -364,9 +342,7 @@ def place(path, value):
             ["batches.1.verify_ms = ", "64: 1: -2: a time must be"],
         ),
         (place("batches/1/verify_ms/64/1", "20"), ["64: 1: '20'"]),
-        (place("batches/1/verify_ms/64/1", True), ["64: 1: True"]),
         (place("batches/1/verify_ms/64/1", []), ["64: 1: ", "empty"]),
-        (place("batches/1/verify_ms/64/0", 1), ["'0'"]),
         (place("batches/1/verify_ms/64", 3), ["mixes"]),
         (place("batches/1/laws", {}), ["batches.1.laws", "at least one"]),
         (place("batches/1/laws/iid/level_ms", ...), ["laws.iid.level_ms is missing"]),
@@ -374,9 +350,7 @@ def place(path, value):
             place("batches/1/laws/iid/plain_ms/64", {"1": 3}),
             ["plain_ms = ", "64: is a table", "does not depend"],
         ),
-        (place("batches/1/laws/iid/rule", 3), ["laws.iid.rule = 3"]),
         (place("batches/1/rest_ms", None), ["rest_ms = null", "at least 0"]),
-        (place("batches/1/laws/iid/first_ms", {}), ["first_ms", "at least one"]),
     ],
 )
 def test_files_are_read_strictly(text, words, tmp_path):

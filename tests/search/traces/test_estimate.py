@@ -44,10 +44,9 @@ def test_one_rank_more_than_was_recorded_is_refused(make_trace):
         estimate_acceptance(trace, ranks=trace.width + 1)
 
 
-def test_two_texts_are_drawn_as_texts():
+def test_two_texts_are_drawn_as_texts(counted):
     """One text of hits and one of misses: resamples with replacement give 0, a half or 1."""
-    chain = TreeShape.chain(1)
-    found = estimate_acceptance([[(chain, (0, 1))] * 40, [(chain, (0,))] * 40])
+    found = counted([[[40]], [[0]]], [[[40]], [[40]]])
     rng = np.random.default_rng(0)
     drawn = {float(found.resample(rng)[0]) for _ in range(40)}
     assert drawn == {0.0, 0.5, 1.0}
@@ -55,8 +54,7 @@ def test_two_texts_are_drawn_as_texts():
 
 @pytest.mark.parametrize("interval", ["wilson", "bootstrap"])
 @pytest.mark.parametrize("hits", [0, 1, 39, 40])
-def test_bounds_hold_their_rate(interval, hits):
-    chain = TreeShape.chain(1)
-    steps = [(chain, (0, 1))] * hits + [(chain, (0,))] * (40 - hits)
-    found = estimate_acceptance([steps[::2], steps[1::2]], interval=interval)
+def test_bounds_hold_their_rate(counted, interval, hits):
+    halves = [[[hits // 2]], [[hits - hits // 2]]]
+    found = counted(halves, [[[20]], [[20]]], interval=interval)
     assert 0 <= found.low[0] <= found.rates[0] <= found.high[0] <= 1

@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from treespec import TreeShape
 from treespec.search import (
     AcceptanceEstimate,
     InvalidLimit,
     InvalidTrace,
-    Records,
     estimate_acceptance,
 )
 
@@ -36,18 +34,12 @@ def test_json_round_trip(make_trace, by, interval):
     ("change", "words"),
     [
         ({"kind": "tree"}, "kind = 'tree': must be 'acceptance'"),
-        ({"version": 2}, "version = 2: must be 1"),
-        ({"level": "high"}, "level = 'high': must be a number"),
         ({"by": "node"}, "by = 'node': must be 'rank' or 'depth'"),
         ({"shrinkage": float("nan")}, "holds NaN"),
-        ({"by": "depth", "shrinkage": -5.0}, "shrinkage = -5.0"),
         ({"shrinkage": 5.0}, "shrinkage = 5 shrinks"),
-        ({"seed": -1}, "seed = -1"),
         ({"texts": {k: [[[1], [1]]] for k in ("hits", "trials", "mass")}}, "must hold one level"),
-        ({"texts": None}, '"texts" must hold numbers'),
         ({"texts": {"hits": [[[2]]], "trials": [[[1]]], "mass": [[[1]]]}}, '"hits" in "texts"'),
         ({"texts": {"hits": [[[1]]], "trials": [[[1, 1]]], "mass": [[[1]]]}}, "of one shape"),
-        ({"texts": {"hits": [[[0.5]]], "trials": [[[1]]], "mass": [[[1]]]}}, '"hits" in "texts"'),
         ({"texts": {"hits": [[[1]]], "trials": [[[1]]], "mass": [[[-1]]]}}, '"mass" in "texts"'),
         ({"monotone": True}, "monotone = "),
     ],
@@ -68,9 +60,6 @@ def test_an_estimate_remembers_settings_and_origin(make_trace):
     for one in (found, again):
         assert one.sampling == sampling
         assert one.about == {"models": {"draft": "a"}, "seed": 3}
-    steps = [[(TreeShape.chain(1), (0, 1))] * 40] * 2
-    records = estimate_acceptance(Records(steps, sampling=sampling, about={"run": "r"}))
-    assert (records.sampling, records.about) == (sampling, {"run": "r"})
     data = json.loads(found.to_json())
     del data["sampling"], data["about"]  # as written before there were these
     data["monotone"] = False  # as written while there was this

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from treespec import TreeShape, search
 from treespec.search import InvalidLimit, InvalidTrace, Trace, expected_tokens
-from treespec.search.traces.replay import replay, replay_many, step_starts
+from treespec.search.traces.replay import replay
 
 
 def walked(trace, shape, text):
@@ -104,15 +104,6 @@ def test_what_a_trace_does_not_hold_is_refused(make_trace):
         replay(make_trace(forced=True), TreeShape.chain(2))
 
 
-def test_many_are_the_same_as_one_by_one(make_trace):
-    traces = [make_trace(1), make_trace(2)]
-    trees = [TreeShape.chain(4), TreeShape.kary(3, 2), TreeShape.expansion([2, 1])]
-    for trace, row in zip(traces, replay_many(traces, trees), strict=True):
-        for shape, found in zip(trees, row, strict=True):
-            assert found.shape == shape
-            assert found.accepted.tolist() == replay(trace, shape).accepted.tolist()
-
-
 def test_the_mean_is_the_expected_value_and_the_interval_holds_it(make_trace):
     """Acceptance is independent of the past here, so rates by rank give the value of every tree."""
     rates = (0.5, 0.2, 0.1)
@@ -145,7 +136,8 @@ def test_a_thousand_shapes_on_ten_thousand_positions(make_trace):
         if max(map(len, shape.children)) <= 8 and shape.depth <= 8:
             trees.append(shape)
     start = time.process_time()
-    replay_many([trace], trees)
+    for shape in trees:
+        replay(trace, shape)
     whole = 1000 / len(trees) * 10_000 / len(trace.tokens)
     assert whole * (time.process_time() - start) < 10
 
@@ -158,10 +150,10 @@ def test_the_module_keeps_its_name():
 @given(st.integers(0, 10**6))
 def test_steps_start_where_the_ones_before_have_ended(make_trace, seed):
     trace, shape = make_trace(seed, beyond=4), TreeShape.expansion([2, 2])
-    found, starts = replay(trace, shape), step_starts(trace, shape)
-    assert len(starts) == len(found.accepted)
+    found = replay(trace, shape)
+    assert len(found.starts) == len(found.accepted)
     for text in range(trace.texts):
-        mine = starts[slice(*found.offsets[text : text + 2])]
+        mine = found.starts[slice(*found.offsets[text : text + 2])]
         assert mine[0] == trace.offsets[text]
         np.testing.assert_array_equal(np.diff(mine), found.of_text(text)[:-1] + 1)
         assert trace.inside[mine].all()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from treespec import TreeShape
 from treespec.search import InvalidTrace
-from treespec.search.traces.replay import replay, step_starts
+from treespec.search.traces.replay import replay
 from treespec.search.traces.totals import TextTotals
 
 TREES = st.lists(st.lists(st.integers(0, 10**6), max_size=9), min_size=1, max_size=4)
@@ -26,24 +26,6 @@ def test_equals_the_replay_of_each(make_trace, seed, trees):
         found = replay(trace, shape)
         assert emitted[i].tolist() == found.emitted.tolist()
         assert steps[i].tolist() == found.steps.tolist()
-
-
-@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=9))
-def test_exits_are_where_the_replay_stops(make_trace, seed, numbers):
-    shape = shape_of(numbers)
-    trace = make_trace(seed, beyond=max(shape.depth - 1, 0), rates=[0.3] + 9 * [0.07])
-    found, starts = replay(trace, shape), step_starts(trace, shape)
-    exits = TextTotals(trace).exits(shape)
-    order = np.argsort(exits.text, kind="stable")
-    assert np.bincount(exits.text, minlength=trace.texts).tolist() == found.steps.tolist()
-    depths = np.array(shape.depths)[exits.node[order]]
-    assert depths.tolist() == found.accepted.tolist()
-    for start, node, rank in zip(starts, exits.node[order], exits.rank[order], strict=True):
-        path = [shape.ranks[i] for i in shape.path(int(node))[1:]]
-        assert trace.ranks[start : start + len(path)].tolist() == path
-        over = start + len(path) >= trace.offsets[trace.text_of[start] + 1]
-        assert rank == (-1 if over else trace.ranks[start + len(path)])
-        assert rank == -1 or rank >= len(shape.children[node])
 
 
 def test_many_texts_are_replayed_in_parts(make_trace, monkeypatch):

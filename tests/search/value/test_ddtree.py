@@ -7,7 +7,7 @@ from following import Follows
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import InvalidTree
-from treespec.search import DDTree, InvalidGrowth, marginal_tree
+from treespec.search import DDTree, marginal_tree
 from treespec.target import ModelTarget
 from treespec.testing import (
     TabularModel,
@@ -87,19 +87,10 @@ def test_it_keeps_the_law(rule):
     assert float((found.probs - right).abs().max()) <= 1e-12
 
 
-def test_drawn_children_and_wrong_settings_are_refused():
+def test_drawn_children_are_refused():
     for law in (Law.IID, Law.WITHOUT_REPLACEMENT):
         with pytest.raises(InvalidTree, match="made for deterministic only"):
             ModelDrafter(table(4), DDTree(5, 2), law, Sampling())
-    for wrong in (
-        {"size": 0, "depth": 2},
-        {"size": 4, "depth": 0},
-        {"size": 4, "depth": 2, "branching": 0},
-    ):
-        with pytest.raises(
-            InvalidGrowth, match=r"DDTree's .*, but must be an integer of at least 1"
-        ):
-            DDTree(**wrong)
 
 
 class OfMarginals:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from treespec import TreeShape
-from treespec.search import InvalidAcceptance, NodeRates, SearchError, expected_tokens
+from treespec.search import InvalidAcceptance, SearchError, expected_tokens
 from treespec.search.value.expected import tokens_of
 
 
@@ -33,12 +33,9 @@ def test_equals_the_definition(random_shapes):
         ranks = max(shape.ranks) + 1
         vector = rng.dirichlet(np.ones(ranks + 1))[:-1]
         matrix = rng.dirichlet(np.ones(ranks + 1), shape.depth + 1)[:, :-1]
-        nodes = np.ones(shape.size)
-        nodes[1:] = [vector[shape.ranks[i]] * rng.random() for i in range(1, shape.size)]
         by_node = {
             "rank": (vector, vector[list(shape.ranks)]),
             "depth": (matrix, matrix[np.array(shape.depths) - 1, shape.ranks]),
-            "node": (NodeRates(nodes), nodes),
         }
         for acceptance, rates in by_node.values():
             expected = one_by_one(shape, rates)
@@ -68,7 +65,6 @@ def test_extremes():
     assert expected_tokens(TreeShape.chain(3), [1.0]) == 4
     assert expected_tokens(TreeShape.chain(3), [0.0]) == 1
     assert expected_tokens(TreeShape.chain(0), [0.3]) == 1
-    assert expected_tokens(TreeShape.chain(0), NodeRates([1.0])) == 1
 
 
 @pytest.mark.parametrize("kind", [list, np.float32, np.array, torch.tensor])
@@ -102,38 +98,8 @@ def test_refuses_rates(rates, message):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ([], "empty"),
-        ([[1.0, 0.5]], "2 dimensions"),
-        ([0.5, 0.5], r"rates\[0\] = 0.5.*root"),
-        ([1.0, 1.5], r"rates\[1\] = 1.5"),
-    ],
-)
-def test_refuses_rates_by_node(rates, message):
-    with pytest.raises(InvalidAcceptance, match=message):
-        NodeRates(rates)
-
-
-def test_refuses_rates_of_another_tree():
-    with pytest.raises(InvalidAcceptance, match=r"2 rates by node.*3 nodes"):
-        expected_tokens(TreeShape.chain(2), NodeRates([1, 0.5]))
-    with pytest.raises(InvalidAcceptance, match=r"node 1 sum to 1\.2"):
-        expected_tokens(TreeShape((-1, 0, 1, 1)), NodeRates([1, 0.5, 0.6, 0.6]))
-
-
 def test_published_tables_are_rounded():
     assert expected_tokens(TreeShape.kary(2, 1), [0.7002, 0.3]) == pytest.approx(2.0002)
-
-
-def test_rates_by_node_are_kept_from_change():
-    given = np.array([1, 0.5])
-    rates = NodeRates(given)
-    given[1] = 7
-    assert rates.rates.tolist() == [1, 0.5]
-    with pytest.raises(ValueError, match="read-only"):
-        rates.rates[1] = 7
 
 
 def test_many_tables_at_once():
