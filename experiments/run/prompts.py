@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -22,7 +21,7 @@ from treespec.experiments.config.schema import (
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
-from treespec.files import brief, in_json, open_file, parse_json, read_text
+from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -324,7 +323,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The nonempty lines of a file with their numbers, one line at a time in memory."""
     nonempty = False
     try:
-        with open_file(path, sys.maxsize) as file:
+        with open_file(path, DATA_BYTES) as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if text.strip():
