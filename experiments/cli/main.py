@@ -6,22 +6,13 @@ Nothing heavy is imported at the top: each command imports what it needs when it
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli import (  # noqa: F401  (register their commands)
-    configs,
-    datastore,
-    doctor,
-    generate,
-    profile,
-    search,
-    skip_set,
-    sweep,
-    trace,
-)
 from treespec.experiments.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -48,6 +39,10 @@ if TYPE_CHECKING:
 
 
 FAILURES_SHOWN = 5
+
+for _module in iter_modules([str(Path(__file__).parent)]):  # each registers its commands
+    if _module.name not in ("__main__", "main"):
+        import_module(f"treespec.experiments.cli.{_module.name}")
 
 
 def _version(asked: bool) -> None:

@@ -18,6 +18,9 @@ their probabilities, which would bias randomly drawn ones: their law is DETERMIN
 The settings of a policy in configs stand in its file, which registers both (`treespec.plugins.growth`).
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from treespec.search.growth.cost_aware import CostAware
 from treespec.search.growth.dyspec import DySpec
 from treespec.search.growth.eagle2 import Eagle2
@@ -35,3 +38,6 @@ __all__ = [
     "OptTree",
     "SpecExec",
 ]
+
+for _module in iter_modules(__path__):  # each registers its growth
+    import_module(f"{__name__}.{_module.name}")
