@@ -136,17 +136,14 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
 
 
 def option_of(name: str) -> str:
-    """The command-line option that sets the argument with this name."""
     return f"--{name.replace('_', '-')}"
 
 
 def complain(text: str) -> None:
-    """Print a message to stderr."""
     print(text, file=sys.stderr)
 
 
 def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
-    """The message for an error, and the exit code."""
     from treespec.errors import TreespecError
     from treespec.experiments.errors import DISK_FULL
 

@@ -35,7 +35,6 @@ def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
 def _keys(
     schema: Mapping[str, Any], value: Mapping[str, Any], data: Any, path: str
 ) -> Iterator[str]:
-    """The path of a value and, recursively, the paths of all keys inside."""
     alternatives = _alternatives(schema, value)
     mappings = [mapping for mapping in alternatives if "properties" in mapping]
     tag = next(

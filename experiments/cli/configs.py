@@ -109,7 +109,6 @@ def init_command(
 
 
 def _print_config(name: str, as_json: bool) -> None:
-    """Print a config as it is written; in colour on a terminal."""
     from treespec.experiments.config.file import config_text, read_data
 
     path, text = config_text(name)

@@ -37,14 +37,12 @@ VERSION = 1
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """The object as JSON text, with its version as the first key."""
     return json.dumps({"version": VERSION} | plain_data(data), indent=1, ensure_ascii=False)
 
 
 def run_data(
     report: Mapping[str, Any], already_finished: bool, failures: Sequence["PromptRow"]
 ) -> dict[str, Any]:
-    """The object of `treespec run --json`: the report, `already_finished` and `failures`."""
     columns = ("prompt", "sampling", "method", "error")
     return {
         **report,

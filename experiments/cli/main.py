@@ -319,7 +319,6 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
-    """Write the report and print the results; print only the failures if no prompt was finished."""
     from treespec.experiments.errors import NoFinishedPrompt
     from treespec.experiments.records.loading import read_manifest
     from treespec.experiments.report.data import report_data

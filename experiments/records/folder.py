@@ -46,12 +46,7 @@ _SEARCH = re.compile(
 
 
 class RunFolder(HeldFolder):
-    """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`).
-
-    Raises:
-        ForeignFolder: on entering, before anything is written, if the path is not a run folder.
-        RunFolderError: on entering, if another process holds it; later, if it cannot be written.
-    """
+    """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`)."""
 
     what, manifest_name, marks = "run folder", "manifest.json", "config_hash"
     version, folders = SCHEMA_VERSION, ("figures", "search", "plugins")
@@ -59,7 +54,6 @@ class RunFolder(HeldFolder):
     goes_on = "Every finished prompt is kept: {remedy}, then resume with the same command"
 
     def own_files(self) -> list[Path]:
-        """The tables, the report, the measurements, and the plug-ins that the manifest names."""
         return [
             *(self.path / name for name in _FIXED),
             *self._measurements(),
@@ -68,7 +62,6 @@ class RunFolder(HeldFolder):
         ]
 
     def measured(self) -> bool:
-        """Whether traces or times were recorded."""
         return any(path.name.startswith(("trace", "latency")) for path in self._measurements())
 
     def _measurements(self) -> list[Path]:
@@ -77,7 +70,6 @@ class RunFolder(HeldFolder):
     # -- manifest -------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """Read the manifest; None if no run was started here."""
         if self.own_manifest()["config_hash"] is None:
             return None
         way_out = "resume it with the treespec that wrote it, or choose another folder with --out"
@@ -91,11 +83,9 @@ class RunFolder(HeldFolder):
 
     @property
     def search(self) -> Path:
-        """The folder of the measurements before the run."""
         return self.path / "search"
 
     def forget_search(self) -> None:
-        """Remove measurements that were made for another config."""
         with self._writing():
             self._remove(self._measurements())
 
@@ -172,11 +162,9 @@ class RunFolder(HeldFolder):
         return finished
 
     def failures(self) -> list[PromptRow]:
-        """The rows that hold an error."""
         return [row for row in read_lines(self._log("prompts"), PromptRow) if row.error is not None]
 
     def finish(self, manifest: dict[str, Any]) -> None:
-        """Write the Parquet tables, then mark the run as finished in the manifest."""
         samplings = {s["name"]: i for i, s in enumerate(manifest["samplings"])}
         prompts = read_lines(self._log("prompts"), PromptRow)
         orders = {(*row.unit, row.method): row.order for row in prompts}

@@ -56,7 +56,6 @@ class Method:
 
     @property
     def group(self) -> str:
-        """`plain`, `undrafted` (plain decoding that a search chose), `assisted`, `chain` or `tree`."""
         if self.kind in PLAIN_KINDS:
             return "undrafted" if self.searched else "plain"
         if self.kind != "tree":
@@ -98,12 +97,10 @@ class RunRecords:
 
     @cached_property
     def prompts(self) -> pl.DataFrame:
-        """One row per prompt, sampling setting, repeat and method; without twins."""
         return self._without_twins(self.all_prompts)
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """One row per step; without twins."""
         return self._without_twins(self.all_steps)
 
     def _without_twins(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -114,10 +111,6 @@ class RunRecords:
         """Read the manifest and all rows of a run, ready to be reported.
 
         A run that is not finished is read from its JSONL logs; a truncated last line is ignored.
-
-        Raises:
-            NoFinishedPrompt: if no prompt is finished without an error.
-            RunFolderError: if the folder is not a run folder, is damaged, or has another schema version.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -136,7 +129,6 @@ class RunRecords:
         return cls(folder, manifest, prompts, steps)
 
     def prompt_text(self, prompt: int) -> str:
-        """The text of a prompt, by its index; empty if the run did not keep it."""
         texts = self.manifest.get("prompt_texts") or ()
         return texts[prompt] if prompt < len(texts) else ""
 
@@ -158,17 +150,14 @@ class RunRecords:
         return {prompt: numbers[name] for prompt, name in names.items()}
 
     def files_of(self, prompts: Iterable[int]) -> tuple[int, ...] | None:
-        """The numbers of these prompts' files; None unless prompts are excerpts."""
         return None if self.files is None else tuple(self.files[prompt] for prompt in prompts)
 
     @property
     def finished(self) -> bool:
-        """Whether the run is finished."""
         return self.manifest.get("finished") is not None
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
-        """The methods, in the order of the config."""
         configs = self.manifest["config"].get("methods")
         named = None if configs is None else {m.get("name") or m["kind"] for m in configs}
         return tuple(
@@ -192,7 +181,6 @@ class RunRecords:
 
     @cached_property
     def samplings(self) -> tuple[str, ...]:
-        """The sampling settings that have rows, in the order of the manifest."""
         present = set(self.prompts["sampling"])
         return tuple(s["name"] for s in self.manifest["samplings"] if s["name"] in present)
 
@@ -203,7 +191,6 @@ class RunRecords:
 
     @property
     def target_dtype(self) -> str:
-        """The dtype of the target, such as `bfloat16`."""
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
 
 
@@ -224,7 +211,6 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
 
 
 def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
-    """The node that a path of child ranks leads to."""
     node = 0
     for rank in ranks:
         if rank < 0:
@@ -234,7 +220,6 @@ def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a run."""
     path = folder / "manifest.json"
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run folder: it has no manifest.json")
@@ -246,7 +231,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> pl.DataFrame:
-    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:

@@ -52,7 +52,6 @@ def allowed_cores() -> list[int]:
 
 
 def busy_percent() -> float:
-    """Use of all cores by other processes, in percent, over `WATCH_S` seconds."""
     process = psutil.Process()
     process.cpu_percent()
     total = psutil.cpu_percent(interval=WATCH_S)
@@ -86,11 +85,7 @@ def read_counters() -> Counters | None:
 
 
 class LoadWatch:
-    """Measures, from its creation on, how much other processes use the cores that this one may use.
-
-    Args:
-        read: reads the counters; `read_counters` by default.
-    """
+    """Measures, from its creation on, how much other processes use the cores that this one may use."""
 
     def __init__(self, read: Callable[[], Counters | None] | None = None) -> None:
         self._read = read or read_counters
@@ -127,13 +122,7 @@ IN_TURNS = (
 def busy_sentence(
     percent: float | None, during: str = "the run", means: str = NOT_RELIABLE
 ) -> str | None:
-    """A caution about a busy machine; None if it was quiet enough, or if its use is unknown.
-
-    Args:
-        percent: mean use by other processes, as from `LoadWatch`.
-        during: what was measured meanwhile.
-        means: what follows for the times.
-    """
+    """A caution about a busy machine; None if it was quiet enough, or if its use is unknown."""
     if percent is None or percent <= BUSY_RUN_PERCENT:
         return None
     return f"Caution: other processes used {percent:.0f} % of the CPU during {during}: {means}"

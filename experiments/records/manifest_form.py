@@ -19,16 +19,12 @@ class _Method(_Named):
 
 
 class Resumed(BaseModel):
-    """What is needed to resume a run."""
-
     config: dict[str, Any]
     config_hash: str
     finished: str | None
 
 
 class Reported(Resumed):
-    """What is needed to report a run."""
-
     name: str
     created: str
     seed: int
@@ -42,19 +38,7 @@ class Reported(Resumed):
 def checked_manifest(
     path: Path, way_out: str, other: str, form: type[Resumed] = Reported
 ) -> dict[str, Any]:
-    """Read a manifest; keys of its config that have been renamed get their new names.
-
-    Args:
-        path: the manifest's file.
-        way_out: what the user can do about a damaged manifest, for messages.
-        other: what the user can do about a manifest of another schema version.
-        form: what it must hold.
-
-    Raises:
-        NoFinishedPrompt: if the run has not begun to decode.
-        RunFolderError: if the manifest is damaged or has another schema version; names the file, the key
-            and its value, or the versions.
-    """
+    """Read a manifest; keys of its config that have been renamed get their new names."""
     data = read_form(path, RunFolderError, way_out)
     if isinstance(data, dict) and "schema_version" in data:
         require_version(path, data["schema_version"], other)

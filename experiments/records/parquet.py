@@ -29,12 +29,7 @@ def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
 
 
 def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
-    """Read a table with exactly the columns of `kind`.
-
-    Raises:
-        DamagedTable: if the file cannot be read.
-        RunFolderError: if it has another schema version, lacks a column, or has a column of another type.
-    """
+    """Read a table with exactly the columns of `kind`."""
     try:
         with open_file(path, DATA_BYTES):
             pass

@@ -119,7 +119,6 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 def require_version(path: Path, version: object, way_out: str) -> None:
-    """Refuse a file whose schema version cannot be read; `way_out` is what the user can do."""
     if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
             f"{path} has schema version {brief(version, 60)}, but this treespec reads versions "
@@ -164,9 +163,6 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
 
     A damaged end is a last line without its line end, or one that is not JSON. Its unit is incomplete
     without it, and is run again.
-
-    Raises:
-        RunFolderError: if any other line is not a valid row; names the file and the line.
     """
     if not path.exists():
         return []
@@ -195,7 +191,6 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def to_frame(rows: Sequence[Row], kind: type[Row]) -> pl.DataFrame:
-    """A table with the columns of `kind`, in that order, even if there are no rows."""
     return pl.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))
 
 
@@ -207,7 +202,6 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def schema_of(kind: type[Row]) -> pl.Schema:
-    """The polars type of every column."""
     types: dict[Any, Any] = {
         int: pl.Int64,
         float: pl.Float64,

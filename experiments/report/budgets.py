@@ -28,8 +28,6 @@ COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
 
 @dataclass(frozen=True)
 class Budget:
-    """The best tree against the best chain within a budget, such as `16 nodes` or `time`."""
-
     sampling: str
     name: str
     measure: str
@@ -52,7 +50,6 @@ COLUMNS = (
 
 
 def budget_finding(rows: Sequence[Budget]) -> Finding | None:
-    """One table per sampling setting; None if no budget has both a tree and a chain."""
     tables = [
         Table(
             sampling,

@@ -95,7 +95,6 @@ class Drift:
 
     @property
     def matters(self) -> bool:
-        """Whether the trend is significant and large enough to be reported."""
         return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
 
 
@@ -128,7 +127,6 @@ def drift(run: RunRecords) -> Drift | None:
 
 
 def drift_caution(run: RunRecords) -> str | None:
-    """A sentence if the machine drifted during the run; None otherwise."""
     trend = drift(run)
     if trend is None or not trend.matters:
         return None
@@ -143,7 +141,6 @@ def drift_caution(run: RunRecords) -> str | None:
 
 
 def turns_caution(run: RunRecords, data: Measurements) -> str | None:
-    """A sentence if taking turns slows down plain decoding under a sampling setting; None otherwise."""
     if run.manifest.get("together", 1) == 1 or not data.prompts:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}
@@ -171,7 +168,6 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
 
 
 def machine_caution(run: RunRecords) -> str | None:
-    """A sentence if the run was resumed on another machine, or with other packages or code; else None."""
     manifest = run.manifest
     sessions = manifest.get("sessions") or []
     changes = [change for session in sessions for change in changes_of_machine(manifest, session)]
@@ -188,7 +184,6 @@ def machine_caution(run: RunRecords) -> str | None:
 
 
 def load_caution(run: RunRecords) -> str | None:
-    """A sentence on the session with the highest load, if other processes used the CPU; None otherwise."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
     span = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
     in_turns = run.manifest.get("together", 1) > 1 and len(run.methods) > 1

@@ -12,7 +12,6 @@ from treespec.search.intervals import Interval
 
 
 def report_data(run: Run, report: Path | None) -> dict[str, Any]:
-    """The results of a run, with its verdicts and the comparisons behind them."""
     return {
         "folder": run.folder,
         "name": run.manifest["name"],
@@ -48,7 +47,6 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
 
 
 def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
-    """One row of the table: the method under this setting, then all measured values."""
     method = row.method
     described = {
         "method": method.name,
@@ -64,7 +62,6 @@ def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
 
 
 def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
-    """Three columns: the estimate and the bounds of its interval; null if there are none."""
     if value is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     bounds = (value.low, value.high) if value.bounded else (None, None)

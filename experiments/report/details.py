@@ -40,7 +40,6 @@ EQUALITY_COLUMNS = (
 
 
 def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None:
-    """Whether greedy outputs equal plain decoding, and where they part; None if nothing was compared."""
     compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
     if not compared:
         return None
@@ -66,8 +65,6 @@ def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None
 
 @dataclass(frozen=True)
 class Text:
-    """A continuation by some methods: the beginning that all shown ones share, and the rest."""
-
     name: str
     same: str
     differs: str
@@ -76,8 +73,6 @@ class Text:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt under one sampling setting, continued by several methods, and how they compare."""
-
     sampling: str
     prompt: str
     before: str
@@ -127,7 +122,6 @@ def _sample(run: RunRecords, data: Measurements) -> Sample:
 
 
 def tuning(run: RunRecords) -> Finding | None:
-    """The tuning of assisted generation: its candidates, or the error of each if all failed."""
     tables = [
         _tuning(f"{method}, {sampling}", tuned)
         for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items()
@@ -171,7 +165,6 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
 
 
 def errors(run: RunRecords) -> Finding | None:
-    """Every prompt on which a method failed, in turns or decoding alone; None without errors."""
     alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
     failed = run.prompts.with_columns(pl.coalesce("error", alone))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
@@ -184,7 +177,6 @@ def errors(run: RunRecords) -> Finding | None:
 
 
 def facts(run: RunRecords) -> dict[str, str]:
-    """Machine, models, versions and dates of a run, by label."""
     m = run.manifest
     hardware, warmup = m["hardware"], m.get("warmup") or {}
     return {
@@ -238,7 +230,6 @@ def _model(model: Mapping[str, Any]) -> str:
 
 
 def _passes(passes: Mapping[str, Any]) -> str:
-    """How the passes were run; empty if the config did not ask for a kind of pass."""
     if passes.get("asked") is None:
         return ""
     text = f", {passes['kind']} passes"

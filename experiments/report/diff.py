@@ -27,8 +27,6 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class MethodDiff:
-    """One method under one sampling setting, in both runs; ratios are B over A, prefill excluded."""
-
     sampling: str
     method: str
     prompts: int
@@ -43,8 +41,6 @@ class MethodDiff:
 
 @dataclass(frozen=True)
 class RunDiff:
-    """The comparison of two runs, and their differences, as `path: a -> b`."""
-
     a: str
     b: str
     same_prompts: bool
@@ -65,11 +61,7 @@ class RunDiff:
 
 
 def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
-    """Compare the rows of two runs with the same method, sampling setting, prompt and repeat.
-
-    Raises:
-        RunFolderError: if no method has a prompt in common.
-    """
+    """Compare the rows of two runs with the same method, sampling setting, prompt and repeat."""
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
     key = "prompt" if same else "prompt_id"
@@ -118,7 +110,6 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
 
 
 def _unequal(a: RunRecords, b: RunRecords) -> Iterator[str]:
-    """Reasons why texts of these runs cannot be equal, whatever the methods do."""
     targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
     lengths, seeds = (
         [run.manifest["config"].get(name) for run in (a, b)] for name in ("max_new_tokens", "seed")
@@ -137,7 +128,6 @@ def _unequal(a: RunRecords, b: RunRecords) -> Iterator[str]:
 
 
 def _config(a: RunRecords, b: RunRecords) -> list[str]:
-    """The differences between the configs; methods are matched by name, whatever their order."""
     configs = [dict(run.manifest["config"]) for run in (a, b)]
     left, right = (_named(config.pop("methods", ())) for config in configs)
     return [
@@ -298,7 +288,6 @@ def print_diff(diff: RunDiff, console: Console) -> None:
 
 
 def _warnings(diff: RunDiff) -> Iterator[str]:
-    """Circumstances that can explain unexpected ratios."""
     if not diff.same_prompts:
         yield (
             "the runs measured different prompts, or tokenized them differently: prompts with the same id "

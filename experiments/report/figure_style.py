@@ -134,13 +134,11 @@ def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
 
 
 def clean(axes: "Axes", grid: str = "x") -> None:
-    """Draw grid lines for one axis, and no tick marks."""
     axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
     axes.tick_params(length=0)
 
 
 def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
-    """Make the x-axis logarithmic with these ticks, and draw horizontal grid lines."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
@@ -162,7 +160,6 @@ def panels_beside(
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file atomically; its folder is created if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, content)
 

@@ -59,7 +59,6 @@ WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fm
 
 
 def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
-    """Draw all figures of a run as SVG and PNG; the path of each SVG that the run has data for, by name."""
     paths = {}
     with drawing():
         for name, spec in DRAWINGS.items():
@@ -216,14 +215,11 @@ def accepted_figure(
 
 
 def _shown(run: Run) -> list[SamplingSummary]:
-    """The summaries that have at least one row."""
     return [summary for summary in run.summaries if summary.rows]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the report; `draw` returns None if the run has no data for it."""
-
     draw: Callable[[Run], Figure | None]
     caption: str
 

@@ -8,7 +8,6 @@ __all__ = ["finding_markdown", "markdown"]
 
 
 def markdown(table: Table) -> str:
-    """Render a table under its title; the names of the best rows are bold."""
     lines = [
         [column.name or column.head for column in table.columns],
         ["---" if column.left else "---:" for column in table.columns],

@@ -66,7 +66,6 @@ Readings = Mapping[str, Sequence[Metered]]
 
 
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
-    """Memory and energy of every method that finished a prompt."""
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
     compared = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
     if (alone := run.manifest["config"].get("alone")) is not None:
@@ -86,7 +85,6 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
 
 
 def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
-    """Memory and energy by method, and why some are unavailable; None for runs without meters."""
     tables = [_table(sampling, entries) for sampling, entries in readings.items()]
     shown = [table for table in tables if len(table.columns) > 1]
     remarks = [
@@ -116,7 +114,6 @@ def _table(sampling: str, entries: Sequence[Metered]) -> Table:
 
 
 def unavailable(run: RunRecords) -> dict[str, list[str]]:
-    """The quantities that are not available, by reason."""
     about: Mapping[str, Any] = run.manifest.get("meters") or {}
     missing: dict[str, list[str]] = {}
     for column, why in (about.get("unavailable") or {}).items():

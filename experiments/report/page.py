@@ -25,10 +25,6 @@ def write_report(run: Run) -> Path:
     """Write `report.html` and `figures/*.svg|png` into the folder of a run, and return the report's path.
 
     The report of an unfinished run covers the prompts so far, and says so.
-
-    Raises:
-        ForeignFolder: if the folder is not marked as a run, or cannot be written.
-        RunFolderError: if kept trees or ranks of steps are inconsistent.
     """
     folder, report = RunFolder(run.folder), run.folder / "report.html"
     folder.own_manifest()

@@ -11,7 +11,7 @@ from functools import partial
 from math import isnan
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treespec.experiments.config.file import validated
 from treespec.experiments.records.growths import growth_of
@@ -29,9 +29,8 @@ from treespec.experiments.report.figure_style import (
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
-from treespec.experiments.report.verdict import Comparison, compare
 from treespec.protocols import MarginalGrowth
-from treespec.search import InvalidGrowth, InvalidTrace, Trace
+from treespec.search import InvalidGrowth, InvalidTrace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 from treespec.search.intervals import Interval
@@ -39,7 +38,6 @@ from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 from treespec.search.traces.rule_notes import by_member
-from treespec.search.traces.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:
@@ -81,27 +79,23 @@ class Prediction:
     """One tree under one sampling setting.
 
     The interval of `speedup` is that of the tokens, because times are predicted without one; for a tree
-    that grows, that of tokens over time.
+    that grows, that of tokens over time. `size` counts nodes, root included: the mean for a tree that
+    grows. `speed` is in tokens per second, on the machine as it was profiled. `disturbed` says what else
+    used the machine while times were measured. `sure` is the share of a growth's replayed steps proved to
+    equal those of a live run, and `untimed` says that the time in which it decides is not known.
     """
 
     method: str
     sampling: str
     size: float
-    """Nodes of the tree, root included: 1 for plain decoding, the mean for a tree that grows."""
     tokens: Interval
     tokens_measured: Interval
     speedup: Interval
     speedup_measured: Interval
     speed: float
-    """Predicted tokens per second on the machine as it was profiled."""
     disturbed: str | None = None
-    """What else used the machine while times were measured, as a sentence."""
     sure: float | None = None
-    """For a tree that grows, the share of replayed steps proved to equal those of a live run."""
     untimed: bool = False
-    """Whether the time that the growth takes to decide is missing from the times."""
-    timed_under: str | None = None
-    """The sampling setting under which its steps were timed, if it is another one."""
 
     @property
     def tokens_error(self) -> float:
@@ -112,8 +106,7 @@ class Prediction:
         return self.speedup.estimate / self.speedup_measured.estimate - 1
 
 
-@dataclass(frozen=True)
-class Unpredicted:
+class Unpredicted(NamedTuple):
     """A method without a prediction, and why, in words that fit one method as well as several."""
 
     method: str
@@ -126,13 +119,12 @@ class Choice:
     """The method that the search chose for a sampling setting, beside the run's fastest lossless method.
 
     `over` holds its tokens per second over those of `fastest`, which is biased low, because `fastest` is
-    selected on the same prompts; `fair` chooses it on the other half of the prompts (None with too few).
+    selected on the same prompts.
     """
 
     method: str
     fastest: str
     over: Interval
-    fair: Comparison | None
     advice: str
 
 
@@ -143,147 +135,120 @@ def predictions(
 
     On both sides, tokens include what steps emit past the budget. Both lists are empty if nothing was
     recorded before the run, or if the recordings are gone.
-
-    Raises:
-        RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
     """
-    config = run.manifest["config"]
-    if config.get("search") is None or not (run.folder / "search").is_dir():
+    config, searched = run.manifest["config"], run.folder / "search"
+    if config.get("search") is None or not searched.is_dir():
         return [], []
     # Methods may need plug-ins, which a report does not load; configs of schema 2 have a key that is gone.
     search = {key: value for key, value in config["search"].items() if key != "between"}
     readable = config | {"methods": [{"kind": "generate"}], "search": search}
-    recorded = load_measured(
-        validated(run.folder / "manifest.json", readable), run.folder / "search"
-    )
-    rows = [row for data in measurements.values() for row in _of_setting(run, data, recorded)]
-    predicted = [row for row in rows if isinstance(row, Prediction)]
-    return predicted, [row for row in rows if isinstance(row, Unpredicted)]
+    recorded = load_measured(validated(run.folder / "manifest.json", readable), searched)
+    predicted, unpredicted = list[Prediction](), list[Unpredicted]()
+    for sampling, data in measurements.items():
+        ours = [method for method in data.methods if method.kind in ("plain", "tree")]
+        plain = next((method.name for method in ours if method.kind == "plain"), None)
+        if plain is None or not data.prompts:
+            continue
+        rows = list[Prediction]()
+        for method in ours:
+            try:
+                found = _replayed(method, sampling, recorded, searched)
+            except NotMeasured:
+                found = NOT_TIMED
+            if isinstance(found, str):
+                unpredicted.append(Unpredicted(method.name, sampling, found))
+            else:
+                rows.append(_beside(found, method.name, plain, data, recorded))
+        if any(row.size > 1 for row in rows):
+            predicted += rows
+    return predicted, unpredicted
 
 
-def _of_setting(
-    run: RunRecords, data: Measurements, recorded: Measured
-) -> list[Prediction | Unpredicted]:
-    """The methods of our loop under one setting; empty without plain decoding by our loop."""
-    ours = [method for method in data.methods if method.kind in ("plain", "tree")]
-    plain = next((method.name for method in ours if method.kind == "plain"), None)
-    if plain is None or not data.prompts:
-        return []
-    rows: list[Prediction | Unpredicted] = []
-    for method in ours:
-        try:
-            row = _Case(run.folder / "search", plain, data, recorded, method).expected()
-        except NotMeasured:
-            row = NOT_TIMED
-        rows.append(Unpredicted(method.name, data.sampling, row) if isinstance(row, str) else row)
-    any_tree = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
-    return rows if any_tree else [row for row in rows if isinstance(row, Unpredicted)]
+class _Replayed(NamedTuple):
+    """Mean nodes, tokens per step and tokens per second of a replayed method; see `Prediction`."""
+
+    size: float
+    tokens: Interval
+    speed: Interval
+    sure: float | None = None
+    untimed: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """One method under one sampling setting, beside plain decoding by our loop (`plain`)."""
-
-    searched: Path
-    plain: str
-    data: Measurements
-    recorded: Measured
-    method: Method
-
-    def expected(self) -> Prediction | str:
-        """The prediction for the method, or the reason why there is none.
-
-        Raises:
-            NotMeasured: if a part of its step was not timed.
-        """
-        method, setting = self.method, self.data.sampling
-        if method.kind == "plain":
-            return self._static(TreeShape.chain(0), self._usual)
-        if not method.by_pair:
-            return OWN_DRAFT
-        law = method.law[setting]
-        if method.parents is None:
-            return self._grown(law)
-        shape, rule = TreeShape(method.parents), method.rule[setting]
-        recorded_rule = self.recorded.of_other_rule(rule, setting, law, shape)
+def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path) -> _Replayed | str:
+    """The replay of a method under a sampling setting, or the reason why there is none."""
+    usual = recorded.default_law(sampling)
+    if method.kind == "plain":
+        return _static(TreeShape.chain(0), usual, sampling, recorded)
+    if not method.by_pair:
+        return OWN_DRAFT
+    law, rule = method.law[sampling], method.rule[sampling]
+    if method.parents is not None:
+        shape = TreeShape(method.parents)
+        recorded_rule = recorded.of_other_rule(rule, sampling, law, shape)
         if recorded_rule is not None:
             return f"rule {rule}: what was recorded before the run is of rule {recorded_rule}"
-        return self._static(shape, law)
+        return _static(shape, law, sampling, recorded)
+    if method.growth is None:
+        return NOT_KEPT
+    growth = growth_of(method, searched)
+    trace = recorded.trace(sampling, Law.DETERMINISTIC.value)
+    if growth is None:
+        return NOT_OURS
+    if isinstance(growth, MarginalGrowth):
+        return MARGINAL
+    # At temperature 0 every draw is certain, whatever the law.
+    if law != Law.DETERMINISTIC.value and (trace is None or not trace.greedy):
+        return DRAWN
+    if trace is None or trace.draft_rows is None:
+        return NOT_RECORDED
+    if law == Law.DETERMINISTIC.value and not by_member(rule):
+        return f"rule {rule}: no trace holds what it accepts of such trees"
+    try:
+        replayed = replay_growth(trace, growth)
+    except (InvalidTrace, InvalidGrowth) as error:
+        return str(error)
+    if not any(replayed.levels):  # a growth that never drafts decodes plainly
+        return _static(TreeShape.chain(0), usual, sampling, recorded)
+    parts = recorded.latency.at(recorded.prefix, _timed(recorded, law))
+    return _Replayed(
+        replayed.nodes_per_step, replayed.interval(), replayed.speed(parts),
+        float(replayed.sure.mean()), parts.decide is None,
+    )  # fmt: skip
 
-    def _static(self, shape: TreeShape, law: str) -> Prediction | str:
-        """The prediction for a tree that is the same at every step."""
-        trace = self.recorded.trace(self.data.sampling, law, shape.is_chain)
-        if trace is None:
-            return NOT_RECORDED
-        deepest = int(trace.about.get("beyond", 0)) + 1
-        if max(map(len, shape.children)) > trace.width or shape.depth > deepest:
-            return TOO_LARGE
-        step_s = self.recorded.latency.step_s(shape, self.recorded.prefix, law=self._timed(law))
-        tokens = replay(trace, shape).interval()
-        speedup = tokens.scaled(self._plain_s / step_s)
-        return self._row(law, trace, shape.size, tokens, speedup, tokens.estimate / step_s)
 
-    def _grown(self, law: str) -> Prediction | str:
-        """The prediction for a tree that grows: replays its own code and times each step."""
-        if self.method.growth is None:
-            return NOT_KEPT
-        growth, rule = growth_of(self.method, self.searched), self.method.rule[self.data.sampling]
-        trace = self.recorded.trace(self.data.sampling, Law.DETERMINISTIC.value)
-        if growth is None:
-            return NOT_OURS
-        if isinstance(growth, MarginalGrowth):
-            return MARGINAL
-        if law != Law.DETERMINISTIC.value:
-            # At temperature 0 every draw is certain, whatever the law.
-            if trace is None or not trace.greedy:
-                return DRAWN
-        elif trace is None or trace.draft_rows is None:
-            return NOT_RECORDED
-        elif not by_member(rule):
-            return f"rule {rule}: no trace holds what it accepts of such trees"
-        try:
-            replayed = replay_growth(trace, growth)
-        except (InvalidTrace, InvalidGrowth) as error:
-            return str(error)
-        if not any(replayed.levels):  # a growth that never drafts decodes plainly
-            return self._static(TreeShape.chain(0), self._usual)
-        parts = self.recorded.latency.at(self.recorded.prefix, self._timed(law))
-        speed = replayed.speed(parts)
-        return self._row(
-            law, trace, replayed.nodes_per_step, replayed.interval(), speed.scaled(self._plain_s),
-            speed.estimate, float(replayed.sure.mean()), parts.decide is None,
-        )  # fmt: skip
+def _static(shape: TreeShape, law: str, sampling: str, recorded: Measured) -> _Replayed | str:
+    """The replay of a tree that is the same at every step."""
+    trace = recorded.trace(sampling, law, shape.is_chain)
+    if trace is None:
+        return NOT_RECORDED
+    deepest = int(trace.about.get("beyond", 0)) + 1
+    if max(map(len, shape.children)) > trace.width or shape.depth > deepest:
+        return TOO_LARGE
+    step_s = recorded.latency.step_s(shape, recorded.prefix, law=_timed(recorded, law))
+    tokens = replay(trace, shape).interval()
+    return _Replayed(shape.size, tokens, tokens.scaled(1 / step_s))
 
-    def _row(
-        self, law: str, trace: Trace, size: float, tokens: Interval, speedup: Interval, speed: float,
-        sure: float | None = None, untimed: bool = False,
-    ) -> Prediction:  # fmt: skip
-        """A prediction from the trace and the times of a law, beside the measurement."""
-        name, totals, latency = self.method.name, self.data.totals, self.recorded.latency
-        timed = self._timed(law)
-        under = None if timed is None else latency.law_times(timed).sampling
-        measured_speedup = totals.ratio(
-            [(name, "emitted"), (self.plain, "decode_s")],
-            [(name, "decode_s"), (self.plain, "emitted")],
-        )
-        return Prediction(
-            name, self.data.sampling, size,
-            tokens, totals.ratio([(name, "emitted")], [(name, "steps")]),
-            speedup, measured_speedup, speed,
-            latency.disturbed, sure, untimed, None if under == name_of(trace.sampling) else under,
-        )  # fmt: skip
 
-    @property
-    def _usual(self) -> str:
-        return self.recorded.default_law(self.data.sampling)
+def _timed(recorded: Measured, law: str) -> str | None:
+    """The law to look up times by; None if the latency file does not tell laws apart."""
+    return law if law in recorded.latency.laws else None
 
-    def _timed(self, law: str) -> str | None:
-        """The law to look up times by; None if the latency file does not tell laws apart."""
-        return law if law in self.recorded.latency.laws else None
 
-    @property
-    def _plain_s(self) -> float:
-        return self.recorded.latency.plain_s(self.recorded.prefix, law=self._timed(self._usual))
+def _beside(
+    found: _Replayed, name: str, plain: str, data: Measurements, recorded: Measured
+) -> Prediction:
+    """A replay beside the measurement."""
+    law = _timed(recorded, recorded.default_law(data.sampling))
+    plain_s = recorded.latency.plain_s(recorded.prefix, law=law)
+    measured_speedup = data.totals.ratio(
+        [(name, "emitted"), (plain, "decode_s")], [(name, "decode_s"), (plain, "emitted")]
+    )
+    return Prediction(
+        name, data.sampling, found.size,
+        found.tokens, data.totals.ratio([(name, "emitted")], [(name, "steps")]),
+        found.speed.scaled(plain_s), measured_speedup, found.speed.estimate,
+        recorded.latency.disturbed, found.sure, found.untimed,
+    )  # fmt: skip
 
 
 def chosen(run: RunRecords, data: Measurements) -> Choice | None:
@@ -306,7 +271,6 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
         choices[0],
         fastest,
         over=speed_ratio(data.totals, choices[0], fastest),
-        fair=compare(data, ("what search chose", choices[:1]), ("the fastest", names)),
         advice=advice_kept(run.folder / "search", setting_index).get(choices[0], ""),
     )
 
@@ -361,12 +325,6 @@ def prediction_finding(
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     disturbances = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
     remarks = [f"Caution, of the times before the run: {text}" for text in disturbances]
-    for setting in dict.fromkeys(row.timed_under for row in rows if row.timed_under):
-        timed = [f"{row.method} ({row.sampling})" for row in rows if row.timed_under == setting]
-        remarks.append(
-            f"Caution: some steps were timed under {setting}, where drawing and accepting children takes a "
-            f"different time: {', '.join(timed)}."
-        )
     if untimed := dict.fromkeys(row.method for row in rows if row.untimed):
         remarks.append(f"Caution: {DECIDING}: {', '.join(untimed)}.")
     remarks += [
@@ -405,12 +363,7 @@ def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
     if choice is None:
         return said
     over = choice.over.text(in_sentence=True)
-    outcome = f"reached {over} of the speed of the run's fastest ({choice.fastest})"
-    if choice.fair is not None:
-        outcome += (
-            f", picked on the same prompts, and {choice.fair.ratio.text(in_sentence=True)} of that of the "
-            f"fastest by the other half of the prompts ({choice.fair.right.label})"
-        )
+    outcome = f"reached {over} of the speed of the run's fastest ({choice.fastest}), picked on the same prompts"
     advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
     return f"{said} What search chose ({choice.method}) {outcome}.{advice}"
 

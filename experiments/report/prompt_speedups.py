@@ -54,14 +54,12 @@ class PromptSpeedups:
 
     @property
     def trees_ahead(self) -> int | None:
-        """Number of prompts on which the tree is faster than the chain; None unless there are both."""
         if len(self.ratios) < 2:
             return None
         return int((self.ratios["tree"] > self.ratios["chain"]).sum())
 
 
 def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
-    """The speedups under one sampling setting; None without a baseline or without a method that drafts."""
     if data.baseline is None:
         return None
     plain = data.values[data.baseline, "new_tokens"] / data.values[data.baseline, OF_PROMPT]

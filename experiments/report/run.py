@@ -69,7 +69,6 @@ class Run(RunRecords):
 
     @cached_property
     def measurements(self) -> dict[str, Measurements]:
-        """Measurements on the comparable prompts of each sampling setting."""
         return {sampling: measure(self, sampling) for sampling in self.samplings}
 
     @cached_property
@@ -79,32 +78,26 @@ class Run(RunRecords):
 
     @cached_property
     def verdicts(self) -> dict[str, list[str]]:
-        """The verdict on trees, chains and plain decoding, as sentences."""
         return sentences(self, self.measurements)
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
-        """The best method of one family against the best of another."""
         return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def budgets(self) -> list[Budget]:
-        """Trees against chains at equal budgets."""
         return [row for data in self.measurements.values() for row in budgets(self, data)]
 
     @cached_property
     def categories(self) -> list[Category]:
-        """Speedups by prompt category."""
         return [row for data in self.measurements.values() for row in categories(self, data)]
 
     @cached_property
     def explanations(self) -> dict[str, list[Explanation]]:
-        """The factors of each speedup."""
         return {sampling: explanations(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def explanation_tables(self) -> dict[str, Table]:
-        """The factors as tables, for the settings that have any."""
         return {
             sampling: explanation_table(rows, self.measurements[sampling])
             for sampling, rows in self.explanations.items()
@@ -113,41 +106,26 @@ class Run(RunRecords):
 
     @cached_property
     def acceptance(self) -> dict[tuple[str, str], NodeAcceptance]:
-        """How often each node of a fixed tree was accepted, by sampling setting and method.
-
-        Raises:
-            RunFolderError: if a step accepted ranks that the tree does not have.
-        """
         return count_all(self)
 
     @cached_property
     def by_source(self) -> list[SourceLevel]:
-        """Acceptance by source, depth and rank, for methods whose trees combine several sources.
-
-        Raises:
-            RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not
-                have.
-        """
         return sources_of(self)
 
     @cached_property
     def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Share of steps that kept 0, 1, 2, ... tokens beyond the first, by method."""
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
 
     @cached_property
     def idle_shares(self) -> dict[str, dict[str, Interval]]:
-        """Share of steps that kept a single token, by sampling setting and method."""
         return {sampling: idle_shares(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
-        """Tokens per step against verified nodes, for each family of trees."""
         return {sampling: scaling(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def prompt_speedups(self) -> dict[str, PromptSpeedups]:
-        """The best chain and the best tree on each prompt, for settings with a baseline."""
         return {
             sampling: speedups
             for sampling, data in self.measurements.items()
@@ -156,12 +134,10 @@ class Run(RunRecords):
 
     @cached_property
     def metered(self) -> dict[str, list[Metered]]:
-        """Memory and energy of each method."""
         return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def times(self) -> dict[str, list[Times]]:
-        """Step time of each method: adjusted, from totals, and decoding alone."""
         return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
@@ -170,21 +146,14 @@ class Run(RunRecords):
 
     @property
     def predictions(self) -> list[Prediction]:
-        """Predictions of the search beside the measurements.
-
-        Raises:
-            RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
-        """
         return self._predicted[0]
 
     @property
     def unpredicted(self) -> list[Unpredicted]:
-        """Methods that the search could not predict, each with the reason."""
         return self._predicted[1]
 
     @cached_property
     def choices(self) -> dict[str, Choice | None]:
-        """The method that the search chose, compared with the fastest; None if it chose none."""
         return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property

@@ -118,9 +118,6 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
     Returns:
         One boundary per look; infinite if so little is spent that no statistic decides.
 
-    Raises:
-        ValueError: if shares do not increase, or are not between 0 (exclusive) and 1.
-
     Example:
         >>> [round(b, 3) for b in boundaries((0.2, 0.4, 0.6, 0.8, 1.0))]
         [4.877, 3.357, 2.68, 2.29, 2.031]
@@ -318,7 +315,6 @@ def ending(manifest: Mapping[str, Any]) -> str | None:
 
 
 def ended_early(run: RunRecords) -> bool:
-    """Whether the run ended before its last planned prompt because the verdict was decided."""
     looks = run.manifest.get("looks") or []
     until = run.manifest["config"].get("until")
     if not run.finished or not looks or until is None or not until["decided"]:

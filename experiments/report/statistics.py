@@ -55,12 +55,6 @@ class Bootstrap:
     """Observed and resampled totals over the prompts, by column name.
 
     All ratios taken from one object use the same resamples and are therefore paired.
-
-    Args:
-        prompts: number of resampled units: prompts, or files if several prompts are excerpts of one.
-        observed: total of each column.
-        resampled: totals of each column, one per resample.
-        confidence: confidence level of the intervals.
     """
 
     prompts: int
@@ -70,10 +64,6 @@ class Bootstrap:
 
     def ratio(self, over: Sequence[Hashable], under: Sequence[Hashable]) -> Interval:
         """The product of the totals `over`, divided by the product of the totals `under`.
-
-        Args:
-            over: columns in the numerator.
-            under: columns in the denominator.
 
         Returns:
             The ratio with its expanded percentile interval; without bounds for a single prompt, NaN if the
@@ -112,9 +102,6 @@ def bootstrap(
         resamples: number of resamples.
         confidence: confidence level of the intervals taken from the result.
         seed: seed of the resamples; the same columns and seed give the same intervals.
-
-    Raises:
-        ValueError: if there are no prompts, or if columns differ in length.
     """
     table = np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1)
     if not len(table):
@@ -152,16 +139,6 @@ def paired_bootstrap(
 ) -> Interval:
     """Tokens per second of a method over those of a baseline, from totals over the same prompts.
 
-    Args:
-        tokens: tokens of the method, one value per prompt.
-        seconds: seconds of the method.
-        baseline_tokens: tokens of the baseline, for the prompts in the same order.
-        baseline_seconds: seconds of the baseline.
-        files: see `bootstrap`.
-        resamples: number of resamples.
-        confidence: confidence level of the interval.
-        seed: seed of the resamples.
-
     Example:
         >>> paired_bootstrap([64, 64], [1.0, 1.0], [64, 64], [2.0, 2.0])
         Interval(estimate=2.0, low=2.0, high=2.0)
@@ -183,10 +160,6 @@ def paired_bootstrap(
 
 def by_file(values: ArrayLike, files: ArrayLike) -> NDArray[np.float64]:
     """Sum the values of the prompts of each file.
-
-    Args:
-        values: `[..., prompts]`.
-        files: `[prompts]`, number of the file of each prompt.
 
     Returns:
         Sums, `[..., files]`, in ascending order of file numbers.

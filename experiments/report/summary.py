@@ -67,16 +67,7 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class SamplingSummary:
-    """All methods under one sampling setting.
-
-    Args:
-        sampling: name of the setting.
-        rows: one per method that finished a prompt.
-        baseline: name of the faster plain baseline; None without one.
-        prompts: number of compared prompts.
-        attempted: number of attempted prompts.
-        failed: methods that finished no prompt, each with its first error.
-    """
+    """All methods under one sampling setting."""
 
     sampling: str
     rows: tuple[MethodSummary, ...]
@@ -86,12 +77,10 @@ class SamplingSummary:
     failed: dict[str, str]
 
     def row(self, method: str) -> MethodSummary:
-        """The row of this method."""
         return next(row for row in self.rows if row.method.name == method)
 
 
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
-    """Summarise all methods under the sampling setting of these measurements."""
     totals = _totals(data) if data.prompts else None
     fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
     rows = tuple(_row(run, data, totals, m, fastest) for m in data.methods if totals is not None)
@@ -121,7 +110,6 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
 
 
 def idle_shares(run: RunRecords, data: Measurements) -> dict[str, Interval]:
-    """Share of steps that kept a single token, with its interval, for methods whose steps were recorded."""
     if not data.prompts:
         return {}
     rows = run.steps.filter(sampling=data.sampling, kept=1)
@@ -140,7 +128,6 @@ def idle_shares(run: RunRecords, data: Measurements) -> dict[str, Interval]:
 
 
 def _totals(data: Measurements) -> Bootstrap:
-    """All columns and the derived `decode_ms` and `wasted`, resampled together."""
     columns = dict(data.values)
     for m in data.methods:
         columns[m.name, "decode_ms"] = 1e3 * data.values[m.name, "decode_s"]

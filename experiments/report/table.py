@@ -66,7 +66,6 @@ class Column(Generic[Item]):
 
 
 def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
-    """A column for rows that are mappings; None is written as `NONE`."""
     return Column(head, lambda row: NONE if row[key] is None else format(row[key], form), left=left)
 
 
@@ -100,11 +99,9 @@ class Table(Generic[Item]):
 
     @cached_property
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
-        """The cells, row by row."""
         return tuple(tuple(column.cell(item) for column in self.columns) for item in self.items)
 
     def opens(self, index: int) -> bool:
-        """Whether a row begins a new group; False for the first row."""
         return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
 

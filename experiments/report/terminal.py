@@ -20,12 +20,10 @@ STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
-    """Print a text as it is, without interpreting markup."""
     console.print(escape(text), style=style, width=width, highlight=False)
 
 
 def print_finding(finding: Finding | None, console: Console) -> None:
-    """Print the tables of a finding with their conclusions, then remarks and notes."""
     if finding is None:
         return
     for table in finding.tables:
@@ -110,7 +108,6 @@ class _Layout:
         return [i for i in self.every if i not in leave], leave
 
     def parts(self, moved: int) -> list[tuple[str, list[int]]]:
-        """The printed tables: the title of each, and its columns."""
         staying, rest = self.split(moved)
         parts = [(self._table.full_title, staying)]
         while rest and self._table.items:
@@ -124,7 +121,6 @@ class _Layout:
         return parts
 
     def table(self, title: str, shown: Sequence[int]) -> RichTable:
-        """These columns as a table of rich."""
         rich = RichTable(
             title=escape(title) or None, title_justify="left", title_style="bold",
             box=box.SIMPLE_HEAD, padding=(0, self._gap // 2), show_edge=False,

@@ -20,7 +20,6 @@ WIDTH = 104
 
 
 def print_run(run: Run, console: Console) -> None:
-    """Print the results, then trees against chains at equal budgets, and predictions."""
     print_results(run, console)
     if any(row.name != "time" for row in run.budgets):
         print_finding(budget_finding(run.budgets), console)
@@ -31,7 +30,6 @@ def print_run(run: Run, console: Console) -> None:
 
 
 def print_results(run: Run, console: Console) -> None:
-    """Print the result table and the verdict under each sampling setting, then the notes."""
     width = min(WIDTH, console.width)
     moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
     for line in settings_lines(run):

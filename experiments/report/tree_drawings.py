@@ -28,8 +28,6 @@ THICKEST_LINE = 9.0
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """The tree of a method: its shape (None if it grows), drawings and rules by sampling setting."""
-
     method: Method
     shape: TreeShape | None
     pictures: dict[str, Markup]
@@ -37,7 +35,6 @@ class DrawnTree:
 
 
 def drawn_trees(run: RunRecords, counts: Acceptances) -> list[DrawnTree]:
-    """Draw the tree of every method once per sampling setting."""
     return [_drawn(run, counts, method) for method in run.methods if method.kind == "tree"]
 
 
@@ -70,7 +67,6 @@ def acceptance_svg(nodes: NodeAcceptance) -> str:
 
 
 def _look(nodes: NodeAcceptance, node: int) -> Look:
-    """The look of a node; small positive shares are shown as `<1 %`, not as 0."""
     shape, count, share = nodes.shape, nodes.counts[node], nodes.shares[node]
     above, estimate = nodes.counts[shape.parents[node]], share.estimate
     hint = (

@@ -48,7 +48,6 @@ class Replay:
             self._add(trail)
 
     def _add(self, trail: Trail) -> None:
-        """Add the steps of a text up to the first one that does not fit."""
         self.total += len(trail.steps)
         letters = trail.letters
         fitting = (self._step(snapshot, letters) for snapshot in trail.steps[: self._most])
@@ -112,7 +111,6 @@ def _bytes(data: Any) -> int:
 
 
 def asset(name: str) -> str:
-    """Read a file of the stepper: `stepper.js` or `stepper.css`."""
     return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -127,9 +125,6 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     """The stepper with its data and script; without JavaScript, the first steps of one text as pictures.
 
     Empty if the run kept no steps.
-
-    Raises:
-        RunFolderError: if the kept trees are damaged.
     """
     trails = trails_of_run(run)
     kept = Replay(trails, most=most)

@@ -100,8 +100,6 @@ def _widget_class() -> type[Any]:
         ) from None
 
     class StepperWidget(anywidget.AnyWidget):
-        """The stepper with the script and style of the report."""
-
         _esm = asset("stepper.js")
         _css = asset("stepper.css")
         data = traitlets.Dict().tag(sync=True)

@@ -171,7 +171,6 @@ def test_predictions_are_beside_measurements(whole, capsys):
     printed = capsys.readouterr().out
     assert "predicted and measured, T=1" in printed
     assert "Predicted to be fastest" in printed
-    assert "some steps were timed under T=0" in " ".join(printed.split())  # EAGLE-2 at T=1
     assert "Prediction and measurement" in section_html(
         prediction_finding(run_.predictions, run_.choices)
     )
