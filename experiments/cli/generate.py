@@ -13,9 +13,9 @@ from treespec.experiments.cli.common import (
     Plugins,
     complain,
     friendly,
+    json_text,
 )
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text
 
 if TYPE_CHECKING:
     from treespec.experiments.run.one_text import OneText, Piece

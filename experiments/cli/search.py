@@ -10,10 +10,10 @@ from treespec.experiments.cli.common import (
     Debug,
     complain,
     friendly,
+    json_text,
     working,
 )
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text
 
 LatencyFiles = Annotated[
     list[Path] | None,

@@ -13,9 +13,8 @@ from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder, temporaries
+from treespec.experiments.records.loading import Resumed, checked_manifest
 from treespec.experiments.records.manifest import config_data, config_hash, now
-from treespec.experiments.records.manifest_form import Resumed, checked_manifest
-from treespec.experiments.records.parquet import as_parquet
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -23,6 +22,7 @@ from treespec.experiments.records.rows import (
     StepRow,
     TreeRow,
     append_lines,
+    as_parquet,
     read_lines,
     to_frame,
     write_lines,

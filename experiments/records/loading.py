@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
+from pydantic import BaseModel
 
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
-from treespec.experiments.records.manifest_form import checked_manifest
-from treespec.experiments.records.parquet import DamagedTable, read_table
 from treespec.experiments.records.rows import (
+    DamagedTable,
     PromptRow,
     Row,
     StepRow,
     TreeRow,
     read_lines,
+    read_table,
+    require_version,
     to_frame,
 )
+from treespec.reading_models import read_form, with_new_names
 from treespec.tree import TreeShape
 
 PLAIN_KINDS = ("generate", "plain")
@@ -217,6 +220,46 @@ def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
             raise IndexError(rank)
         node = shape.children[node][rank]
     return node
+
+
+class _Named(BaseModel):
+    name: str
+
+
+class _ListedMethod(_Named):
+    kind: str
+
+
+class Resumed(BaseModel):
+    config: dict[str, Any]
+    config_hash: str
+    finished: str | None
+
+
+class Reported(Resumed):
+    name: str
+    created: str
+    seed: int
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    models: dict[str, dict[str, Any]]
+    methods: list[_ListedMethod]
+    samplings: list[_Named]
+
+
+def checked_manifest(
+    path: Path, way_out: str, other: str, form: type[Resumed] = Reported
+) -> dict[str, Any]:
+    """Read a manifest; keys of its config that have been renamed get their new names."""
+    data = read_form(path, RunFolderError, way_out)
+    if isinstance(data, dict) and "schema_version" in data:
+        require_version(path, data["schema_version"], other)
+        if data.get("config_hash", "") is None:
+            raise NoFinishedPrompt(
+                f"{path.parent} has no finished prompt yet: the run has not begun to decode"
+            )
+    read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
+    return data | {"config": with_new_names(data["config"])}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -9,10 +9,12 @@ and measured on different halves of the prompts, as in `treespec.experiments.rep
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
+from treespec.search.intervals import Interval
+from treespec.tree import TreeShape
 
 NOTE = (
     "time: the ratio of the verdict, among all trees and chains by speed; the other rows hold a cost "
@@ -102,3 +104,60 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
         for name, left, right, measure in candidates
         if (duel := compare(data, ("tree", left), ("chain", right), COSTS[measure]))
     ]
+
+
+LEAST_SIZES = 4
+"""Fewest sizes of a family for a curve."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tree on the curve of its family: nodes, root included, and kept tokens per step."""
+
+    nodes: int
+    tokens: Interval
+
+
+def scaling(data: Measurements) -> dict[str, list[Point]]:
+    """Tokens per step by number of nodes, for families of static trees with at least `LEAST_SIZES` sizes.
+
+    Sequoia (arXiv:2402.12374, figure 1) claims that the tokens per step of its trees keep growing with the
+    budget, roughly as its logarithm, while one chain and k independent chains saturate: a chain because
+    each further node is reached less often by a constant factor, k chains because their first tokens soon
+    repeat those of other chains.
+
+    Families: `one chain`, `independent chains` (sharing only the root), and `trees` (all others). Among
+    trees of a family with the same number of nodes, the one that keeps the most tokens counts. Trees
+    searched for another setting are left out.
+    """
+    if not data.prompts:
+        return {}
+    families: dict[str, dict[int, Point]] = {}
+    for method in data.methods:
+        if method.kind != "tree" or method.parents is None or not meant_for(method, data.sampling):
+            continue
+        point = Point(
+            len(method.parents),
+            data.totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
+        )
+        family = families.setdefault(_family(TreeShape(method.parents)), {})
+        rivals = (family.get(point.nodes, point), point)
+        family[point.nodes] = max(rivals, key=lambda rival: rival.tokens.estimate)
+    return {
+        name: [points[nodes] for nodes in sorted(points)]
+        for name in ("trees", "independent chains", "one chain")
+        if len(points := families.get(name, {})) >= LEAST_SIZES
+    }
+
+
+def _family(shape: TreeShape) -> str:
+    if shape.is_chain:
+        return "one chain"
+    branches_at_root_only = all(len(children) <= 1 for children in shape.children[1:])
+    equal_paths = len({shape.depths[leaf] for leaf in shape.leaves}) == 1
+    return "independent chains" if branches_at_root_only and equal_paths else "trees"
+
+
+def meant_for(method: Method, sampling: str) -> bool:
+    """Whether the method was not searched or calibrated for another setting, by its name."""
+    return " for T=" not in method.name or method.name.endswith(f" for {sampling}")

@@ -61,10 +61,6 @@ class Metered:
     joules_per_token: Mapping[str, Interval]
 
 
-Readings = Mapping[str, Sequence[Metered]]
-"""By sampling setting."""
-
-
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
     compared = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
@@ -84,8 +80,8 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     return entries
 
 
-def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
-    tables = [_table(sampling, entries) for sampling, entries in readings.items()]
+def meter_finding(run: RunRecords, measurements: Mapping[str, Measurements]) -> Finding | None:
+    tables = [_table(sampling, metered(run, data)) for sampling, data in measurements.items()]
     shown = [table for table in tables if len(table.columns) > 1]
     remarks = [
         f"Not available ({', '.join(what)}): {why}" for why, what in unavailable(run).items()

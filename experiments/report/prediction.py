@@ -1,4 +1,4 @@
-"""Predictions of the search, made before a run, beside measurements of the run: rows, tables and a figure.
+"""Predictions of the search, made before a run, beside measurements of the run: rows and tables.
 
 Predicted are static trees, trees that grow, and plain decoding: tokens per step by replaying each on texts
 that were recorded before the run, and speeds from these and the times of single parts.
@@ -8,41 +8,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
+from treespec.errors import TreespecError
 from treespec.experiments.config.file import validated
-from treespec.experiments.records.growths import growth_of
+from treespec.experiments.config.shapes import AnyShape
+from treespec.experiments.config.trees import tree_of
 from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.manifest import GROWTH_FILES, sha256_of
 from treespec.experiments.records.measured import Measured, advice_kept, load_measured
-from treespec.experiments.report.figure_axes import WIDTH, reach
-from treespec.experiments.report.figure_style import (
-    GROUP_COLOURS,
-    GROUP_MARKERS,
-    MUTED,
-    SMALL,
-    clean,
-    wrapped,
-)
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
-from treespec.protocols import MarginalGrowth
+from treespec.protocols import Growth, MarginalGrowth
 from treespec.search import InvalidGrowth, InvalidTrace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
+from treespec.search.growth.keys import GrowthSettings
 from treespec.search.intervals import Interval
 from treespec.search.latency.not_measured import NotMeasured
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 from treespec.search.traces.rule_notes import by_member
 from treespec.tree import Law, TreeShape
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 NOTE = (
     "Predicted before the run: tokens per step from replaying each tree on texts recorded for that "
@@ -165,11 +157,12 @@ def predictions(
 
 
 class _Replayed(NamedTuple):
-    """Mean nodes, tokens per step and tokens per second of a replayed method; see `Prediction`."""
+    """What is predicted of a method; see `Prediction`."""
 
     size: float
     tokens: Interval
-    speed: Interval
+    speedup: Interval
+    speed: float
     sure: float | None = None
     untimed: bool = False
 
@@ -190,7 +183,7 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
         return _static(shape, law, sampling, recorded)
     if method.growth is None:
         return NOT_KEPT
-    growth = growth_of(method, searched)
+    growth = _growth_of(method, searched)
     trace = recorded.trace(sampling, Law.DETERMINISTIC.value)
     if growth is None:
         return NOT_OURS
@@ -210,9 +203,10 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
     if not any(replayed.levels):  # a growth that never drafts decodes plainly
         return _static(TreeShape.chain(0), usual, sampling, recorded)
     parts = recorded.latency.at(recorded.prefix, _timed(recorded, law))
+    speed = replayed.speed(parts)
     return _Replayed(
-        replayed.nodes_per_step, replayed.interval(), replayed.speed(parts),
-        float(replayed.sure.mean()), parts.decide is None,
+        replayed.nodes_per_step, replayed.interval(), speed.scaled(_plain_s(recorded, sampling)),
+        speed.estimate, float(replayed.sure.mean()), parts.decide is None,
     )  # fmt: skip
 
 
@@ -226,7 +220,13 @@ def _static(shape: TreeShape, law: str, sampling: str, recorded: Measured) -> _R
         return TOO_LARGE
     step_s = recorded.latency.step_s(shape, recorded.prefix, law=_timed(recorded, law))
     tokens = replay(trace, shape).interval()
-    return _Replayed(shape.size, tokens, tokens.scaled(1 / step_s))
+    speedup = tokens.scaled(_plain_s(recorded, sampling) / step_s)
+    return _Replayed(shape.size, tokens, speedup, tokens.estimate / step_s)
+
+
+def _plain_s(recorded: Measured, sampling: str) -> float:
+    law = _timed(recorded, recorded.default_law(sampling))
+    return recorded.latency.plain_s(recorded.prefix, law=law)
 
 
 def _timed(recorded: Measured, law: str) -> str | None:
@@ -238,17 +238,38 @@ def _beside(
     found: _Replayed, name: str, plain: str, data: Measurements, recorded: Measured
 ) -> Prediction:
     """A replay beside the measurement."""
-    law = _timed(recorded, recorded.default_law(data.sampling))
-    plain_s = recorded.latency.plain_s(recorded.prefix, law=law)
     measured_speedup = data.totals.ratio(
         [(name, "emitted"), (plain, "decode_s")], [(name, "decode_s"), (plain, "emitted")]
     )
     return Prediction(
         name, data.sampling, found.size,
         found.tokens, data.totals.ratio([(name, "emitted")], [(name, "steps")]),
-        found.speed.scaled(plain_s), measured_speedup, found.speed.estimate,
+        found.speedup, measured_speedup, found.speed,
         recorded.latency.disturbed, found.sure, found.untimed,
     )  # fmt: skip
+
+
+def _growth_of(method: Method, searched: Path) -> Growth | None:
+    """Rebuild the growth that a method used; None if it is not one of ours, or a file has changed.
+
+    Files are looked for in `searched`, the run's folder `search`, first: the run may have been moved.
+    """
+    try:
+        shape: Any = TypeAdapter(AnyShape).validate_python(method.growth)
+        if not isinstance(shape, GrowthSettings):
+            return None
+        for key in GROWTH_FILES:
+            named = getattr(shape, key, None)
+            if named is not None:
+                paths, digest = (str(searched / Path(named).name), named), method.files.get(key)
+                file = next((path for path in paths if digest and sha256_of(path) == digest), None)
+                if file is None:
+                    return None
+                shape = shape.model_copy(update={key: file})
+        tree = tree_of(shape)
+    except (ValidationError, TreespecError):
+        return None
+    return tree if isinstance(tree, Growth) else None
 
 
 def chosen(run: RunRecords, data: Measurements) -> Choice | None:
@@ -363,76 +384,8 @@ def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
     if choice is None:
         return said
     over = choice.over.text(in_sentence=True)
-    outcome = f"reached {over} of the speed of the run's fastest ({choice.fastest}), picked on the same prompts"
+    outcome = (
+        f"reached {over} of the speed of the run's fastest on the same prompts ({choice.fastest})"
+    )
     advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
     return f"{said} What search chose ({choice.method}) {outcome}.{advice}"
-
-
-NAME = 4.5
-"""Maximum width of a line of the figure's key, in inches."""
-
-
-def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
-    """Points around the line of equality: tokens per step and speedup, a pair of panels per setting.
-
-    Points are numbered; a key below the panels names them. None if nothing was predicted.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    if not rows:
-        return None
-    numbers = {name: i + 1 for i, name in enumerate(dict.fromkeys(row.method for row in rows))}
-    samplings = list(dict.fromkeys(row.sampling for row in rows))
-    texts = [f"{i}  {wrapped(name, NAME, SMALL)}" for name, i in numbers.items()]
-    columns = 1 if any("\n" in wrapped(name, NAME / 2, SMALL) for name in numbers) else 2
-    lines = sum(text.count("\n") + 1 for text in texts) / columns
-    figure = Figure(figsize=(WIDTH, 3.25 * len(samplings) + 0.2 * (lines + 1)))
-    panels = figure.subplots(len(samplings), 2, squeeze=False)
-    for (left, right), sampling in zip(panels, samplings, strict=True):
-        shown = [row for row in rows if row.sampling == sampling]
-        looks = [(numbers[row.method], groups[row.method]) for row in shown]
-        for axes, quantity, points in (
-            (left, "tokens per step", [(row.tokens_measured, row.tokens) for row in shown]),
-            (right, "speedup", [(row.speedup_measured, row.speedup) for row in shown]),
-        ):
-            _draw(axes, points, looks)
-            axes.set_xlabel(f"measured {quantity}")
-            axes.set_ylabel(f"predicted {quantity}")
-        left.set_title(sampling, loc="left", fontsize=10.5)
-    handles = [
-        Line2D([], [], linestyle="none", **_look(groups[name]), label=text)
-        for name, text in zip(numbers, texts, strict=True)
-    ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, handletextpad=0.2)
-    return figure
-
-
-def _look(group: str) -> dict[str, Any]:
-    return {"color": GROUP_COLOURS[group], "marker": GROUP_MARKERS[group], "markersize": 5.0}
-
-
-def _draw(
-    axes: "Axes", points: Sequence[tuple[Interval, Interval]], looks: Sequence[tuple[int, str]]
-) -> None:
-    """Draw pairs of a measured and a predicted value, each with its number and in its group's look."""
-    from matplotlib.ticker import MaxNLocator
-
-    shown = [value for pair in points for of in pair for value in of if not isnan(value)]
-    low, high = min(shown), max(shown)
-    margin = 0.08 * (high - low or high or 1.0)
-    limits = low - margin, high + margin
-    axes.plot(limits, limits, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-    for (measured, predicted), (number, group) in zip(points, looks, strict=True):
-        bars = {"xerr": reach([measured]), "yerr": reach([predicted])}
-        place = (measured.estimate, predicted.estimate)
-        axes.errorbar(*place, **bars, **_look(group), elinewidth=0.9, linestyle="none")
-        # at the upper left: away from the line of equality and from both whiskers
-        axes.annotate(
-            str(number), place, xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8.5
-        )
-    axes.set(xlim=limits, ylim=limits)
-    axes.set_aspect("equal")
-    for side in (axes.xaxis, axes.yaxis):
-        side.set_major_locator(MaxNLocator(5))
-    clean(axes, "both")

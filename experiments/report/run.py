@@ -1,8 +1,9 @@
 """A run and the results computed from its records; each is computed at first use and cached."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,19 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report import details
 from treespec.experiments.report.acceptance import (
     NodeAcceptance,
-    SourceLevel,
     acceptance_finding,
     count_all,
+    source_data,
     source_finding,
     sources_of,
 )
-from treespec.experiments.report.budgets import Budget, budget_finding, budgets
+from treespec.experiments.report.budgets import (
+    Budget,
+    Point,
+    budget_finding,
+    budgets,
+    scaling,
+)
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,
@@ -27,7 +34,7 @@ from treespec.experiments.report.explanation import (
 )
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
-from treespec.experiments.report.meters import Metered, meter_finding, metered
+from treespec.experiments.report.meters import meter_finding
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
@@ -36,31 +43,26 @@ from treespec.experiments.report.prediction import (
     prediction_finding,
     predictions,
 )
-from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import (
     COMPACT_COLUMNS,
     hardware_line,
     result_table,
     speedup_finding,
 )
-from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
+    MethodSummary,
     SamplingSummary,
     accepted_shares,
-    idle_shares,
     summarise,
 )
 from treespec.experiments.report.table import Finding, Table
-from treespec.experiments.report.times import Times, times, times_finding
+from treespec.experiments.report.times import resolution, times_finding
 from treespec.experiments.report.verdict import (
     Comparison,
     comparison_finding,
     comparisons,
     sentences,
 )
-from treespec.search.intervals import Interval
-
-__all__ = ["Run", "load_run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,36 +111,12 @@ class Run(RunRecords):
         return count_all(self)
 
     @cached_property
-    def by_source(self) -> list[SourceLevel]:
-        return sources_of(self)
-
-    @cached_property
     def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
 
     @cached_property
-    def idle_shares(self) -> dict[str, dict[str, Interval]]:
-        return {sampling: idle_shares(self, data) for sampling, data in self.measurements.items()}
-
-    @cached_property
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
         return {sampling: scaling(data) for sampling, data in self.measurements.items()}
-
-    @cached_property
-    def prompt_speedups(self) -> dict[str, PromptSpeedups]:
-        return {
-            sampling: speedups
-            for sampling, data in self.measurements.items()
-            if (speedups := prompt_speedups(data)) is not None
-        }
-
-    @cached_property
-    def metered(self) -> dict[str, list[Metered]]:
-        return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
-
-    @cached_property
-    def times(self) -> dict[str, list[Times]]:
-        return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def _predicted(self) -> tuple[list[Prediction], list[Unpredicted]]:
@@ -169,11 +147,11 @@ class Run(RunRecords):
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
-            "sources": source_finding(self.by_source),
+            "sources": source_finding(sources_of(self)),
             "predictions": prediction_finding(self.predictions, self.choices, self.unpredicted),
             "speedups": speedup_finding(self.summaries),
-            "times": times_finding(self.times, self.measurements),
-            "meters": meter_finding(self, self.metered),
+            "times": times_finding(self, self.measurements),
+            "meters": meter_finding(self, self.measurements),
             "equality": details.equality(self.summaries, self.target_dtype),
             "tuning": details.tuning(self),
             "errors": details.errors(self),
@@ -192,3 +170,53 @@ def load_run(folder: Path) -> Run:
         RunFolderError: if the folder is not a run, is damaged, or has a newer schema.
     """
     return Run.load(folder)
+
+
+def report_data(run: Run, report: Path | None) -> dict[str, Any]:
+    return {
+        "folder": run.folder,
+        "name": run.manifest["name"],
+        "finished": run.manifest.get("finished"),
+        "report": report,
+        "samplings": [_sampling(run, summary) for summary in run.summaries],
+    }
+
+
+def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
+    return {
+        "sampling": summary.sampling,
+        "baseline": summary.baseline,
+        "prompts": summary.prompts,
+        "attempted": summary.attempted,
+        "failed": summary.failed,
+        "verdict": run.verdicts[summary.sampling],
+        "resolution": resolution(run.measurements[summary.sampling]),
+        "times": run.measurements[summary.sampling].totals_because or "adjusted",
+        "comparisons": [
+            {
+                "left": duel.left,
+                "right": duel.right,
+                "ratio": duel.ratio,
+                "prompts": duel.prompts,
+                "winner": None if duel.winner is None else duel.winner.family,
+            }
+            for duel in run.comparisons[summary.sampling]
+        ],
+        "methods": [_method(row, summary.sampling) for row in summary.rows],
+        "sources": source_data(sources_of(run), summary.sampling),
+    }
+
+
+def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
+    method = row.method
+    described = {
+        "method": method.name,
+        "kind": method.kind,
+        "group": method.group,
+        "law": method.law.get(sampling),
+        "rule": method.rule.get(sampling),
+        "parents": method.parents,
+        "lossless": method.lossless,
+    }
+    names = [field.name for field in fields(row) if field.name != "method"]
+    return described | {name: getattr(row, name) for name in names}

@@ -1,7 +1,6 @@
 """Tables and findings, defined once and rendered by every medium.
 
-`terminal` renders a table with rich, `markdown` as Markdown, `html` as part of a page, and `tables` as CSV
-and LaTeX.
+`terminal` renders a table with rich, `html` as part of a page, and `tables` as CSV and LaTeX.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +41,13 @@ def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
         return Cell(NONE)
     bounds = value.bounds(digits, unit) if value.has_width else ""
     return Cell(f"{value.estimate:.{digits}f}{unit}", bounds, value=value)
+
+
+def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    bounds = (value.low, value.high) if value.bounded else (None, None)
+    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,16 @@ class Finding:
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
+
+
+def markdown(table: Table) -> str:
+    """A table in Markdown under its title; the names of the best rows are bold."""
+    lines = [
+        [column.name or column.head for column in table.columns],
+        ["---" if column.left else "---:" for column in table.columns],
+    ]
+    for item, cells in zip(table.items, table.rows, strict=True):
+        name, *values = (str(cell).replace("|", "\\|").replace("*", "\\*") for cell in cells)
+        lines.append([f"**{name}**" if table.tone(item) == "best" else name, *values])
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{table.full_title}**\n\n{text}" if table.full_title else text

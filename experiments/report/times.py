@@ -5,7 +5,7 @@ work. Any difference between the two comes from the machine, and the interval of
 smallest difference between two methods that the run can resolve. Runs without a twin state the reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,15 +112,13 @@ COLUMNS = (
 )
 
 
-def times_finding(
-    rows: Mapping[str, Sequence[Times]], measurements: Mapping[str, Measurements]
-) -> Finding | None:
+def times_finding(run: RunRecords, measurements: Mapping[str, Measurements]) -> Finding | None:
     if not any(data.in_turns for data in measurements.values()):
         return None
     tables = [
-        Table(sampling, COLUMNS, entries, colour=lambda row: row.method.group)
-        for sampling, entries in rows.items()
-        if entries
+        Table(sampling, COLUMNS, rows, colour=lambda row: row.method.group)
+        for sampling, data in measurements.items()
+        if (rows := times(run, data))
     ]
     remarks = [
         f"{sampling}: {line}"

@@ -9,7 +9,7 @@ from run_folders.folders import write_run
 from typer.testing import CliRunner
 
 from treespec import TreeShape
-from treespec.experiments.cli.json import VERSION, json_text
+from treespec.experiments.cli.common import JSON_VERSION, json_text
 from treespec.experiments.cli.main import app
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
@@ -27,7 +27,7 @@ def printed(*arguments, code=0):
 
     data = json.loads(done.stdout, parse_constant=refuse)
     assert next(iter(data)) == "version"
-    assert data["version"] == VERSION
+    assert data["version"] == JSON_VERSION
     return data
 
 
@@ -90,7 +90,7 @@ def test_plain_data():
     nothing = {"estimate": 1.0, "low": None, "high": 2.0}
     assert found == {"1": None, "b": [0, 1], "c": nothing, "d": [3]}
     assert json.loads(json_text({"a": np.int64(3), "b": np.bool_(True)})) == {
-        "version": VERSION, "a": 3, "b": True,
+        "version": JSON_VERSION, "a": 3, "b": True,
     }  # fmt: skip
 
 

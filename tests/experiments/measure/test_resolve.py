@@ -15,7 +15,7 @@ from treespec.experiments.measure.resolve import STATIC, _Resolver, resolve
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured, load_measured
-from treespec.experiments.report.page import write_report
+from treespec.experiments.report.page import print_run, write_report
 from treespec.experiments.report.prediction import (
     MISSING,
     first_ranked,
@@ -24,7 +24,6 @@ from treespec.experiments.report.prediction import (
     predictions,
 )
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.text import print_run
 from treespec.experiments.research.studies.predicted_and_measured import figures_of, goals
 from treespec.files import write_whole
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree

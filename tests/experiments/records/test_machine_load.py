@@ -16,8 +16,8 @@ from treespec.experiments.records.machine_load import (
     busy_sentence,
     read_counters,
 )
+from treespec.experiments.report.page import print_results
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.text import print_results
 from treespec.experiments.run import runner
 
 BURN = "import time\nend = time.time() + {:g}\nwhile time.time() < end: pass"

@@ -9,8 +9,15 @@ from run_folders.folders import write_run
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.parquet import SCHEMA_KEY, read_table
-from treespec.experiments.records.rows import SCHEMA_VERSION, PromptRow, StepRow, TreeRow, schema_of
+from treespec.experiments.records.rows import (
+    SCHEMA_KEY,
+    SCHEMA_VERSION,
+    PromptRow,
+    StepRow,
+    TreeRow,
+    read_table,
+    schema_of,
+)
 from treespec.experiments.report.run import load_run
 
 KINDS = {"prompts": PromptRow, "steps": StepRow, "trees": TreeRow}

@@ -7,8 +7,7 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.rows import StepRow, read_lines, write_lines
-from treespec.experiments.report.data import report_data
-from treespec.experiments.report.run import load_run
+from treespec.experiments.report.run import load_run, report_data
 from treespec.experiments.report.tables import report_tables
 from treespec.tree import TreeShape
 

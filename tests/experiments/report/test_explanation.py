@@ -18,9 +18,9 @@ from treespec.experiments.report.explanation import (
     explanation_finding,
     explanations,
 )
-from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.table import markdown
 from treespec.experiments.report.terminal import print_table
 from treespec.tree import TreeShape
 

@@ -9,12 +9,12 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.page import WIDTH, print_results
 from treespec.experiments.report.results import hardware_line, model_size, result_table
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.table import markdown
 from treespec.experiments.report.tables import report_tables
 from treespec.experiments.report.terminal import print_table
-from treespec.experiments.report.text import WIDTH, print_results
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
