@@ -1,6 +1,5 @@
 """The folder of a run: write its manifest and rows, find the finished units, recover a killed run."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from treespec.experiments.config.plugged import plugin_copies
-from treespec.experiments.config.schema import Config, refresh
+from treespec.experiments.config.schema import MOST_METHODS, Config, refresh
 from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder, temporaries
@@ -27,6 +26,7 @@ from treespec.experiments.records.rows import (
     to_frame,
     write_lines,
 )
+from treespec.tree import Law
 
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: prompts come last, because they mark a unit as finished."""
@@ -39,10 +39,6 @@ _FIXED = (
     "report.html",
     *(f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "png")),
 )
-_SEARCH = re.compile(
-    r"(config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json"
-)
-"""Files in `search/`; `between-*.json` are of schema 2."""
 
 
 class RunFolder(HeldFolder):
@@ -65,7 +61,13 @@ class RunFolder(HeldFolder):
         return any(path.name.startswith(("trace", "latency")) for path in self._measurements())
 
     def _measurements(self) -> list[Path]:
-        return [path for path in self.search.glob("*") if _SEARCH.fullmatch(path.name)]
+        """The files in `search/` by their exact names, as far as there are sampling settings."""
+        samplings = self._data().get("samplings")
+        settings = range(len(samplings) if isinstance(samplings, list) else MOST_METHODS)
+        names = {"config.json", "latency.json"}
+        names |= {f"{what}-{i}.json" for what in ("best", "calibration") for i in settings}
+        names |= {f"trace-{i}-{law}.npz" for law in Law for i in settings}
+        return [path for path in self.search.glob("*") if path.name in names]
 
     # -- manifest -------------------------------------------------------------------------------
 

@@ -20,8 +20,10 @@ from typing import Any, ClassVar, Self
 from filelock import FileLock, Timeout
 
 from treespec.errors import Unreadable
+from treespec.experiments.config.plugged import FOLDER, plugin_copies
 from treespec.experiments.errors import DISK_FULL
 from treespec.files import DATA_BYTES, parse_json, read_bytes, write_whole
+from treespec.plugin_files import in_use
 
 LOCK = ".lock"
 
@@ -31,7 +33,6 @@ class HeldFolder(ABC):
 
     A start that fails before it has written its manifest or measured anything removes the folder if it
     made it.
-
     """
 
     what: ClassVar[str]
@@ -103,6 +104,22 @@ class HeldFolder(ABC):
         own_id = {"folder_id": self.own_manifest()["folder_id"]}
         self.keep(self.manifest_path, json.dumps(data | own_id, indent=2, ensure_ascii=False))
 
+    def _require_room_for_plugins(self) -> None:
+        """Refuse a folder in which a file of the user's own would be replaced by a copy of a plug-in."""
+        ours = plugin_copies(self.manifest_path)
+        for file in in_use():
+            path = self.path / FOLDER / file.path.name
+            if path not in ours and path.exists() and path.read_bytes() != file.content:
+                raise self.error(
+                    f"{path} is not a copy of the plug-in {file.path}, and would be replaced by one: move "
+                    "it away, or choose another folder with --out"
+                )
+
+    def keep_plugins(self) -> None:
+        """Copy the plug-ins in use, which a resumed run or a worker loads."""
+        for file in in_use():
+            self.keep(self.path / FOLDER / file.path.name, file.content)
+
     def clear(self) -> None:
         """Delete our files and nothing else; the manifest, last, becomes that of a new folder."""
         with self._writing():
@@ -170,6 +187,7 @@ class HeldFolder(ABC):
                 self._made = missing
                 self._begin()
             self.own_manifest()
+            self._require_room_for_plugins()
             self._remove(temporaries(self.path, *self.folders))
         except BaseException:
             self.undo()

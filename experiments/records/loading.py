@@ -42,6 +42,7 @@ class Method:
         straight: whether its trees are chains that a source drafts within a budget.
         by_pair: whether the draft model of the run's `models` drafts.
         growth: how its trees grow, or their budget, as configs write it; None for a fixed tree.
+        size, depth: nodes of its trees, root included, and their depth, at most; None if unknown.
         files: SHA-256 of the files that it reads, by the key that names them.
     """
 
@@ -55,6 +56,8 @@ class Method:
     straight: bool = False
     by_pair: bool = True
     growth: Mapping[str, Any] | None = None
+    size: int | None = None
+    depth: int | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -177,6 +180,8 @@ class RunRecords:
                 and (m.get("draft") or {}).get("model") is None,
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
                 growth=m.get("growth"),
+                size=m.get("size"),
+                depth=m.get("depth"),
                 files=m.get("files") or {},
             )
             for m in self.manifest["methods"]
@@ -228,27 +233,48 @@ class _Named(BaseModel):
 
 class _ListedMethod(_Named):
     kind: str
+    parents: list[int] | None = None
+    size: int | None = None
+    depth: int | None = None
+    draft: dict[str, Any] | None = None
+    growth: dict[str, Any] | None = None
+    files: dict[str, str | None] | None = None
+    law: dict[str, str] | None = None
+    rule: dict[str, str] | None = None
+    lossless: bool = True
 
 
-class Resumed(BaseModel):
+class _Manifest(BaseModel):
     config: dict[str, Any]
     config_hash: str
     finished: str | None
+    methods: list[_ListedMethod]
+    twins: dict[str, str] = {}
 
 
-class Reported(Resumed):
+class Resumed(_Manifest):
+    git_hash: str | None
+    prompts_hash: str
+    sessions: list[dict[str, Any]]
+    together: int
+    tuning: dict[str, dict[str, Any]]
+
+
+class Reported(_Manifest):
     name: str
     created: str
     seed: int
     versions: dict[str, str | None]
     hardware: dict[str, Any]
     models: dict[str, dict[str, Any]]
-    methods: list[_ListedMethod]
     samplings: list[_Named]
+    sessions: list[dict[str, Any]] = []
+    together: int = 1
+    groups: list[list[str]] = []
 
 
 def checked_manifest(
-    path: Path, way_out: str, other: str, form: type[Resumed] = Reported
+    path: Path, way_out: str, other: str, form: type[_Manifest] = Reported
 ) -> dict[str, Any]:
     """Read a manifest; keys of its config that have been renamed get their new names."""
     data = read_form(path, RunFolderError, way_out)

@@ -73,8 +73,8 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     methods, by tokens per second. Assisted generation, whose chains are not recorded, takes part in *time*
     only.
     """
-    sizes = {m["name"]: m["size"] for m in run.manifest["methods"]}
-    depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
+    sizes = {m.name: m.size for m in run.methods}
+    depths = {m.name: m.depth for m in run.methods}
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     static = {m.name for m in data.methods if m.parents is not None}
     sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none

@@ -41,6 +41,8 @@ def tree_row(prompt=0, method="plain", step=0):
 def started(path, config):
     with RunFolder(path) as folder:
         data = {"config": config_data(config), "config_hash": config_hash(config), "finished": None}
+        data |= {"methods": [], "sessions": [], "together": 1, "tuning": {}}
+        data |= {"prompts_hash": "", "git_hash": None}
         folder.write_manifest(data | {"samplings": [{"name": "T=0"}]})
     return path
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from treespec.experiments.errors import ForeignFolder, PromptError, RunFolderErr
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.held_folder import LOCK
 from treespec.experiments.records.manifest import config_data, config_hash
+from treespec.plugin_files import PluginFile
 
 MANIFEST = "manifest.json"
 FOREIGN = {
@@ -48,6 +50,8 @@ def add(folder, files):
 
 def manifest_of(config):
     data = {"config": config_data(config), "config_hash": config_hash(config), "finished": None}
+    data |= {"methods": [], "sessions": [], "together": 1, "tuning": {}}
+    data |= {"prompts_hash": "", "git_hash": None}
     return data | {"samplings": [{"name": "T=0"}]}
 
 
@@ -180,6 +184,34 @@ def test_plugins_that_the_manifest_does_not_name_stay(tmp_path, config):
         records.write_manifest(manifest_of(config) | {"plugins": plugins})
         records.clear()
     assert set(tree(tmp_path)) == {MANIFEST, LOCK, "plugins/", "plugins/mine.py", "victim.py"}
+
+
+def test_a_file_in_the_place_of_a_copy_of_a_plugin_is_left_alone(tmp_path, monkeypatch):
+    file = PluginFile(tmp_path / "mine.py", b"ours")
+    monkeypatch.setattr("treespec.experiments.records.held_folder.in_use", lambda: [file])
+    with RunFolder(tmp_path / "run") as records:
+        records.keep_plugins()  # a killed start leaves it, and the next one goes on
+    for content in (b"ours", b"mine"):
+        add(tmp_path / "run", {"plugins/mine.py": content})
+        refuse = pytest.raises(RunFolderError, match=r"plugins/mine\.py is not a copy of")
+        with refuse if content == b"mine" else nullcontext(), RunFolder(tmp_path / "run"):
+            pass
+    assert tree(tmp_path / "run")["plugins/mine.py"] == b"mine"
+
+
+def test_only_exact_names_of_measurements_are_deleted(tmp_path, config):
+    own = {"search/trace-0-iid.npz": b"", "search/best-0.json": b"", "search/latency.json": b""}
+    others = {
+        "search/trace-0-mine.npz": b"",
+        "search/best-1.json": b"",
+        "search/trace-00-iid.npz": b"",
+    }
+    with RunFolder(tmp_path) as records:
+        records.write_manifest(manifest_of(config) | {"samplings": [{"name": "T=0"}]})
+        add(tmp_path, own | others)
+        records.forget_search()
+    assert others.keys() <= tree(tmp_path).keys()
+    assert not own.keys() & tree(tmp_path).keys()
 
 
 def test_a_copy_of_a_folder_is_ours_too(tmp_path, config):
