@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    Plugins,
-    complain,
-    friendly,
-    json_text,
-)
+from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
 from treespec.experiments.cli.help import app, examples
 
 if TYPE_CHECKING:

@@ -330,13 +330,8 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
             _print(run, report)
     except NoFinishedPrompt:  # the failures are printed next
         manifest = read_manifest(result.folder)
-        data = {
-            "folder": result.folder,
-            "name": manifest["name"],
-            "finished": manifest["finished"],
-            "report": None,
-            "samplings": [],
-        }
+        data = {"folder": result.folder, "report": None, "samplings": []}
+        data |= {key: manifest[key] for key in ("name", "finished")}
     if as_json:
         columns = ("prompt", "sampling", "method", "error")
         failures = [{name: getattr(row, name) for name in columns} for row in result.failures]

@@ -5,14 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    complain,
-    friendly,
-    json_text,
-    working,
-)
+from treespec.experiments.cli.common import AsJson, Debug, complain, friendly, json_text, working
 from treespec.experiments.cli.help import app, examples
 
 LatencyFiles = Annotated[

@@ -263,11 +263,7 @@ def profile_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.measure.profile.profiling import (
-            integers,
-            print_profile,
-            profile,
-        )
+        from treespec.experiments.measure.profile.profiling import integers, print_profile, profile
 
         require_new(out)
         measured = profile(

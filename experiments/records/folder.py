@@ -91,10 +91,6 @@ class RunFolder(HeldFolder):
         with self._writing():
             self._remove(self._measurements())
 
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Replace the manifest atomically. From now on, nothing that this start made is removed."""
-        self.keep_manifest(manifest)
-
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
 
@@ -179,7 +175,7 @@ class RunFolder(HeldFolder):
             rows = sorted(read_lines(self._log(name), kind), key=sort_key)
             self.keep(self.path / f"{name}.parquet", as_parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
-        self.write_manifest(manifest | {"finished": now(), "errors": errors})
+        self.keep_manifest(manifest | {"finished": now(), "errors": errors})
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"

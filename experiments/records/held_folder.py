@@ -101,6 +101,7 @@ class HeldFolder(ABC):
             write_whole(path, content)
 
     def keep_manifest(self, data: dict[str, Any]) -> None:
+        """Replace the manifest atomically. Once it is complete, nothing that this start made is removed."""
         own_id = {"folder_id": self.own_manifest()["folder_id"]}
         self.keep(self.manifest_path, json.dumps(data | own_id, indent=2, ensure_ascii=False))
 

@@ -181,7 +181,7 @@ def facts(run: RunRecords) -> dict[str, str]:
     hardware, warmup = m["hardware"], m.get("warmup") or {}
     return {
         "machine": f"{hardware['machine']}, {hardware['cpu']}, {hardware['cores']} cores, "
-        f"{_count(hardware['threads'], 'thread')}, {hardware['memory_gib']:g} GiB",
+        f"{hardware['threads']} thread{'s' * (hardware['threads'] != 1)}, {hardware['memory_gib']:g} GiB",
         "GPU": hardware["gpu"] or "none",
         **{f"{role} model": _model(m["models"][role]) for role in ("target", "draft")},
         **_drafting(m["models"]),
@@ -190,7 +190,8 @@ def facts(run: RunRecords) -> dict[str, str]:
         ),
         "treespec": f"{m['treespec_version']}, git {m['git_hash'] or 'unknown'}",
         "seed": m["seed"],
-        "warm-up": f"{_count(warmup['prompts'], 'prompt')}, {warmup['seconds']:.1f} s, not measured"
+        "warm-up": f"{warmup['prompts']} prompt{'s' * (warmup['prompts'] != 1)}, "
+        f"{warmup['seconds']:.1f} s, not measured"
         if warmup
         else "none",
         "started": m["created"],
@@ -204,10 +205,6 @@ def config(run: RunRecords) -> str:
     import yaml
 
     return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _drafting(models: Mapping[str, Any]) -> dict[str, str]:

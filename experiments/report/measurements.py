@@ -58,16 +58,15 @@ class Measurements:
     repeats are not new samples.
 
     Args:
-        sampling: name of the setting.
         methods: methods that finished at least one prompt.
         prompts: indices of the compared prompts.
-        files: number of the file that each compared prompt is an excerpt of; None if the prompts are
-            independent samples.
         attempted: number of prompts that at least one method attempted.
         values: one value per compared prompt, by (method, column). Columns that a method does not have
             (stage times of a baseline) are absent. Times of decoding and of its stages are adjusted by
             `report.slowdown` where the run allows it.
         failed: methods that finished no prompt.
+        files: number of the file that each compared prompt is an excerpt of; None if the prompts are
+            independent samples.
         totals_because: why times are reported as measured, as a sentence; None if they were adjusted.
         remark: further remarks on the times, as sentences; None if there are none.
         boundary: boundary of the repeated intervals (`report.sequential`) in comparisons of the best

@@ -267,25 +267,25 @@ def _warmup_and_repeats(run: RunRecords) -> Iterator[str]:
 
 def _divergences(run: RunRecords, summary: SamplingSummary) -> Iterator[str]:
     """Sentences on greedy outputs that differ from plain decoding, through rounding or through a bug."""
+
+    def names(rows: Sequence[MethodSummary]) -> str:
+        return ", ".join(row.method.name for row in rows)
+
     limit = f"at most {near_tie_margin(run.target_dtype):.2g} in {run.target_dtype}"
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
     if rounding:
         margins = [d.margin or 0.0 for row in rounding for d in row.equality.rounding]
         yield (
-            f"{summary.sampling}: {_names(rounding)} departs from plain decoding by rounding: where the "
+            f"{summary.sampling}: {names(rounding)} departs from plain decoding by rounding: where the "
             "texts part, the target's logits of the two tokens differ by up to "
             f"{max(map(abs, margins)):.2g} ({limit})."
         )
     if bugs := [row for row in compared if row.equality.bugs]:
         yield (
-            f"{summary.sampling}: ! {_names(bugs)} departs from plain decoding by more than rounding "
+            f"{summary.sampling}: ! {names(bugs)} departs from plain decoding by more than rounding "
             f"explains ({limit}), a bug."
         )
-
-
-def _names(rows: Sequence[MethodSummary]) -> str:
-    return ", ".join(row.method.name for row in rows)
 
 
 def _tuning(run: RunRecords) -> Iterator[str]:

@@ -18,13 +18,7 @@ from treespec.experiments.report.acceptance import (
     source_finding,
     sources_of,
 )
-from treespec.experiments.report.budgets import (
-    Budget,
-    Point,
-    budget_finding,
-    budgets,
-    scaling,
-)
+from treespec.experiments.report.budgets import Budget, Point, budget_finding, budgets, scaling
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,

@@ -23,20 +23,17 @@ class MethodSummary:
     the baselines do not record them.
 
     Args:
-        method: the method.
         tokens_per_step: kept tokens per pass of the target.
         accepted_per_step: `tokens_per_step` minus 1, the token that a pass yields without a draft.
         tokens_per_second: kept tokens per second, prefill excluded.
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
         speedups: tokens per second over those of each plain baseline, by name.
         speedup_with_prefill: `speedup` with prefill included on both sides.
-        step_ms: milliseconds of decoding per step.
-        step_time: `step_ms` with its interval.
+        step_ms, step_time: milliseconds of decoding per step, and with the interval.
         stage_ms: `step_ms` by stage, with the rest of the loop as `other`; None if stages were not
             recorded.
         wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
             number is unknown.
-        equality: comparison of the greedy outputs with those of plain decoding.
         errors: number of prompts on which the method failed; they enter no other number.
         among_fastest: whether the interval of the speed over that of the fastest method contains 1.
         metrics: means of plug-in metrics over the compared prompts, by name; only those that the method

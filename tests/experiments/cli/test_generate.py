@@ -199,12 +199,6 @@ def test_a_source_whose_trees_do_not_fit_says_what_does(call, loaded_pair):
     assert data["ids"] == list(expected.tokens)
 
 
-def test_a_draft_model_of_its_own(call, tiny_pair):
-    own = f"{{source: model, model: {tiny_pair / 'target'}}}"
-    data = json.loads(call(PROMPT, "--tokens", 9, "--source", own, "--json").stdout)
-    assert data["tokens_per_step"] > 2
-
-
 def test_parts_of_a_plug_in(call, loaded_pair, tmp_path, monkeypatch):
     """A plug-in's drafter, rule and growth decode the same text, after they were proved."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -103,7 +103,7 @@ def whole_life(folder, config):
         records.forget_search()
         records.keep(records.search / "latency.json", "{}")
         records.recover(["plain"])
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
         for prompt in range(2):
             records.append([prompt_row(prompt)], [step_row(prompt)])
         records.finish(records.manifest())
@@ -113,7 +113,7 @@ def whole_life(folder, config):
     with RunFolder(folder) as records:
         records.clear()
         records.recover(["plain"])
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
 
 
 def test_whatever_a_kill_leaves_is_ours(tmp_path, config, monkeypatch):
@@ -135,7 +135,7 @@ def test_whatever_a_kill_leaves_is_ours(tmp_path, config, monkeypatch):
             records.recover(["plain"], write=False)
             records.clear()
             records.recover(["plain"])
-            records.write_manifest(manifest_of(config))
+            records.keep_manifest(manifest_of(config))
             records.clear()
         left = tree(copy)
         folders = {f"{Path(name).parent}/" for name in foreign if "/" in name.rstrip("/")}
@@ -165,7 +165,7 @@ def test_a_manifest_of_others_is_no_mark(tmp_path, content):
 def test_links_are_not_followed(tmp_path, config, name):
     folder, data = tmp_path / "run", tmp_path / "data"
     with RunFolder(folder) as records:
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
     add(data, {"latency.json": b"mine", MANIFEST: (folder / MANIFEST).read_bytes()})
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(data / MANIFEST if "." in name else data)
@@ -181,7 +181,7 @@ def test_plugins_that_the_manifest_does_not_name_stay(tmp_path, config):
     with RunFolder(tmp_path) as records:
         plugins = [{"file": "ours.py", "sha256": ""}, {"file": "../victim.py", "sha256": ""}]
         add(tmp_path, {"plugins/ours.py": b"", "plugins/mine.py": b"", "victim.py": b""})
-        records.write_manifest(manifest_of(config) | {"plugins": plugins})
+        records.keep_manifest(manifest_of(config) | {"plugins": plugins})
         records.clear()
     assert set(tree(tmp_path)) == {MANIFEST, LOCK, "plugins/", "plugins/mine.py", "victim.py"}
 
@@ -207,7 +207,7 @@ def test_only_exact_names_of_measurements_are_deleted(tmp_path, config):
         "search/trace-00-iid.npz": b"",
     }
     with RunFolder(tmp_path) as records:
-        records.write_manifest(manifest_of(config) | {"samplings": [{"name": "T=0"}]})
+        records.keep_manifest(manifest_of(config) | {"samplings": [{"name": "T=0"}]})
         add(tmp_path, own | others)
         records.forget_search()
     assert others.keys() <= tree(tmp_path).keys()
@@ -216,7 +216,7 @@ def test_only_exact_names_of_measurements_are_deleted(tmp_path, config):
 
 def test_a_copy_of_a_folder_is_ours_too(tmp_path, config):
     with RunFolder(tmp_path / "a") as records:
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with RunFolder(tmp_path / "b") as records:
         records.require_same(config)
@@ -246,7 +246,7 @@ class TestRefused:
 
     def test_an_earlier_run_as_it_was(self, tmp_path, config):
         with RunFolder(tmp_path) as records:
-            records.write_manifest(manifest_of(config))
+            records.keep_manifest(manifest_of(config))
         (tmp_path / "notes.txt").write_bytes(b"mine")
         before = tree(tmp_path)
         refuse(tmp_path)

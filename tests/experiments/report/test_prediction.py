@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from treespec.experiments.report.figure_style import drawing
-from treespec.experiments.report.prediction import Prediction, prediction_figure
+from treespec.experiments.report.point_figures import prediction_figure
+from treespec.experiments.report.prediction import Prediction
 from treespec.search.intervals import Interval
 
 

@@ -1,8 +1,8 @@
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
+from treespec.experiments.report.point_figures import scaling_figure
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.scaling import scaling_figure
 from treespec.tree import TreeShape
 
 

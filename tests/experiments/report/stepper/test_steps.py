@@ -9,7 +9,7 @@ from run_folders.trees import PIECES, write_trees
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.replay import Replay, asset, script_json, stepper_section
+from treespec.experiments.report.stepper.replay import Replay, script_json, stepper_section
 from treespec.experiments.report.stepper.steps import Shown, show, trail_of, trails_of_run, visible
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import TokenTree, TreeShape
@@ -196,11 +196,3 @@ def test_trees_and_steps_draw_themselves(step):
     tree = step.tree._repr_html_()
     assert "law of the children: deterministic" in tree
     assert tree.count("<rect") == 5
-
-
-def test_the_script_writes_no_html_but_trees():
-    script = asset("stepper.js")
-    assert script.count("innerHTML") == 1
-    assert "stage.innerHTML = data.trees[tree]" in script
-    assert "http" not in script
-    assert "</script" not in script
