@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 
 
 PIPED_WIDTH = 120
-"""Width in columns of tables written to a file or a pipe."""
 
 DEFECT = (
     "treespec stopped at an error that it should have handled: a bug in treespec, whatever the input. "
     "Please report it as an issue in its repository, with this command"
 )
-"""Message for an unexpected error."""
 
 FULL = "finished results are kept: free some space, then run the same command again"
-"""Added to the message if the disk is full."""
 
 USER_ERROR = 2
 FAILED = 1

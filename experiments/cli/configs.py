@@ -1,6 +1,5 @@
 """`treespec configs`, `init`, `parts` and `doctor`: what configs can say, and what this machine can do."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -117,16 +116,6 @@ def _print_config(name: str, as_json: bool) -> None:
     path, text = config_text(name)
     if as_json:
         typer.echo(json_text({"path": path, "config": read_data(name)[1]}))
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.syntax import Syntax
-
-        Console().print(
-            Syntax(
-                text, "yaml", word_wrap=True,
-                theme="ansi_dark", background_color="default",  # the terminal's own colours
-            )
-        )  # fmt: skip
     else:
         typer.echo(text, nl=not text.endswith("\n"))
 

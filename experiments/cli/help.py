@@ -99,4 +99,3 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-"""The command line. Each file of this folder adds its commands to it."""

@@ -42,7 +42,6 @@ MOST_SAMPLES = 10**7
 """Maximum number of samples; each takes at least a millisecond."""
 
 MOST_TOKENS = 1000
-"""Maximum number of tokens whose joint law is tested."""
 
 
 @dataclass(frozen=True)

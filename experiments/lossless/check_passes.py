@@ -72,7 +72,6 @@ class RememberingModel:
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self.draws_by_kernel = getattr(self._model, "draws_by_kernel", False)
         self.length = 0
-        """Number of committed rows."""
         self._prompt: tuple[int, ...] = ()
         self._calls: tuple[_Call, ...] = ()
         self._done: _Key | None = None

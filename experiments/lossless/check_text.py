@@ -22,10 +22,8 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.files import write_whole
 
 WIDTH = 118
-"""Maximum width of the output, in columns."""
 
 MOST_SPLITS = 6
-"""Number of divergences to print."""
 
 Decode = Callable[[list[int]], str]
 

@@ -49,10 +49,8 @@ from treespec.verify import RULES, Rule
 
 VOCAB = 3
 COMPOSED_TOKENS = 3
-"""Tokens decoded in the composition theorem."""
 
 MOST_FAILURES = 10
-"""Number of failures to print."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 Row = tuple[tuple[str, str, str], Proof]
-"""Theorem, rule and law, and what was proved for them."""
 
 COLUMNS = (
     Column[Row]("theorem", lambda row: row[0][0], left=True),

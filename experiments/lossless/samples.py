@@ -20,7 +20,6 @@ from treespec.files import write_whole
 NAME = "samples.jsonl"
 
 FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
-"""Keys of a line."""
 
 
 class Texts(NamedTuple):

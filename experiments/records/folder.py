@@ -32,7 +32,6 @@ _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": 
 """In the order in which they are written: prompts come last, because they mark a unit as finished."""
 
 FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
-"""Names of a report's figures."""
 
 _FIXED = (
     *(f"{name}.{end}" for name in _TABLES for end in ("jsonl", "parquet")),

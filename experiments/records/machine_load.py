@@ -15,10 +15,8 @@ BUSY_PERCENT = 15
 """Above this use by other processes, a caution is shown before a run; a momentary reading is noisy."""
 
 BUSY_RUN_PERCENT = 10
-"""The same for the mean over a whole run."""
 
 WATCH_S = 0.25
-"""Seconds that `busy_percent` watches for."""
 
 LEAST_S = 1.0
 """Shortest time to report on: counters advance in steps of a hundredth of a second."""
@@ -110,13 +108,11 @@ class LoadWatch:
 
 
 NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
-"""What a busy machine means for times that are used as measured."""
 
 IN_TURNS = (
     "tokens per second were measured under this load. Methods took turns, so ratios between methods allow "
     "for it as far as their intervals say."
 )
-"""What it means for methods that took turns step by step."""
 
 
 def busy_sentence(

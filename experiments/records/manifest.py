@@ -32,10 +32,8 @@ _PACKAGES = (
 )
 
 GROWTH_FILES = ("calibration", "latency")
-"""Keys of a growth that name files."""
 
 _DRAFT_FILES = ("warm", "datastore", "file", "files")
-"""Keys of draft sources that name a file, or several."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 

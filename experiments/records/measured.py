@@ -25,7 +25,6 @@ STAMP = "config.json"
 """File that records which config and which prefix the other files of the folder belong to."""
 
 WAY_OUT = "start over with --fresh"
-"""What the user can do about a file that is missing or damaged."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""

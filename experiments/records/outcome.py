@@ -8,7 +8,6 @@ from treespec.step import Verdict
 from treespec.tree import TreeShape
 
 STAGES = ("draft", "verify", "accept", "commit")
-"""The stages of a step of our loop, in order."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ SCHEMA_VERSION = 3
 """Version of rows and manifests; SCHEMA.md says what each version changed."""
 
 READABLE_VERSIONS = (2, 3)
-"""Versions that can be read; the types below hold their rows."""
 
 
 SOURCES_JOINED = " + "
@@ -253,9 +252,7 @@ def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
         raise
     except Unreadable as error:
         raise DamagedTable(str(error)) from None
-    except OSError as error:
-        raise DamagedTable(f"{path} cannot be read: {error.strerror or 'incomplete'}") from error
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DamagedTable(
             f"{path} cannot be read: it is not a Parquet file, or is incomplete"
         ) from error

@@ -20,7 +20,6 @@ from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 LEAST_TRIES = 20
-"""Fewest tries of a level that is shown with an interval."""
 
 DARKEST_PERCENT = 50
 """Darkest shade behind a text that remains legible, in percent of the colour."""
@@ -95,7 +94,6 @@ class NodeAcceptance:
 
 
 Acceptances = Mapping[tuple[str, str], NodeAcceptance]
-"""By sampling setting and method."""
 
 
 def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Finding | None:

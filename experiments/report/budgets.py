@@ -25,7 +25,6 @@ NOTE = (
 )
 
 COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
-"""Column that divides the tokens, by what is compared."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,6 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
 
 
 LEAST_SIZES = 4
-"""Fewest sizes of a family for a curve."""
 
 
 @dataclass(frozen=True)

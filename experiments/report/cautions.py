@@ -37,7 +37,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.search.intervals import Interval
 
 SMALLEST_EFFECT = 1.1
-"""Smallest ratio that a comparison should distinguish from 1."""
 
 LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
 

@@ -1,7 +1,6 @@
 """Details behind the results of a run: equality, samples, tuning, errors, machine and config."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -15,10 +14,8 @@ from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 
 MOST_ROWS = 200
-"""Maximum number of rows in a table of single prompts; further rows are only counted."""
 
 MOST_LETTERS = 900
-"""Maximum number of characters shown of a text."""
 
 _Split = tuple[MethodSummary, str, Divergence]
 
@@ -63,29 +60,12 @@ def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None
     return Finding(title, [table], [note] if splits else [])
 
 
-@dataclass(frozen=True)
-class Text:
-    name: str
-    same: str
-    differs: str
-    cut: bool
-
-
-@dataclass(frozen=True)
-class Sample:
-    sampling: str
-    prompt: str
-    before: str
-    said: str
-    texts: tuple[Text, ...]
-
-
-def samples(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[Sample]:
+def samples(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[dict[str, Any]]:
     """One prompt per sampling setting, continued by plain decoding and by the fastest chain and tree."""
     return [_sample(run, data) for data in measurements.values() if data.prompts]
 
 
-def _sample(run: RunRecords, data: Measurements) -> Sample:
+def _sample(run: RunRecords, data: Measurements) -> dict[str, Any]:
     rows = run.prompts.filter(sampling=data.sampling, prompt=data.prompts[0])
     texts = dict(zip(rows["method"], rows["text"], strict=True))
     shown = [
@@ -104,21 +84,21 @@ def _sample(run: RunRecords, data: Measurements) -> Sample:
     else:
         said = "the same text" if len(shown) == 1 else "differences are marked"
     before = run.prompt_text(data.prompts[0])
-    return Sample(
-        data.sampling,
-        str(rows["prompt_id"][0]),
-        before if len(before) <= MOST_LETTERS else f"…{before[-MOST_LETTERS:]}",
-        said,
-        tuple(
-            Text(
-                ", ".join(same_as_first) if name == shown[0] else name,
-                texts[name][: min(common, MOST_LETTERS)],
-                texts[name][common:MOST_LETTERS],
-                len(texts[name]) > MOST_LETTERS,
-            )
+    return {
+        "sampling": data.sampling,
+        "prompt": str(rows["prompt_id"][0]),
+        "before": before if len(before) <= MOST_LETTERS else f"…{before[-MOST_LETTERS:]}",
+        "said": said,
+        "texts": [
+            {
+                "name": ", ".join(same_as_first) if name == shown[0] else name,
+                "same": texts[name][: min(common, MOST_LETTERS)],
+                "differs": texts[name][common:MOST_LETTERS],
+                "cut": len(texts[name]) > MOST_LETTERS,
+            }
             for name in shown
-        ),
-    )
+        ],
+    }
 
 
 def tuning(run: RunRecords) -> Finding | None:

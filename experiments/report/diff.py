@@ -22,7 +22,6 @@ from treespec.experiments.report.verdict import LEAST_PROMPTS
 from treespec.search.intervals import Interval
 
 MOST_LISTED = 20
-"""Maximum number of listed differences between configs or methods; further ones are only counted."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
 FACTORS = ("tokens per step", "verify", "draft", "overhead")
-"""Names of the factors, in the order in which they are multiplied."""
 
 TITLE = "What explains the speedup"
 

@@ -31,19 +31,15 @@ FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "top",
     "bottom",
 )
-"""Marker fill by sampling setting."""
 
 WIDTH = 6.0
 """Width of a figure in inches; narrow, so that text stays legible when a phone shrinks the picture."""
 
 ROW_INCHES = 0.27
-"""Height of a method on the axis, in inches."""
 
 NAME = 1.9
-"""Maximum width of a method's name on an axis, in inches; longer names wrap."""
 
 LINE = 0.62
-"""Height of each further line of a name, in rows."""
 
 
 @dataclass(frozen=True)

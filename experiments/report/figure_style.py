@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 Keep = Callable[[Path, bytes], object]
-"""Writes content to a path."""
 
 INK = "#1b1e23"
 MUTED = "#6b7078"
@@ -80,7 +79,6 @@ PALETTE = {
 """CSS variables of the colours that a page may replace; the other colours suit light and dark mode."""
 
 LETTERS, SMALL = 10.5, 9.5
-"""Font size, and font size in legends, in points."""
 
 
 def drawing() -> AbstractContextManager[None]:

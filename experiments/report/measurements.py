@@ -26,7 +26,6 @@ OF_PROMPT = "of_prompt_s"
 and their intervals, and may be negative for a prompt (`report.slowdown`)."""
 
 METRIC = "metric "
-"""Prefix of the columns that hold metrics of plug-ins."""
 
 BY_PROMPTS = (
     "times are as measured: the methods decoded each prompt one after another, so a slowdown of the "
@@ -47,7 +46,6 @@ ROWS = "rows"
 """Column of the number of rows of each prompt, that is, of its repeats."""
 
 Column = tuple[str, str]
-"""Name of a method, and name of a column."""
 
 
 @dataclass(frozen=True, eq=False)

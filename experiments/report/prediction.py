@@ -317,7 +317,6 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
 
 
 _Speed = partial(Column[Prediction], moves=1, part="speedup")
-"""A column that a narrow terminal shows in a second table."""
 
 COLUMNS = (
     Column[Prediction]("tree", lambda row: with_sure(row.method, row.sure), left=True),

@@ -86,7 +86,6 @@ COMPACT_COLUMNS = (
     Column[MethodSummary]("tokens per second", lambda row: f"{row.tokens_per_second.estimate:.1f}"),
     SPEEDUP,
 )
-"""Few columns, for notebooks."""
 
 
 def result_table(

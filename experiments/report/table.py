@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 from treespec.search.intervals import Interval
 
 NONE = "–"
-"""Text of a cell without a value."""
 
 Item = TypeVar("Item")
 

@@ -11,7 +11,6 @@ from rich.table import Table as RichTable
 from treespec.experiments.report.table import Finding, Table
 
 LEAST_NAME = 19
-"""Characters that a column of words keeps before anything is moved or left out; longer words wrap."""
 
 STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 

@@ -49,7 +49,6 @@ from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
 
 LEAST_PROMPTS = 4
-"""Fewest prompts for a verdict: two halves of two prompts each."""
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "

@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 MOST_LETTERS = 10
-"""Maximum number of characters of a label in a drawn tree."""
 
 STEPS_WITHOUT_SCRIPT = 4
 """Number of steps shown as pictures to readers without JavaScript, and where the widget does not run."""
@@ -43,7 +42,6 @@ class Tokenizer(Protocol):
 
 
 UNIT = ("prompt", "sampling", "method", "repeat")
-"""Columns that identify a decoded text."""
 
 
 @dataclass(frozen=True)
