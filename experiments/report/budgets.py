@@ -72,22 +72,22 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     methods, by tokens per second. Assisted generation, whose chains are not recorded, takes part in *time*
     only.
     """
-    sizes = {m.name: m.size for m in run.methods}
-    depths = {m.name: m.depth for m in run.methods}
+    sizes = {m.name: m.size for m in run.methods if m.size is not None}
+    depths = {m.name: m.depth for m in run.methods if m.depth is not None}
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     static = {m.name for m in data.methods if m.parents is not None}
-    sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
+    sized = [n for n in chains if n in sizes]  # growths of plug-ins may have none
     candidates = [
         (
             f"{size} nodes",
-            [n for n in trees if sizes[n] == size],
+            [n for n in trees if sizes.get(n) == size],
             [n for n in sized if sizes[n] <= size],
             "tokens per step",
         )
-        for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized})
+        for size in sorted({sizes[n] for n in trees if n in sizes} & {sizes[n] for n in sized})
     ]
-    static_trees = [n for n in trees if n in static]
-    static_chains = [n for n in chains if n in static]
+    static_trees = [n for n in trees if n in static & depths.keys()]
+    static_chains = [n for n in chains if n in static & depths.keys()]
     candidates += [
         (
             f"{depth} draft pass{'es' * (depth > 1)}",

@@ -73,12 +73,12 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         for run in (a, b)
     )
     for cell in (cell for cell in cells_a if cell in cells_b):
-        rows = [run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b)]
-        paired = _paired(*rows, key)
+        left, right = (run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b))
+        paired = _paired(left, right, key)
         if len(paired[0]):
             methods.append(_method((a, b), cell, paired, key, shortest))
         else:
-            errors = [len(r) - r["error"].null_count() for r in rows]
+            errors = [len(rows) - rows["error"].null_count() for rows in (left, right)]
             not_compared.append(
                 f"{': '.join(cell)}: no prompt that both finished "
                 f"({errors[0]} errors in A, {errors[1]} errors in B)"

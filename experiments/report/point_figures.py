@@ -80,7 +80,7 @@ def _draw_prompts(
         colours = [GROUP_COLOURS[groups[names[2 if tree else 1]]] for tree in ahead]
         axes.vlines(places, *values, colors=colours, linewidth=min(1.6, size / 2), alpha=0.55)
     for name, speedups in ratios.items():
-        look = {**_look(groups[name]), "markersize": size}
+        look: dict[str, Any] = {**_look(groups[name]), "markersize": size}
         label = wrapped(name, NAME, SMALL)
         axes.plot(places, speedups, linestyle="none", label=label, **look)
     axes.set_title(title, loc="left", fontsize=10.5)

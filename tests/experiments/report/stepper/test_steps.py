@@ -9,7 +9,7 @@ from run_folders.trees import PIECES, write_trees
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.replay import script_json, stepper_section
+from treespec.experiments.report.stepper.replay import replay_data, script_json, stepper_section
 from treespec.experiments.report.stepper.steps import Shown, show, trail_of, trails_of_run, visible
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import TokenTree, TreeShape
