@@ -124,12 +124,6 @@ def test_an_id_that_stands_for_two_prompts_is_not_compared(tmp_path):
     assert plain.prompts == 2
 
 
-def test_an_unfinished_run_is_compared_as_far_as_it_got(tmp_path):
-    a = make(tmp_path / "a", [PLAIN, CHAIN])
-    b = make(tmp_path / "b", [PLAIN, CHAIN], finished=False)
-    assert f"{b} is not finished" in printed(a, b, width=400)
-
-
 def test_nothing_in_common_is_refused(tmp_path):
     a = make(tmp_path / "a", [PLAIN])
     for b in (

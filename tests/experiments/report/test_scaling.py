@@ -44,13 +44,3 @@ def test_no_curve_of_fewer_than_four_sizes(tmp_path):
     run = _run(tmp_path / "run", [*TREES[:3], *CHAINS[:3]])
     assert run.scaling["T=0"] == {}
     assert scaling_figure(run.scaling) is None
-
-
-def test_the_axis_is_logarithmic(tmp_path):
-    figure = scaling_figure(_run(tmp_path / "run", [*TREES, *CHAINS]).scaling)
-    assert figure is not None
-    assert figure.axes[0].get_xscale() == "log"
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
-        "trees",
-        "one chain",
-    ]

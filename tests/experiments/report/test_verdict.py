@@ -178,11 +178,6 @@ def test_an_unexplained_divergence_is_a_caution(tmp_path):
     assert "tree departs from plain decoding" in cautions[0]
 
 
-def test_too_few_prompts_give_no_verdict(tmp_path):
-    run = load_run(write_run(tmp_path / "run", prompts=2, temperatures=[0.0]))
-    assert run.verdicts["T=0"][0].startswith("No verdict: 2 prompts")
-
-
 DECIDED = {"decided": True, "half_width": None, "at_most": None}
 
 
