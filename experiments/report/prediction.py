@@ -58,7 +58,7 @@ MISSING = (
 
 OWN_DRAFT = "drafted by a source of its own, which a search before a run does not record"
 NOT_OURS = "a growth of a plug-in, or one whose files are gone or have changed"
-NOT_KEPT = "the run did not keep how its trees grow"
+NOT_KEPT = "the run did not keep how its trees are drafted"
 DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
 MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
 NOT_RECORDED = "what was recorded before the run does not hold what is needed"
@@ -174,6 +174,8 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
         return _static(TreeShape.chain(0), usual, sampling, recorded)
     if not method.by_pair:
         return OWN_DRAFT
+    if sampling not in method.law.keys() & method.rule.keys():
+        return NOT_KEPT
     law, rule = method.law[sampling], method.rule[sampling]
     if method.parents is not None:
         shape = TreeShape(method.parents)
