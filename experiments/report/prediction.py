@@ -191,12 +191,13 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
         return NOT_OURS
     if isinstance(growth, MarginalGrowth):
         return MARGINAL
-    # At temperature 0 every draw is certain, whatever the law.
-    if law != Law.DETERMINISTIC.value and (trace is None or not trace.greedy):
-        return DRAWN
-    if trace is None or trace.draft_rows is None:
+    if law != Law.DETERMINISTIC.value:
+        # At temperature 0 every draw is certain, whatever the law.
+        if trace is None or not trace.greedy:
+            return DRAWN
+    elif trace is None or trace.draft_rows is None:
         return NOT_RECORDED
-    if law == Law.DETERMINISTIC.value and not by_member(rule):
+    elif not by_member(rule):
         return f"rule {rule}: no trace holds what it accepts of such trees"
     try:
         replayed = replay_growth(trace, growth)
