@@ -1,13 +1,14 @@
 """Shared by all commands: exit codes, arguments, consoles, and messages in place of tracebacks."""
 
+import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,16 +21,13 @@ if TYPE_CHECKING:
 
 
 PIPED_WIDTH = 120
-"""Width in columns of tables written to a file or a pipe."""
 
 DEFECT = (
     "treespec stopped at an error that it should have handled: a bug in treespec, whatever the input. "
     "Please report it as an issue in its repository, with this command"
 )
-"""Message for an unexpected error."""
 
 FULL = "finished results are kept: free some space, then run the same command again"
-"""Added to the message if the disk is full."""
 
 USER_ERROR = 2
 FAILED = 1
@@ -136,17 +134,14 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
 
 
 def option_of(name: str) -> str:
-    """The command-line option that sets the argument with this name."""
     return f"--{name.replace('_', '-')}"
 
 
 def complain(text: str) -> None:
-    """Print a message to stderr."""
     print(text, file=sys.stderr)
 
 
 def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
-    """The message for an error, and the exit code."""
     from treespec.errors import TreespecError
     from treespec.experiments.errors import DISK_FULL
 
@@ -161,3 +156,36 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED
+
+
+JSON_VERSION = 1
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    """What a command prints with `--json`: one object with stable keys.
+
+    Every object has a `version`, which changes if a key is removed or changes its meaning; new keys may be
+    added without a new version. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
+
+        report, run   folder, name, finished, report, samplings: [{sampling, baseline, prompts, attempted,
+                      failed, verdict, comparisons: [{left, right, ratio, prompts, winner}],
+                      methods: [{method, kind, group, law, rule, parents, lossless, tokens_per_step,
+                      tokens_per_second, speedup, ...}]}]; run also: already_finished, failures
+        run --dry-run  folder, name, prompts, samplings, units, until, finished_units, already_finished,
+                      seconds, basis, methods: [{method, sampling, nodes, depth, law, rule,
+                      waits_for_search, seconds_per_text}]
+        check-lossless  passed, verdict, laws, greedy, config, ...: as in the check.json of --out
+        search        shape, expected_tokens, chain, format; with --latency: verdict, rows, ...
+        replay        rows: one for each trace and tree
+        estimate      see `treespec.experiments.measure.estimate`
+        diff          the fields of `treespec.experiments.report.diff.RunDiff`
+        sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
+        configs       configs: [{name, path, about}]; of one config: path, config
+        generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
+                      method, law, rule, sampling
+        datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by
+        doctor        ok, facts, tests, speeds, said
+    """
+    from treespec.experiments.records.plain_data import plain_data
+
+    return json.dumps({"version": JSON_VERSION} | plain_data(data), indent=1, ensure_ascii=False)

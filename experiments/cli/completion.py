@@ -17,25 +17,20 @@ TAGS = ("kind", "source")
 """Keys whose value tells which of several kinds a mapping is."""
 
 MOST_ITEMS = 50
-"""Number of list items whose keys are offered."""
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete `models.dt` to `models.dtype=`."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     data = _config(str(ctx.params.get("config") or ""))
-    return [f"{key}=" for key in keys_of(schema, data) if key.startswith(incomplete)]
-
-
-def keys_of(schema: Mapping[str, Any], data: Any) -> list[str]:
-    """All dotted keys of a config; in lists, those of the items that the config has."""
-    return [key for key in _keys(schema, schema, data, "") if not key.startswith("sweep")]
+    # all dotted keys of a config; in lists, those of the items that the config has
+    keys = [key for key in _keys(schema, schema, data, "") if not key.startswith("sweep")]
+    return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
 def _keys(
     schema: Mapping[str, Any], value: Mapping[str, Any], data: Any, path: str
 ) -> Iterator[str]:
-    """The path of a value and, recursively, the paths of all keys inside."""
     alternatives = _alternatives(schema, value)
     mappings = [mapping for mapping in alternatives if "properties" in mapping]
     tag = next(

@@ -1,22 +1,24 @@
-"""`treespec configs`, `init` and `parts`: shipped configs, a first config, and what configs can name."""
+"""`treespec configs`, `init`, `parts` and `doctor`: what configs can say, and what this machine can do."""
 
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from treespec.experiments.cli.common import (
+    FAILED,
     AsJson,
     Debug,
     Plugins,
     complete_config,
     friendly,
+    json_text,
     output,
+    progress,
 )
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text
 
 
 @app.command(
@@ -109,22 +111,11 @@ def init_command(
 
 
 def _print_config(name: str, as_json: bool) -> None:
-    """Print a config as it is written; in colour on a terminal."""
     from treespec.experiments.config.file import config_text, read_data
 
     path, text = config_text(name)
     if as_json:
         typer.echo(json_text({"path": path, "config": read_data(name)[1]}))
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.syntax import Syntax
-
-        Console().print(
-            Syntax(
-                text, "yaml", word_wrap=True,
-                theme="ansi_dark", background_color="default",  # the terminal's own colours
-            )
-        )  # fmt: skip
     else:
         typer.echo(text, nl=not text.endswith("\n"))
 
@@ -181,3 +172,43 @@ def _print_parts(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         columns.append(Column("from", origin, left=True))
     if rows:
         print_table(Table("", columns, rows, title=title), output())
+
+
+@app.command(
+    "doctor",
+    rich_help_panel="Checks",
+    epilog=examples(
+        "treespec doctor",
+        "treespec doctor --quick",
+        "treespec doctor --json > machine.json",
+    ),
+)
+def doctor_command(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip the self-test, except for loading the pair.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check what this machine can do, in half a minute.
+
+    Reports on Python, torch, GPUs, kernels, energy meters and SLURM. Then runs an exact proof, compares a
+    text with `generate`, measures how small a difference between two methods shows here, compares all
+    implementations of tree attention, and measures the cost of verifying 16 nodes.
+
+    Exit code 0: all tests passed. 1: a test failed.
+    """
+    from treespec.experiments.doctor import examine, print_checkup
+    from treespec.experiments.run.progress import Reporter
+
+    with suppress(ImportError):  # the checks report a missing package
+        from treespec.experiments.run.models import calm_transformers
+
+        calm_transformers()
+    with Reporter(progress(quiet=False)).task("checking this machine") as say:
+        checkup = examine(quick, say)
+    if as_json:
+        typer.echo(json_text({"ok": checkup.ok, **vars(checkup)}))
+    else:
+        print_checkup(checkup, output())
+    if not checkup.ok:
+        raise typer.Exit(FAILED)

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    Plugins,
-    complain,
-    friendly,
-)
+from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text
 
 if TYPE_CHECKING:
     from treespec.experiments.run.one_text import OneText, Piece
@@ -142,7 +135,6 @@ def generate_command(
 
 
 def _part(option: str, text: str | None) -> Any:
-    """Parse the value of --shape or --source: a mapping in YAML; all other text stays as it is."""
     if text is None or not text.lstrip().startswith("{"):
         return text and text.strip()
     from treespec.errors import Unreadable
@@ -156,7 +148,6 @@ def _part(option: str, text: str | None) -> Any:
 
 
 def _prompt(given: str | None, file: Path | None) -> str:
-    """The text to continue: the argument, stdin, or a file."""
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError, PromptError
     from treespec.files import TEXT_BYTES, read_text
@@ -190,7 +181,6 @@ def _visible(text: str) -> str:
 
 
 def _numbers(decoded: "OneText", sampling: str) -> str:
-    """Tokens, steps and speed of a decoded text, in one line."""
     return (
         f"{len(decoded.tokens)} tokens ({decoded.accepted} of them drafted) in {decoded.steps} steps: "
         f"{decoded.tokens_per_step:.2f} tokens per step, {decoded.tokens_per_second:.1f} tokens per second "
@@ -199,7 +189,6 @@ def _numbers(decoded: "OneText", sampling: str) -> str:
 
 
 def _data(decoded: "OneText", sampling: str) -> dict[str, Any]:
-    """The object that --json prints."""
     return {
         "text": decoded.text,
         "ids": list(decoded.tokens),

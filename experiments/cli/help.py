@@ -45,7 +45,6 @@ class CommandGroup(TyperGroup):
     """A group whose help shows its commands by panel, before the options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command; reword errors in its options."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -55,21 +54,18 @@ class CommandGroup(TyperGroup):
             raise
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all commands, in the order in which the help shows them."""
         return sorted(
             self.commands,
             key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
         )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the panels of commands, then the options."""
         self.format_commands(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
         with formatter.section("Options"):
             formatter.write_dl([record for record in records if record is not None])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel, with the first sentence of every command."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {
             name: command
@@ -103,4 +99,3 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-"""The command line. Each file of this folder adds its commands to it."""

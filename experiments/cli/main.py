@@ -24,13 +24,13 @@ from treespec.experiments.cli.common import (
     Quiet,
     complain,
     friendly,
+    json_text,
     load,
     option_of,
     output,
     progress,
 )
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text, run_data
 
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
@@ -160,9 +160,8 @@ def report_command(
     """
     with friendly(debug):
         from treespec.experiments.errors import ForeignFolder
-        from treespec.experiments.report.data import report_data
         from treespec.experiments.report.page import write_report
-        from treespec.experiments.report.run import load_run
+        from treespec.experiments.report.run import load_run, report_data
         from treespec.experiments.report.tables import write_tables
 
         loaded = load_run(run)
@@ -314,12 +313,10 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
-    """Write the report and print the results; print only the failures if no prompt was finished."""
     from treespec.experiments.errors import NoFinishedPrompt
     from treespec.experiments.records.loading import read_manifest
-    from treespec.experiments.report.data import report_data
     from treespec.experiments.report.page import write_report
-    from treespec.experiments.report.run import load_run
+    from treespec.experiments.report.run import load_run, report_data
 
     data: dict[str, Any] = {}
     try:
@@ -331,19 +328,17 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
             _print(run, report)
     except NoFinishedPrompt:  # the failures are printed next
         manifest = read_manifest(result.folder)
-        data = {
-            "folder": result.folder,
-            "name": manifest["name"],
-            "finished": manifest["finished"],
-            "report": None,
-            "samplings": [],
-        }
+        data = {"folder": result.folder, "report": None, "samplings": []}
+        data |= {key: manifest[key] for key in ("name", "finished")}
     if as_json:
-        typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
+        columns = ("prompt", "sampling", "method", "error")
+        failures = [{name: getattr(row, name) for name in columns} for row in result.failures]
+        more = {"already_finished": result.already_finished, "failures": failures}
+        typer.echo(json_text(data | more))
 
 
 def _print(run: "Run", report: Path | None) -> None:
-    from treespec.experiments.report.text import print_run
+    from treespec.experiments.report.page import print_run
 
     print_run(run, output())
     if report is not None:

@@ -5,15 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    complain,
-    friendly,
-    working,
-)
+from treespec.experiments.cli.common import AsJson, Debug, complain, friendly, json_text, working
 from treespec.experiments.cli.help import app, examples
-from treespec.experiments.cli.json import json_text
 
 LatencyFiles = Annotated[
     list[Path] | None,

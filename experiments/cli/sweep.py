@@ -15,6 +15,7 @@ from treespec.experiments.cli.common import (
     Quiet,
     complain,
     friendly,
+    json_text,
     output,
     progress,
 )
@@ -92,7 +93,6 @@ def sweep_command(
     130: interrupted.
     """
     with friendly(debug):
-        from treespec.experiments.cli.json import json_text
         from treespec.experiments.config.places import place_of
         from treespec.experiments.config.plugged import folder_asked_for, plug_in
         from treespec.experiments.errors import SweepError

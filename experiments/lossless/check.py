@@ -42,13 +42,10 @@ MOST_SAMPLES = 10**7
 """Maximum number of samples; each takes at least a millisecond."""
 
 MOST_TOKENS = 1000
-"""Maximum number of tokens whose joint law is tested."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """All results of a check."""
-
     config: Config
     dtype: str
     laws: tuple[LawCheck, ...]
@@ -62,7 +59,6 @@ class Check:
 
     @property
     def failed(self) -> tuple[LawCheck | GreedyCheck, ...]:
-        """The checks that failed: of methods that claim to be lossless and are not."""
         return tuple(check for check in (*self.greedy, *self.laws) if check.failed)
 
 
@@ -91,12 +87,6 @@ def check_lossless(
             same config, sizes, passes, versions and code. `write_check` removes them.
         console: where to show progress; None to show nothing.
         load: loads the models.
-
-    Raises:
-        ConfigError: if there is no tree to check, an argument is out of range, or `out` holds texts of
-            another check.
-        TooFewSamples: with the number needed.
-        PromptError, ContextOverflow, LoadError: see `treespec.experiments.run.runner.run`.
     """
     require_sizes(samples, false_alarm, tokens, prompts)
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]
@@ -162,7 +152,6 @@ def check_lossless(
 def _about(
     config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Everything that the sampled texts depend on."""
     models = {
         "target": pair.target,
         "draft": pair.draft,

@@ -35,15 +35,7 @@ _Key = tuple[tuple[int, ...], tuple[_Call, ...]]
 
 
 class PassMemory:
-    """Logits by prompt and calls; the least recently used are forgotten first.
-
-    Args:
-        budget: bytes of logits to remember.
-
-    Attributes:
-        asked: number of passes asked for, prefills not counted.
-        recalled: number of passes that did not have to run.
-    """
+    """Logits by prompt and calls; the least recently used are forgotten first."""
 
     def __init__(self, budget: int = LARGEST_BUDGET) -> None:
         self.asked = self.recalled = 0
@@ -51,7 +43,6 @@ class PassMemory:
         self._logits: OrderedDict[_Key, Tensor] = OrderedDict()
 
     def recall(self, key: _Key) -> Tensor | None:
-        """The logits, if remembered; else None."""
         self.asked += 1
         logits = self._logits.get(key)
         if logits is not None:
@@ -60,7 +51,6 @@ class PassMemory:
         return logits
 
     def remember(self, key: _Key, logits: Tensor) -> None:
-        """Store new logits, and forget old ones if the budget is exceeded."""
         self._logits[key] = logits
         self._room -= logits.nbytes
         while self._room < 0 and len(self._logits) > 1:
@@ -82,17 +72,14 @@ class RememberingModel:
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self.draws_by_kernel = getattr(self._model, "draws_by_kernel", False)
         self.length = 0
-        """Number of committed rows."""
         self._prompt: tuple[int, ...] = ()
         self._calls: tuple[_Call, ...] = ()
         self._done: _Key | None = None
 
     def fresh(self) -> "RememberingModel":
-        """A model with the same weights and memory, and an empty cache of its own."""
         return type(self)(self._model, self.memory)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget all rows, and commit the rows of these tokens."""
         self._device = tokens.device
         self._prompt, self._calls = tuple(tokens.tolist()), ()
         self.length = len(self._prompt)
@@ -100,7 +87,6 @@ class RememberingModel:
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
     ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1; recalled if the same calls were made before."""
         self._calls = (*self._calls, _Run(tuple(tokens.tolist()), tuple(parents), first))
         key = (self._prompt, self._calls)
         logits = self.memory.recall(key)
@@ -110,7 +96,6 @@ class RememberingModel:
         return logits
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Commit the rows of these nodes."""
         self._calls = (*self._calls, _Keep(tuple(nodes)))
         self.length += len(nodes)
 

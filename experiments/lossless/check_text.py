@@ -22,16 +22,13 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.files import write_whole
 
 WIDTH = 118
-"""Maximum width of the output, in columns."""
 
 MOST_SPLITS = 6
-"""Number of divergences to print."""
 
 Decode = Callable[[list[int]], str]
 
 
 def print_check(check: Check, console: Console) -> None:
-    """Print the tables, the divergences and the verdict."""
     width = min(WIDTH, console.width)
 
     def tell(text: str, style: str | None = None) -> None:
@@ -61,7 +58,6 @@ def print_check(check: Check, console: Console) -> None:
 
 
 def verdict(check: Check) -> str:
-    """The outcome in one sentence."""
     count = len(check.laws) + len(check.greedy)
     lossy = sum(not row.lossless for row in (*check.laws, *check.greedy))
     aside = f", of which {lossy} of rules that are lossy by design do not count" if lossy else ""
@@ -72,8 +68,6 @@ def verdict(check: Check) -> str:
 
 
 def check_data(check: Check) -> dict[str, Any]:
-    """Everything that is printed, with config, seed, code, versions and hardware, as plain data."""
-
     def row(entry: LawCheck | GreedyCheck) -> dict[str, Any]:
         data = asdict(entry) | {"failed": entry.failed}
         if isinstance(entry, LawCheck):
@@ -105,7 +99,6 @@ def write_check(check: Check, folder: Path) -> Path:
 
 
 def require_check(folder: Path) -> None:
-    """Reject a folder whose `check.json` is not the result of a check."""
     keys = ("checked", "false_alarm", "laws", "greedy", "passed")
     require_own(folder / "check.json", keys, "result of `treespec check-lossless`")
 
@@ -204,7 +197,6 @@ def _cell_text(row: LawCheck, text_of: Decode) -> str:
 
 
 def _truncated(sampling: SamplingConfig) -> bool:
-    """Whether a setting above temperature 0 cuts tokens off."""
     nucleus = sampling.top_p is not None and sampling.top_p < 1
     return sampling.temperature > 0 and bool(sampling.top_k or nucleus or sampling.min_p)
 

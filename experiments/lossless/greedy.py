@@ -33,8 +33,6 @@ class Split(Divergence):
 
 @dataclass(frozen=True)
 class GreedyCheck:
-    """Comparison of a method's greedy texts with those of two plain decoders."""
-
     sampling: str
     method: str
     rule: str

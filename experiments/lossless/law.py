@@ -44,8 +44,6 @@ SAMPLES_PER_SIGN = 50
 
 @dataclass(frozen=True)
 class LawCheck:
-    """The verdict on a method under a sampling setting."""
-
     sampling: str
     method: str
     rule: str
@@ -94,7 +92,6 @@ class LawChecker:
         self._kept, self._progress = kept, progress
 
     def check(self, method: BuiltMethod, name: str, *, false_alarm: float) -> LawCheck:
-        """Sample a method and compare it with plain decoding."""
         sampling, rule = method.choices[name].sampling, method.choices[name].rule
         texts, seconds = self._texts(method, name)
         comparison = compare_laws(
@@ -128,7 +125,6 @@ class LawChecker:
         )
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
-        """The texts after one prompt."""
         choice, drafter = method.choices[name], method.drafter(self._remembering, name)
         target, start, rows = ModelTarget(self._remembering.target), time.perf_counter(), []
         coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))

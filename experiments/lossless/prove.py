@@ -49,10 +49,8 @@ from treespec.verify import RULES, Rule
 
 VOCAB = 3
 COMPOSED_TOKENS = 3
-"""Tokens decoded in the composition theorem."""
 
 MOST_FAILURES = 10
-"""Number of failures to print."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of the proof for one rule and law."""
-
     theorem: str
     rule: str
     law: str
@@ -90,7 +86,6 @@ class Result:
 
 
 def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
-    """All parts of the proof, the longest first."""
     parts = []
     shapes = chain.from_iterable(map(plane_trees, range(1, nodes + 1)))
     for shape, law in product(shapes, Law):
@@ -182,7 +177,6 @@ def _composed_vocab(job: Job) -> int:
 
 
 def proofs(todo: Sequence[Job]) -> Iterator[tuple[int, int, list[Result]]]:
-    """The results of all parts as they finish, each with the number of parts done and in total."""
     with ProcessPoolExecutor() as pool:
         pending = [pool.submit(prove, job) for job in todo]
         for done, future in enumerate(as_completed(pending), start=1):
@@ -190,7 +184,6 @@ def proofs(todo: Sequence[Job]) -> Iterator[tuple[int, int, list[Result]]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; exit code 1 if anything is not proved."""
     parser = argparse.ArgumentParser(
         prog="python -m treespec.experiments.lossless.prove", description=__doc__
     )
@@ -240,7 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 Row = tuple[tuple[str, str, str], Proof]
-"""Theorem, rule and law, and what was proved for them."""
 
 COLUMNS = (
     Column[Row]("theorem", lambda row: row[0][0], left=True),

@@ -20,7 +20,6 @@ from treespec.files import write_whole
 NAME = "samples.jsonl"
 
 FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
-"""Keys of a line."""
 
 
 class Texts(NamedTuple):
@@ -34,8 +33,6 @@ class Texts(NamedTuple):
 
 
 class KeptSamples:
-    """Texts that are saved to a file as they are drawn."""
-
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.path = folder / NAME
         self._texts: dict[tuple[str, str, int], Texts] = {}
@@ -60,11 +57,9 @@ class KeptSamples:
         return len(self._texts)
 
     def of(self, sampling: str, method: str, prompt: int) -> Texts | None:
-        """The saved texts of a method after a prompt; None if there are none."""
         return self._texts.get((sampling, method, prompt))
 
     def add(self, sampling: str, method: str, prompt: int, texts: Texts) -> None:
-        """Save the texts of a method after a prompt."""
         row = {"sampling": sampling, "method": method, "prompt": prompt, **texts._asdict()}
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -72,7 +67,6 @@ class KeptSamples:
 
 
 def code_hash() -> str:
-    """SHA-256 of all Python files of the installed packages."""
     digest = hashlib.sha256()
     for package in (attention_masks, treespec):
         assert package.__file__ is not None

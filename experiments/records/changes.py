@@ -40,9 +40,6 @@ def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping
     """Refuse to resume a run with other methods than it was started with.
 
     Another version of the code may build other methods from the same config.
-
-    Raises:
-        RunFolderError: if the methods differ; gives the first difference.
     """
     before = list(manifest["methods"])
     after = json.loads(json.dumps([method_data(method) for method in experiment.methods]))

@@ -1,6 +1,5 @@
 """The folder of a run: write its manifest and rows, find the finished units, recover a killed run."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from treespec.experiments.config.plugged import plugin_copies
-from treespec.experiments.config.schema import Config, refresh
+from treespec.experiments.config.schema import MOST_METHODS, Config, refresh
 from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder, temporaries
+from treespec.experiments.records.loading import Resumed, checked_manifest
 from treespec.experiments.records.manifest import config_data, config_hash, now
-from treespec.experiments.records.manifest_form import Resumed, checked_manifest
-from treespec.experiments.records.parquet import as_parquet
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -23,35 +21,27 @@ from treespec.experiments.records.rows import (
     StepRow,
     TreeRow,
     append_lines,
+    as_parquet,
     read_lines,
     to_frame,
     write_lines,
 )
+from treespec.tree import Law
 
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: prompts come last, because they mark a unit as finished."""
 
 FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
-"""Names of a report's figures."""
 
 _FIXED = (
     *(f"{name}.{end}" for name in _TABLES for end in ("jsonl", "parquet")),
     "report.html",
     *(f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "png")),
 )
-_SEARCH = re.compile(
-    r"(config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json"
-)
-"""Files in `search/`; `between-*.json` are of schema 2."""
 
 
 class RunFolder(HeldFolder):
-    """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`).
-
-    Raises:
-        ForeignFolder: on entering, before anything is written, if the path is not a run folder.
-        RunFolderError: on entering, if another process holds it; later, if it cannot be written.
-    """
+    """A run folder, locked by one process at a time (`with RunFolder(path) as folder:`)."""
 
     what, manifest_name, marks = "run folder", "manifest.json", "config_hash"
     version, folders = SCHEMA_VERSION, ("figures", "search", "plugins")
@@ -59,7 +49,6 @@ class RunFolder(HeldFolder):
     goes_on = "Every finished prompt is kept: {remedy}, then resume with the same command"
 
     def own_files(self) -> list[Path]:
-        """The tables, the report, the measurements, and the plug-ins that the manifest names."""
         return [
             *(self.path / name for name in _FIXED),
             *self._measurements(),
@@ -68,16 +57,20 @@ class RunFolder(HeldFolder):
         ]
 
     def measured(self) -> bool:
-        """Whether traces or times were recorded."""
         return any(path.name.startswith(("trace", "latency")) for path in self._measurements())
 
     def _measurements(self) -> list[Path]:
-        return [path for path in self.search.glob("*") if _SEARCH.fullmatch(path.name)]
+        """The files in `search/` by their exact names, as far as there are sampling settings."""
+        samplings = self._data().get("samplings")
+        settings = range(len(samplings) if isinstance(samplings, list) else MOST_METHODS)
+        names = {"config.json", "latency.json"}
+        names |= {f"{what}-{i}.json" for what in ("best", "calibration") for i in settings}
+        names |= {f"trace-{i}-{law}.npz" for law in Law for i in settings}
+        return [path for path in self.search.glob("*") if path.name in names]
 
     # -- manifest -------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any] | None:
-        """Read the manifest; None if no run was started here."""
         if self.own_manifest()["config_hash"] is None:
             return None
         way_out = "resume it with the treespec that wrote it, or choose another folder with --out"
@@ -91,17 +84,11 @@ class RunFolder(HeldFolder):
 
     @property
     def search(self) -> Path:
-        """The folder of the measurements before the run."""
         return self.path / "search"
 
     def forget_search(self) -> None:
-        """Remove measurements that were made for another config."""
         with self._writing():
             self._remove(self._measurements())
-
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Replace the manifest atomically. From now on, nothing that this start made is removed."""
-        self.keep_manifest(manifest)
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
@@ -172,11 +159,9 @@ class RunFolder(HeldFolder):
         return finished
 
     def failures(self) -> list[PromptRow]:
-        """The rows that hold an error."""
         return [row for row in read_lines(self._log("prompts"), PromptRow) if row.error is not None]
 
     def finish(self, manifest: dict[str, Any]) -> None:
-        """Write the Parquet tables, then mark the run as finished in the manifest."""
         samplings = {s["name"]: i for i, s in enumerate(manifest["samplings"])}
         prompts = read_lines(self._log("prompts"), PromptRow)
         orders = {(*row.unit, row.method): row.order for row in prompts}
@@ -189,7 +174,7 @@ class RunFolder(HeldFolder):
             rows = sorted(read_lines(self._log(name), kind), key=sort_key)
             self.keep(self.path / f"{name}.parquet", as_parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
-        self.write_manifest(manifest | {"finished": now(), "errors": errors})
+        self.keep_manifest(manifest | {"finished": now(), "errors": errors})
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"

@@ -20,8 +20,10 @@ from typing import Any, ClassVar, Self
 from filelock import FileLock, Timeout
 
 from treespec.errors import Unreadable
+from treespec.experiments.config.plugged import FOLDER, plugin_copies
 from treespec.experiments.errors import DISK_FULL
 from treespec.files import DATA_BYTES, parse_json, read_bytes, write_whole
+from treespec.plugin_files import in_use
 
 LOCK = ".lock"
 
@@ -31,12 +33,6 @@ class HeldFolder(ABC):
 
     A start that fails before it has written its manifest or measured anything removes the folder if it
     made it.
-
-    Args:
-        path: the folder; made if it does not exist.
-
-    Raises:
-        OSError: on entering; `error` if the folder cannot be made or is locked, `foreign` if not ours.
     """
 
     what: ClassVar[str]
@@ -69,15 +65,10 @@ class HeldFolder(ABC):
 
     @property
     def manifest_path(self) -> Path:
-        """Path of the manifest."""
         return self.path / self.manifest_name
 
     def own_manifest(self) -> dict[str, Any]:
-        """The manifest, not checked beyond its mark.
-
-        Raises:
-            OSError: `foreign`, if there is none, it is not ours, or a link is where files are written.
-        """
+        """The manifest, not checked beyond its mark."""
         data = self._data()
         if self.manifest_path.is_symlink() or not {"folder_id", self.marks} <= data.keys():
             first = min(os.listdir(self.path), default="nothing") if self.path.is_dir() else "no"
@@ -97,7 +88,6 @@ class HeldFolder(ABC):
         return data
 
     def _data(self) -> dict[str, Any]:
-        """What the manifest holds; nothing if it cannot be read."""
         try:
             data = parse_json(read_bytes(self.manifest_path, DATA_BYTES), constants=True)
         except Unreadable:
@@ -105,19 +95,31 @@ class HeldFolder(ABC):
         return data if isinstance(data, dict) else {}
 
     def keep(self, path: Path, content: str | bytes) -> None:
-        """Write a file of this folder atomically.
-
-        Raises:
-            OSError: `not_written`, if it cannot be written. Finished results stay.
-        """
+        """Write a file of this folder atomically."""
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, content)
 
     def keep_manifest(self, data: dict[str, Any]) -> None:
-        """Replace the manifest atomically."""
+        """Replace the manifest atomically. Once it is complete, nothing that this start made is removed."""
         own_id = {"folder_id": self.own_manifest()["folder_id"]}
         self.keep(self.manifest_path, json.dumps(data | own_id, indent=2, ensure_ascii=False))
+
+    def _require_room_for_plugins(self) -> None:
+        """Refuse a folder in which a file of the user's own would be replaced by a copy of a plug-in."""
+        ours = plugin_copies(self.manifest_path)
+        for file in in_use():
+            path = self.path / FOLDER / file.path.name
+            if path not in ours and path.exists() and path.read_bytes() != file.content:
+                raise self.error(
+                    f"{path} is not a copy of the plug-in {file.path}, and would be replaced by one: move "
+                    "it away, or choose another folder with --out"
+                )
+
+    def keep_plugins(self) -> None:
+        """Copy the plug-ins in use, which a resumed run or a worker loads."""
+        for file in in_use():
+            self.keep(self.path / FOLDER / file.path.name, file.content)
 
     def clear(self) -> None:
         """Delete our files and nothing else; the manifest, last, becomes that of a new folder."""
@@ -132,7 +134,6 @@ class HeldFolder(ABC):
             self._remove([self.manifest_path, self.path / LOCK])
 
     def undo(self) -> None:
-        """Remove a folder that this start made."""
         if self._made is not None:
             self.dissolve()
             remove_empty(self._made)
@@ -164,7 +165,6 @@ class HeldFolder(ABC):
             ) from None
 
     def __enter__(self) -> Self:
-        """Take the lock, and mark the folder if it is new."""
         missing = list(takewhile(lambda p: not os.path.lexists(p), (self.path, *self.path.parents)))
         try:
             if self.path.is_file():
@@ -188,6 +188,7 @@ class HeldFolder(ABC):
                 self._made = missing
                 self._begin()
             self.own_manifest()
+            self._require_room_for_plugins()
             self._remove(temporaries(self.path, *self.folders))
         except BaseException:
             self.undo()

@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
+from pydantic import BaseModel
 
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
-from treespec.experiments.records.manifest_form import checked_manifest
-from treespec.experiments.records.parquet import DamagedTable, read_table
 from treespec.experiments.records.rows import (
+    DamagedTable,
     PromptRow,
     Row,
     StepRow,
     TreeRow,
     read_lines,
+    read_table,
+    require_version,
     to_frame,
 )
+from treespec.reading_models import read_form, with_new_names
 from treespec.tree import TreeShape
 
 PLAIN_KINDS = ("generate", "plain")
@@ -39,6 +42,7 @@ class Method:
         straight: whether its trees are chains that a source drafts within a budget.
         by_pair: whether the draft model of the run's `models` drafts.
         growth: how its trees grow, or their budget, as configs write it; None for a fixed tree.
+        size, depth: nodes of its trees, root included, and their depth, at most; None if unknown.
         files: SHA-256 of the files that it reads, by the key that names them.
     """
 
@@ -52,11 +56,12 @@ class Method:
     straight: bool = False
     by_pair: bool = True
     growth: Mapping[str, Any] | None = None
+    size: int | None = None
+    depth: int | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
-        """`plain`, `undrafted` (plain decoding that a search chose), `assisted`, `chain` or `tree`."""
         if self.kind in PLAIN_KINDS:
             return "undrafted" if self.searched else "plain"
         if self.kind != "tree":
@@ -98,12 +103,10 @@ class RunRecords:
 
     @cached_property
     def prompts(self) -> pl.DataFrame:
-        """One row per prompt, sampling setting, repeat and method; without twins."""
         return self._without_twins(self.all_prompts)
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """One row per step; without twins."""
         return self._without_twins(self.all_steps)
 
     def _without_twins(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -114,10 +117,6 @@ class RunRecords:
         """Read the manifest and all rows of a run, ready to be reported.
 
         A run that is not finished is read from its JSONL logs; a truncated last line is ignored.
-
-        Raises:
-            NoFinishedPrompt: if no prompt is finished without an error.
-            RunFolderError: if the folder is not a run folder, is damaged, or has another schema version.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -136,7 +135,6 @@ class RunRecords:
         return cls(folder, manifest, prompts, steps)
 
     def prompt_text(self, prompt: int) -> str:
-        """The text of a prompt, by its index; empty if the run did not keep it."""
         texts = self.manifest.get("prompt_texts") or ()
         return texts[prompt] if prompt < len(texts) else ""
 
@@ -158,17 +156,14 @@ class RunRecords:
         return {prompt: numbers[name] for prompt, name in names.items()}
 
     def files_of(self, prompts: Iterable[int]) -> tuple[int, ...] | None:
-        """The numbers of these prompts' files; None unless prompts are excerpts."""
         return None if self.files is None else tuple(self.files[prompt] for prompt in prompts)
 
     @property
     def finished(self) -> bool:
-        """Whether the run is finished."""
         return self.manifest.get("finished") is not None
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
-        """The methods, in the order of the config."""
         configs = self.manifest["config"].get("methods")
         named = None if configs is None else {m.get("name") or m["kind"] for m in configs}
         return tuple(
@@ -185,6 +180,8 @@ class RunRecords:
                 and (m.get("draft") or {}).get("model") is None,
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
                 growth=m.get("growth"),
+                size=m.get("size"),
+                depth=m.get("depth"),
                 files=m.get("files") or {},
             )
             for m in self.manifest["methods"]
@@ -192,7 +189,6 @@ class RunRecords:
 
     @cached_property
     def samplings(self) -> tuple[str, ...]:
-        """The sampling settings that have rows, in the order of the manifest."""
         present = set(self.prompts["sampling"])
         return tuple(s["name"] for s in self.manifest["samplings"] if s["name"] in present)
 
@@ -203,7 +199,6 @@ class RunRecords:
 
     @property
     def target_dtype(self) -> str:
-        """The dtype of the target, such as `bfloat16`."""
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
 
 
@@ -224,7 +219,6 @@ def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple
 
 
 def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
-    """The node that a path of child ranks leads to."""
     node = 0
     for rank in ranks:
         if rank < 0:
@@ -233,8 +227,68 @@ def node_at(shape: TreeShape, ranks: Iterable[int]) -> int:
     return node
 
 
+class _Named(BaseModel):
+    name: str
+
+
+class _ListedMethod(_Named):
+    kind: str
+    parents: list[int] | None = None
+    size: int | None = None
+    depth: int | None = None
+    draft: dict[str, Any] | None = None
+    growth: dict[str, Any] | None = None
+    files: dict[str, str | None] | None = None
+    law: dict[str, str] | None = None
+    rule: dict[str, str] | None = None
+    lossless: bool = True
+
+
+class _Manifest(BaseModel):
+    config: dict[str, Any]
+    config_hash: str
+    finished: str | None
+    methods: list[_ListedMethod]
+    twins: dict[str, str] = {}
+
+
+class Resumed(_Manifest):
+    git_hash: str | None
+    prompts_hash: str
+    sessions: list[dict[str, Any]]
+    together: int
+    tuning: dict[str, dict[str, Any]]
+
+
+class Reported(_Manifest):
+    name: str
+    created: str
+    seed: int
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    models: dict[str, dict[str, Any]]
+    samplings: list[_Named]
+    sessions: list[dict[str, Any]] = []
+    together: int = 1
+    groups: list[list[str]] = []
+
+
+def checked_manifest(
+    path: Path, way_out: str, other: str, form: type[_Manifest] = Reported
+) -> dict[str, Any]:
+    """Read a manifest; keys of its config that have been renamed get their new names."""
+    data = read_form(path, RunFolderError, way_out)
+    if isinstance(data, dict) and "schema_version" in data:
+        require_version(path, data["schema_version"], other)
+        if data.get("config_hash", "") is None:
+            raise NoFinishedPrompt(
+                f"{path.parent} has no finished prompt yet: the run has not begun to decode"
+            )
+    read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
+    return data | {"config": with_new_names(data["config"])}
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a run."""
     path = folder / "manifest.json"
     if not path.exists():
         raise RunFolderError(f"{folder} is not a run folder: it has no manifest.json")
@@ -246,7 +300,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row]) -> pl.DataFrame:
-    """Read the rows of a table: from Parquet if the run is finished, else from the JSONL log."""
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:

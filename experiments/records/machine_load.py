@@ -15,10 +15,8 @@ BUSY_PERCENT = 15
 """Above this use by other processes, a caution is shown before a run; a momentary reading is noisy."""
 
 BUSY_RUN_PERCENT = 10
-"""The same for the mean over a whole run."""
 
 WATCH_S = 0.25
-"""Seconds that `busy_percent` watches for."""
 
 LEAST_S = 1.0
 """Shortest time to report on: counters advance in steps of a hundredth of a second."""
@@ -52,7 +50,6 @@ def allowed_cores() -> list[int]:
 
 
 def busy_percent() -> float:
-    """Use of all cores by other processes, in percent, over `WATCH_S` seconds."""
     process = psutil.Process()
     process.cpu_percent()
     total = psutil.cpu_percent(interval=WATCH_S)
@@ -86,11 +83,7 @@ def read_counters() -> Counters | None:
 
 
 class LoadWatch:
-    """Measures, from its creation on, how much other processes use the cores that this one may use.
-
-    Args:
-        read: reads the counters; `read_counters` by default.
-    """
+    """Measures, from its creation on, how much other processes use the cores that this one may use."""
 
     def __init__(self, read: Callable[[], Counters | None] | None = None) -> None:
         self._read = read or read_counters
@@ -115,25 +108,17 @@ class LoadWatch:
 
 
 NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
-"""What a busy machine means for times that are used as measured."""
 
 IN_TURNS = (
     "tokens per second were measured under this load. Methods took turns, so ratios between methods allow "
     "for it as far as their intervals say."
 )
-"""What it means for methods that took turns step by step."""
 
 
 def busy_sentence(
     percent: float | None, during: str = "the run", means: str = NOT_RELIABLE
 ) -> str | None:
-    """A caution about a busy machine; None if it was quiet enough, or if its use is unknown.
-
-    Args:
-        percent: mean use by other processes, as from `LoadWatch`.
-        during: what was measured meanwhile.
-        means: what follows for the times.
-    """
+    """A caution about a busy machine; None if it was quiet enough, or if its use is unknown."""
     if percent is None or percent <= BUSY_RUN_PERCENT:
         return None
     return f"Caution: other processes used {percent:.0f} % of the CPU during {during}: {means}"

@@ -32,10 +32,8 @@ _PACKAGES = (
 )
 
 GROWTH_FILES = ("calibration", "latency")
-"""Keys of a growth that name files."""
 
 _DRAFT_FILES = ("warm", "datastore", "file", "files")
-"""Keys of draft sources that name a file, or several."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +55,6 @@ def new_manifest(
     groups: Sequence[Sequence[str]],
     planned: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
     session = session_data(meters)
     return {
@@ -91,7 +88,6 @@ def new_manifest(
 
 
 def environment() -> dict[str, Any]:
-    """What a measurement was made with: code, versions of packages, hardware."""
     return {
         "treespec_version": _version("treespec-decoding"),
         "git_hash": git_hash(),
@@ -102,12 +98,10 @@ def environment() -> dict[str, Any]:
 
 
 def now() -> str:
-    """The current time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of `sessions`: time, code, versions, hardware, idle power, and the load, not yet known."""
     about = environment()
     return {
         "started": now(),
@@ -120,24 +114,20 @@ def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
-    """The manifest with the use of the CPU by other processes in the latest session."""
     *earlier, latest = manifest["sessions"]
     return manifest | {"sessions": [*earlier, latest | {"busy_percent": busy_percent}]}
 
 
 def config_data(config: Config) -> dict[str, Any]:
-    """The whole config as plain data."""
     return config.model_dump(mode="json")
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 of the config without the keys that say where rows go."""
     data = {key: value for key, value in config_data(config).items() if key not in NO_PART}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def method_data(method: BuiltMethod) -> dict[str, Any]:
-    """An entry of `methods` in the manifest: how a method drafts and decides."""
     config = method.config if isinstance(method.config, TreeMethod) else None
     shape = method.shape if config else None
     choices, size = method.choices, getattr(method.tree, "size", None)
@@ -168,7 +158,6 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
 
 
 def sha256_of(path: str) -> str | None:
-    """The SHA-256 of a file; None if it cannot be read."""
     try:
         with open_file(path, None) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore[bad-argument-type]

@@ -25,7 +25,6 @@ STAMP = "config.json"
 """File that records which config and which prefix the other files of the folder belong to."""
 
 WAY_OUT = "start over with --fresh"
-"""What the user can do about a file that is missing or damaged."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as under another law: one trace serves chains of both."""
@@ -70,7 +69,6 @@ class Measured:
         return trace.rule
 
     def recorded(self, sampling: str, law: str) -> Trace:
-        """The trace of a law."""
         trace = self.trace(sampling, law)
         if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
@@ -101,7 +99,6 @@ class Measured:
 
 
 def load_measured(config: Config, folder: Path) -> Measured:
-    """Read the measurements of a run from its folder `search/`."""
     assert config.search is not None
     stamp, times = folder / STAMP, folder / "latency.json"
     traces = {}
@@ -120,7 +117,6 @@ def load_measured(config: Config, folder: Path) -> Measured:
 
 
 def advice_kept(folder: Path, place: int) -> dict[str, str]:
-    """The verdicts of the searches before a run, by the method that got the tree."""
     path = folder / f"best-{place}.json"
     if not path.exists():
         return {}
@@ -129,10 +125,8 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
-    """Read the stamp of a folder of measurements: the config's hash, and the prefix of times."""
     return read_form(stamp, RunFolderError, WAY_OUT, _Stamp)
 
 
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:
-    """Path of the trace of a law, for the sampling setting with this index."""
     return folder / f"trace-{sampling}-{law}.npz"

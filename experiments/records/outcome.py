@@ -8,7 +8,6 @@ from treespec.step import Verdict
 from treespec.tree import TreeShape
 
 STAGES = ("draft", "verify", "accept", "commit")
-"""The stages of a step of our loop, in order."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class StepOutcome:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """The tokens that went into the text."""
         path = (self.tokens[node] for node in self.verdict.path[1:])
         return (*path, self.verdict.bonus)[: self.kept]
 
@@ -62,7 +60,6 @@ class Outcome:
 
     @classmethod
     def of(cls, steps: Iterable[StepOutcome]) -> Self:
-        """Sum up the steps of a text."""
         steps = tuple(steps)
         prefill_s = sum(step.prefill_s for step in steps)
         return cls(
@@ -81,5 +78,4 @@ class Outcome:
         return all(step.seconds for step in self.steps)
 
     def stage_seconds(self, stage: str) -> float | None:
-        """Seconds of a stage summed over the steps; None for the methods of transformers."""
         return sum(step.seconds[stage] for step in self.steps) if self.staged else None

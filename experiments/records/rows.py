@@ -1,5 +1,6 @@
 """The rows of a run (SCHEMA.md): JSON lines while it runs, Parquet when it is finished."""
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,14 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
-from treespec.files import DATA_BYTES, brief, parse_json, read_bytes, write_whole
+from treespec.files import DATA_BYTES, brief, open_file, parse_json, read_bytes, write_whole
 from treespec.reading_models import plain_words
 
 SCHEMA_VERSION = 3
 """Version of rows and manifests; SCHEMA.md says what each version changed."""
 
 READABLE_VERSIONS = (2, 3)
-"""Versions that can be read; the types below hold their rows."""
 
 
 SOURCES_JOINED = " + "
@@ -119,7 +119,6 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 def require_version(path: Path, version: object, way_out: str) -> None:
-    """Refuse a file whose schema version cannot be read; `way_out` is what the user can do."""
     if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
             f"{path} has schema version {brief(version, 60)}, but this treespec reads versions "
@@ -164,9 +163,6 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
 
     A damaged end is a last line without its line end, or one that is not JSON. Its unit is incomplete
     without it, and is run again.
-
-    Raises:
-        RunFolderError: if any other line is not a valid row; names the file and the line.
     """
     if not path.exists():
         return []
@@ -195,7 +191,6 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def to_frame(rows: Sequence[Row], kind: type[Row]) -> pl.DataFrame:
-    """A table with the columns of `kind`, in that order, even if there are no rows."""
     return pl.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))
 
 
@@ -207,7 +202,6 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def schema_of(kind: type[Row]) -> pl.Schema:
-    """The polars type of every column."""
     types: dict[Any, Any] = {
         int: pl.Int64,
         float: pl.Float64,
@@ -225,3 +219,53 @@ def schema_of(kind: type[Row]) -> pl.Schema:
     return pl.Schema(
         {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
     )
+
+
+SCHEMA_KEY = "treespec_schema_version"
+"""Key of the schema version in a table's own metadata, for tables that have left their folder."""
+
+
+class DamagedTable(RunFolderError):
+    """A file that is not a Parquet file, or is incomplete."""
+
+
+def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
+    """A table as the bytes of a Parquet file that states the schema version of its rows.
+
+    It is made in memory because polars raises errors of its own when a disk is full.
+    """
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata={SCHEMA_KEY: str(SCHEMA_VERSION), **metadata})
+    return buffer.getvalue()
+
+
+def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
+    """Read a table with exactly the columns of `kind`."""
+    try:
+        with open_file(path, DATA_BYTES):
+            pass
+        # A table that another tool has rewritten does not state a version.
+        version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, SCHEMA_VERSION)
+        require_version(path, version, "read it with the treespec that wrote it")
+        frame = pl.read_parquet(path)
+    except RunFolderError:
+        raise
+    except Unreadable as error:
+        raise DamagedTable(str(error)) from None
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise DamagedTable(
+            f"{path} cannot be read: it is not a Parquet file, or is incomplete"
+        ) from error
+    schema = schema_of(kind)
+    for name, dtype in schema.items():
+        if name not in frame.columns and not kind.model_fields[name].is_required():
+            # Tables of earlier versions lack this column.
+            empty = [] if kind.model_fields[name].default_factory is dict else None
+            frame = frame.with_columns(pl.Series(name, [empty] * len(frame), dtype=dtype))
+        if name not in frame.columns:
+            raise RunFolderError(f"{path} is not a table of {path.stem}: it has no column {name!r}")
+        if frame.schema[name] not in (dtype, pl.Null):
+            raise RunFolderError(
+                f"{path}, column {name!r}: {frame.schema[name]}, but must be {dtype}"
+            )
+    return frame.select(list(schema)).cast(schema)

@@ -20,7 +20,6 @@ from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 LEAST_TRIES = 20
-"""Fewest tries of a level that is shown with an interval."""
 
 DARKEST_PERCENT = 50
 """Darkest shade behind a text that remains legible, in percent of the colour."""
@@ -69,14 +68,12 @@ class NodeAcceptance:
 
     @cached_property
     def shares(self) -> tuple[Interval, ...]:
-        """Share of all steps that accepted each node, with 95 % intervals over prompts."""
         columns = {"steps": self.steps} | dict(enumerate(self.accepted.T))
         totals = bootstrap(columns, files=self.files)
         return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
 
     @cached_property
     def levels(self) -> tuple[LevelAcceptance, ...]:
-        """Acceptance by depth and rank, from depth 1."""
         shape, depths = self.shape, range(1, self.shape.depth + 1)
         nodes = {depth: np.flatnonzero(np.equal(shape.depths, depth)) for depth in depths}
         columns: dict[Hashable, NDArray[np.int64]] = {}
@@ -97,11 +94,9 @@ class NodeAcceptance:
 
 
 Acceptances = Mapping[tuple[str, str], NodeAcceptance]
-"""By sampling setting and method."""
 
 
 def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Finding | None:
-    """One table per sampling setting: a row for each method with a fixed tree, a column for each depth."""
     known = {method.name: method for method in methods}
     tables = []
     for sampling in dict.fromkeys(sampling for sampling, _ in counts):
@@ -124,7 +119,6 @@ Levels = tuple[Any, Mapping[int, LevelAcceptance]]
 
 
 def depth_column(depth: int) -> Column[Levels]:
-    """The column for acceptance at one depth; empty where a row has no such depth."""
     return Column(f"depth {depth}", lambda row: _cell(row[1].get(depth)))
 
 
@@ -140,11 +134,7 @@ def _cell(level: LevelAcceptance | None) -> Cell:
 
 
 def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
-    """Count the accepted nodes of every method with a fixed tree, by sampling setting and method.
-
-    Raises:
-        RunFolderError: if a step accepted ranks that the tree does not have.
-    """
+    """Count the accepted nodes of every method with a fixed tree, by sampling setting and method."""
     return {
         (sampling, method.name): nodes
         for sampling in run.samplings
@@ -154,11 +144,7 @@ def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
 
 
 def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptance | None:
-    """Count the accepted nodes of a method with a fixed tree; None without such a tree or without steps.
-
-    Raises:
-        RunFolderError: if a step accepted ranks that the tree does not have.
-    """
+    """Count the accepted nodes of a method with a fixed tree; None without such a tree or without steps."""
     if method.kind != "tree" or method.parents is None:
         return None
     shape = TreeShape(method.parents)
@@ -205,9 +191,6 @@ def sources_of(run: RunRecords) -> list[SourceLevel]:
 
     The order is that of the methods. Depths of a source whose nodes no accepted path has reached are left
     out.
-
-    Raises:
-        RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not have.
     """
     return [
         level
@@ -218,7 +201,6 @@ def sources_of(run: RunRecords) -> list[SourceLevel]:
 
 
 def source_finding(levels: list[SourceLevel]) -> Finding | None:
-    """One table per sampling setting: a row for each source of a method, a column for each depth."""
     tables = []
     for sampling in dict.fromkeys(level.sampling for level in levels):
         rows: dict[tuple[str, str], dict[int, LevelAcceptance]] = {}
@@ -238,7 +220,6 @@ def source_finding(levels: list[SourceLevel]) -> Finding | None:
 
 
 def source_data(levels: list[SourceLevel], sampling: str) -> list[dict[str, Any]]:
-    """The levels of one sampling setting as plain data."""
     return [
         {name: value for name, value in vars(level).items() if name != "sampling"}
         for level in levels

@@ -9,10 +9,12 @@ and measured on different halves of the prompts, as in `treespec.experiments.rep
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
+from treespec.search.intervals import Interval
+from treespec.tree import TreeShape
 
 NOTE = (
     "time: the ratio of the verdict, among all trees and chains by speed; the other rows hold a cost "
@@ -23,13 +25,10 @@ NOTE = (
 )
 
 COSTS = {"tokens per step": "steps", "tokens per second": "decode_s"}
-"""Column that divides the tokens, by what is compared."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The best tree against the best chain within a budget, such as `16 nodes` or `time`."""
-
     sampling: str
     name: str
     measure: str
@@ -52,7 +51,6 @@ COLUMNS = (
 
 
 def budget_finding(rows: Sequence[Budget]) -> Finding | None:
-    """One table per sampling setting; None if no budget has both a tree and a chain."""
     tables = [
         Table(
             sampling,
@@ -74,22 +72,22 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     methods, by tokens per second. Assisted generation, whose chains are not recorded, takes part in *time*
     only.
     """
-    sizes = {m["name"]: m["size"] for m in run.manifest["methods"]}
-    depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
+    sizes = {m.name: m.size for m in run.methods if m.size is not None}
+    depths = {m.name: m.depth for m in run.methods if m.depth is not None}
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     static = {m.name for m in data.methods if m.parents is not None}
-    sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
+    sized = [n for n in chains if n in sizes]  # growths of plug-ins may have none
     candidates = [
         (
             f"{size} nodes",
-            [n for n in trees if sizes[n] == size],
+            [n for n in trees if sizes.get(n) == size],
             [n for n in sized if sizes[n] <= size],
             "tokens per step",
         )
-        for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized})
+        for size in sorted({sizes[n] for n in trees if n in sizes} & {sizes[n] for n in sized})
     ]
-    static_trees = [n for n in trees if n in static]
-    static_chains = [n for n in chains if n in static]
+    static_trees = [n for n in trees if n in static & depths.keys()]
+    static_chains = [n for n in chains if n in static & depths.keys()]
     candidates += [
         (
             f"{depth} draft pass{'es' * (depth > 1)}",
@@ -105,3 +103,59 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
         for name, left, right, measure in candidates
         if (duel := compare(data, ("tree", left), ("chain", right), COSTS[measure]))
     ]
+
+
+LEAST_SIZES = 4
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tree on the curve of its family: nodes, root included, and kept tokens per step."""
+
+    nodes: int
+    tokens: Interval
+
+
+def scaling(data: Measurements) -> dict[str, list[Point]]:
+    """Tokens per step by number of nodes, for families of static trees with at least `LEAST_SIZES` sizes.
+
+    Sequoia (arXiv:2402.12374, figure 1) claims that the tokens per step of its trees keep growing with the
+    budget, roughly as its logarithm, while one chain and k independent chains saturate: a chain because
+    each further node is reached less often by a constant factor, k chains because their first tokens soon
+    repeat those of other chains.
+
+    Families: `one chain`, `independent chains` (sharing only the root), and `trees` (all others). Among
+    trees of a family with the same number of nodes, the one that keeps the most tokens counts. Trees
+    searched for another setting are left out.
+    """
+    if not data.prompts:
+        return {}
+    families: dict[str, dict[int, Point]] = {}
+    for method in data.methods:
+        if method.kind != "tree" or method.parents is None or not meant_for(method, data.sampling):
+            continue
+        point = Point(
+            len(method.parents),
+            data.totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
+        )
+        family = families.setdefault(_family(TreeShape(method.parents)), {})
+        rivals = (family.get(point.nodes, point), point)
+        family[point.nodes] = max(rivals, key=lambda rival: rival.tokens.estimate)
+    return {
+        name: [points[nodes] for nodes in sorted(points)]
+        for name in ("trees", "independent chains", "one chain")
+        if len(points := families.get(name, {})) >= LEAST_SIZES
+    }
+
+
+def _family(shape: TreeShape) -> str:
+    if shape.is_chain:
+        return "one chain"
+    branches_at_root_only = all(len(children) <= 1 for children in shape.children[1:])
+    equal_paths = len({shape.depths[leaf] for leaf in shape.leaves}) == 1
+    return "independent chains" if branches_at_root_only and equal_paths else "trees"
+
+
+def meant_for(method: Method, sampling: str) -> bool:
+    """Whether the method was not searched or calibrated for another setting, by its name."""
+    return " for T=" not in method.name or method.name.endswith(f" for {sampling}")

@@ -43,7 +43,6 @@ def by_category(run: RunRecords, data: Measurements) -> dict[str, Measurements]:
 
 
 def categories(run: RunRecords, data: Measurements) -> list[Category]:
-    """The categories of a sampling setting; empty with fewer than two, or without a plain baseline."""
     groups = by_category(run, data)
     if data.baseline is None or len(groups) < 2:
         return []
@@ -61,7 +60,6 @@ def categories(run: RunRecords, data: Measurements) -> list[Category]:
 
 
 def category_finding(rows: Sequence[Category]) -> Finding | None:
-    """Two tables per sampling setting, with a column for each category; None without categories."""
     tables = [
         table
         for sampling in dict.fromkeys(row.sampling for row in rows)

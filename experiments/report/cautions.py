@@ -24,8 +24,8 @@ prompts that are also decoded alone). Reported if steps of plain decoding that f
 decoding are at least 10 % faster.
 """
 
-from dataclasses import dataclass
-from math import ceil, exp, isfinite, log, sqrt
+from math import ceil, exp, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -37,7 +37,6 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.search.intervals import Interval
 
 SMALLEST_EFFECT = 1.1
-"""Smallest ratio that a comparison should distinguish from 1."""
 
 LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
 
@@ -82,8 +81,7 @@ def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompt
     )
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """A trend of the step time over the run: 0.1 is 10 % slower at the end.
 
     `p` is the probability of a trend at least this large without drift.
@@ -93,17 +91,14 @@ class Drift:
     p: float
     units: int
 
-    @property
-    def matters(self) -> bool:
-        """Whether the trend is significant and large enough to be reported."""
-        return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
-
 
 def drift(run: RunRecords) -> Drift | None:
     """The trend of a run.
 
     None with fewer than `LEAST_UNITS` units, or if it cannot be separated from the length of the prompts.
     """
+    from scipy.special import stdtr
+
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
     units = (
@@ -119,18 +114,23 @@ def drift(run: RunRecords) -> Drift | None:
     )
     if len(units) < LEAST_UNITS:
         return None
-    position = np.linspace(0.0, 1.0, len(units))
+    columns = [np.ones(len(units)), np.linspace(0.0, 1.0, len(units))]
     lengths = units["prompt_tokens"].to_numpy().astype(float)
-    columns = [np.ones_like(position), position]
     if np.ptp(lengths) > 0:
         columns.append((lengths - lengths.mean()) / lengths.std())
-    return _trend(np.stack(columns, axis=1), units["time"].to_numpy())
+    design, values = np.stack(columns, axis=1), units["time"].to_numpy()
+    slopes, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    if rank < len(columns):
+        return None
+    degrees, residual = len(units) - len(columns), values - design @ slopes
+    variance = float(residual @ residual) / degrees * np.linalg.inv(design.T @ design)[1, 1]
+    slope, error = float(slopes[1]), sqrt(max(variance, 1e-24))
+    return Drift(exp(slope) - 1, 2 * float(stdtr(degrees, -abs(slope) / error)), len(units))
 
 
 def drift_caution(run: RunRecords) -> str | None:
-    """A sentence if the machine drifted during the run; None otherwise."""
     trend = drift(run)
-    if trend is None or not trend.matters:
+    if trend is None or trend.p >= SIGNIFICANCE or abs(trend.change) <= LEAST_DRIFT:
         return None
     word = "more" if trend.change > 0 else "less"
     percent = f"{100 * abs(trend.change):.0f} %"
@@ -143,7 +143,6 @@ def drift_caution(run: RunRecords) -> str | None:
 
 
 def turns_caution(run: RunRecords, data: Measurements) -> str | None:
-    """A sentence if taking turns slows down plain decoding under a sampling setting; None otherwise."""
     if run.manifest.get("together", 1) == 1 or not data.prompts:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}
@@ -171,7 +170,6 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
 
 
 def machine_caution(run: RunRecords) -> str | None:
-    """A sentence if the run was resumed on another machine, or with other packages or code; else None."""
     manifest = run.manifest
     sessions = manifest.get("sessions") or []
     changes = [change for session in sessions for change in changes_of_machine(manifest, session)]
@@ -188,31 +186,9 @@ def machine_caution(run: RunRecords) -> str | None:
 
 
 def load_caution(run: RunRecords) -> str | None:
-    """A sentence on the session with the highest load, if other processes used the CPU; None otherwise."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
     span = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
     in_turns = run.manifest.get("together", 1) > 1 and len(run.methods) > 1
     consequence = IN_TURNS if in_turns else NOT_RELIABLE
     highest = max((load for load in loads if load is not None), default=None)
     return busy_sentence(highest, span, consequence)
-
-
-def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:
-    """Fit by least squares; the second column of `design` is the position in the run."""
-    from scipy.special import stdtr
-
-    units, parameters = design.shape
-    degrees = units - parameters
-    if degrees < 3 or np.linalg.matrix_rank(design) < parameters:
-        return None
-    inverse = np.linalg.inv(design.T @ design)
-    slopes = inverse @ design.T @ values
-    residual = values - design @ slopes
-    standard_error = sqrt(float(residual @ residual) / degrees * inverse[1, 1])
-    slope = float(slopes[1])
-    if standard_error <= 1e-12 * max(
-        1.0, abs(slope)
-    ):  # the same time everywhere, or a line without noise
-        return Drift(exp(slope) - 1, 0.0 if abs(slope) > 1e-9 else 1.0, units)
-    p = 2 * float(stdtr(degrees, -abs(slope) / standard_error))
-    return Drift(exp(slope) - 1, p, units) if isfinite(p) else None

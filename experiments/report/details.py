@@ -1,7 +1,6 @@
 """Details behind the results of a run: equality, samples, tuning, errors, machine and config."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -15,10 +14,8 @@ from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 
 MOST_ROWS = 200
-"""Maximum number of rows in a table of single prompts; further rows are only counted."""
 
 MOST_LETTERS = 900
-"""Maximum number of characters shown of a text."""
 
 _Split = tuple[MethodSummary, str, Divergence]
 
@@ -40,7 +37,6 @@ EQUALITY_COLUMNS = (
 
 
 def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None:
-    """Whether greedy outputs equal plain decoding, and where they part; None if nothing was compared."""
     compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
     if not compared:
         return None
@@ -64,33 +60,12 @@ def equality(summaries: Sequence[SamplingSummary], dtype: str) -> Finding | None
     return Finding(title, [table], [note] if splits else [])
 
 
-@dataclass(frozen=True)
-class Text:
-    """A continuation by some methods: the beginning that all shown ones share, and the rest."""
-
-    name: str
-    same: str
-    differs: str
-    cut: bool
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One prompt under one sampling setting, continued by several methods, and how they compare."""
-
-    sampling: str
-    prompt: str
-    before: str
-    said: str
-    texts: tuple[Text, ...]
-
-
-def samples(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[Sample]:
+def samples(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[dict[str, Any]]:
     """One prompt per sampling setting, continued by plain decoding and by the fastest chain and tree."""
     return [_sample(run, data) for data in measurements.values() if data.prompts]
 
 
-def _sample(run: RunRecords, data: Measurements) -> Sample:
+def _sample(run: RunRecords, data: Measurements) -> dict[str, Any]:
     rows = run.prompts.filter(sampling=data.sampling, prompt=data.prompts[0])
     texts = dict(zip(rows["method"], rows["text"], strict=True))
     shown = [
@@ -109,25 +84,24 @@ def _sample(run: RunRecords, data: Measurements) -> Sample:
     else:
         said = "the same text" if len(shown) == 1 else "differences are marked"
     before = run.prompt_text(data.prompts[0])
-    return Sample(
-        data.sampling,
-        str(rows["prompt_id"][0]),
-        before if len(before) <= MOST_LETTERS else f"…{before[-MOST_LETTERS:]}",
-        said,
-        tuple(
-            Text(
-                ", ".join(same_as_first) if name == shown[0] else name,
-                texts[name][: min(common, MOST_LETTERS)],
-                texts[name][common:MOST_LETTERS],
-                len(texts[name]) > MOST_LETTERS,
-            )
+    return {
+        "sampling": data.sampling,
+        "prompt": str(rows["prompt_id"][0]),
+        "before": before if len(before) <= MOST_LETTERS else f"…{before[-MOST_LETTERS:]}",
+        "said": said,
+        "texts": [
+            {
+                "name": ", ".join(same_as_first) if name == shown[0] else name,
+                "same": texts[name][: min(common, MOST_LETTERS)],
+                "differs": texts[name][common:MOST_LETTERS],
+                "cut": len(texts[name]) > MOST_LETTERS,
+            }
             for name in shown
-        ),
-    )
+        ],
+    }
 
 
 def tuning(run: RunRecords) -> Finding | None:
-    """The tuning of assisted generation: its candidates, or the error of each if all failed."""
     tables = [
         _tuning(f"{method}, {sampling}", tuned)
         for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items()
@@ -171,7 +145,6 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
 
 
 def errors(run: RunRecords) -> Finding | None:
-    """Every prompt on which a method failed, in turns or decoding alone; None without errors."""
     alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
     failed = run.prompts.with_columns(pl.coalesce("error", alone))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
@@ -184,12 +157,11 @@ def errors(run: RunRecords) -> Finding | None:
 
 
 def facts(run: RunRecords) -> dict[str, str]:
-    """Machine, models, versions and dates of a run, by label."""
     m = run.manifest
     hardware, warmup = m["hardware"], m.get("warmup") or {}
     return {
         "machine": f"{hardware['machine']}, {hardware['cpu']}, {hardware['cores']} cores, "
-        f"{_count(hardware['threads'], 'thread')}, {hardware['memory_gib']:g} GiB",
+        f"{hardware['threads']} thread{'s' * (hardware['threads'] != 1)}, {hardware['memory_gib']:g} GiB",
         "GPU": hardware["gpu"] or "none",
         **{f"{role} model": _model(m["models"][role]) for role in ("target", "draft")},
         **_drafting(m["models"]),
@@ -198,7 +170,8 @@ def facts(run: RunRecords) -> dict[str, str]:
         ),
         "treespec": f"{m['treespec_version']}, git {m['git_hash'] or 'unknown'}",
         "seed": m["seed"],
-        "warm-up": f"{_count(warmup['prompts'], 'prompt')}, {warmup['seconds']:.1f} s, not measured"
+        "warm-up": f"{warmup['prompts']} prompt{'s' * (warmup['prompts'] != 1)}, "
+        f"{warmup['seconds']:.1f} s, not measured"
         if warmup
         else "none",
         "started": m["created"],
@@ -212,10 +185,6 @@ def config(run: RunRecords) -> str:
     import yaml
 
     return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _drafting(models: Mapping[str, Any]) -> dict[str, str]:
@@ -238,7 +207,6 @@ def _model(model: Mapping[str, Any]) -> str:
 
 
 def _passes(passes: Mapping[str, Any]) -> str:
-    """How the passes were run; empty if the config did not ask for a kind of pass."""
     if passes.get("asked") is None:
         return ""
     text = f", {passes['kind']} passes"

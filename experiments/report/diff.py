@@ -22,54 +22,46 @@ from treespec.experiments.report.verdict import LEAST_PROMPTS
 from treespec.search.intervals import Interval
 
 MOST_LISTED = 20
-"""Maximum number of listed differences between configs or methods; further ones are only counted."""
 
 
 @dataclass(frozen=True)
 class MethodDiff:
-    """One method under one sampling setting, in both runs; ratios are B over A, prefill excluded."""
+    """One method under one sampling setting, in both runs; ratios are B over A, prefill excluded.
+
+    `prompts` counts those that both runs finished, `texts` the texts that can be equal (of prompts of the
+    same length, no longer than both runs allow), and `same_tokens` those that are, id by id.
+    """
 
     sampling: str
     method: str
     prompts: int
-    """Number of prompts that both runs finished, counting the repeats that both have."""
     speed: Interval
     tokens_per_step: Interval
     same_tokens: int
-    """Number of texts that are equal, id by id."""
     texts: int
-    """Number of texts that can be equal: of prompts of the same length, no longer than both runs allow."""
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """The comparison of two runs, and their differences, as `path: a -> b`."""
+    """The comparison of two runs, and their differences, as `path: a -> b`.
+
+    `warnings` are circumstances that can explain unexpected ratios, `not_compared` methods in both runs
+    without a prompt that both finished, and `trees` how methods of the same name draft and decide.
+    """
 
     a: str
     b: str
-    same_prompts: bool
-    """Whether prompts are the same, token by token; if not, those of the same id are compared."""
-    unequal: tuple[str, ...]
-    """Reasons why texts cannot be equal: other lengths, models or seeds."""
+    warnings: tuple[str, ...]
     methods: tuple[MethodDiff, ...]
     not_compared: tuple[str, ...]
-    """Methods in both runs without a prompt that both finished, each with the number of errors."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     config: tuple[str, ...]
     trees: tuple[str, ...]
-    """Methods of the same name whose trees, laws, rules or settings differ."""
-    versions: tuple[str, ...]
-    hardware: tuple[str, ...]
-    unfinished: tuple[str, ...]
 
 
 def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
-    """Compare the rows of two runs with the same method, sampling setting, prompt and repeat.
-
-    Raises:
-        RunFolderError: if no method has a prompt in common.
-    """
+    """Compare the rows of two runs with the same method, sampling setting, prompt and repeat."""
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
     key = "prompt" if same else "prompt_id"
@@ -80,19 +72,16 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
     )
-    shared = [cell for cell in cells_a if cell in cells_b]
-    for cell in shared:
+    for cell in (cell for cell in cells_a if cell in cells_b):
         left, right = (run.prompts.filter(sampling=cell[0], method=cell[1]) for run in (a, b))
         paired = _paired(left, right, key)
         if len(paired[0]):
             methods.append(_method((a, b), cell, paired, key, shortest))
         else:
-            failed = [
-                f"{len(r) - r['error'].null_count()} errors in {x}"
-                for x, r in zip("AB", (left, right), strict=True)
-            ]
+            errors = [len(rows) - rows["error"].null_count() for rows in (left, right)]
             not_compared.append(
-                f"{': '.join(cell)}: no prompt that both finished ({', '.join(failed)})"
+                f"{': '.join(cell)}: no prompt that both finished "
+                f"({errors[0]} errors in A, {errors[1]} errors in B)"
             )
     if not methods:
         example = f" ({not_compared[0]})" if not_compared else ""
@@ -103,22 +92,22 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     return RunDiff(
         a=str(a.folder),
         b=str(b.folder),
-        same_prompts=same,
-        unequal=tuple(_unequal(a, b)),
+        warnings=tuple(_warnings(a, b, same)),
         methods=tuple(methods),
         not_compared=tuple(not_compared),
         only_a=tuple(": ".join(cell) for cell in cells_a if cell not in cells_b),
         only_b=tuple(": ".join(cell) for cell in cells_b if cell not in cells_a),
         config=tuple(_config(a, b)),
         trees=tuple(differences(*_trees(a, b))),
-        versions=tuple(differences(_versions(a), _versions(b))),
-        hardware=tuple(differences(a.manifest["hardware"], b.manifest["hardware"])),
-        unfinished=tuple(str(run.folder) for run in (a, b) if not run.finished),
     )
 
 
-def _unequal(a: RunRecords, b: RunRecords) -> Iterator[str]:
-    """Reasons why texts of these runs cannot be equal, whatever the methods do."""
+def _warnings(a: RunRecords, b: RunRecords, same_prompts: bool) -> Iterator[str]:
+    if not same_prompts:
+        yield (
+            "the runs measured different prompts, or tokenized them differently: prompts with the same id "
+            "are compared, although their texts may differ"
+        )
     targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
     lengths, seeds = (
         [run.manifest["config"].get(name) for run in (a, b)] for name in ("max_new_tokens", "seed")
@@ -134,10 +123,16 @@ def _unequal(a: RunRecords, b: RunRecords) -> Iterator[str]:
         yield (
             f"the seeds are different ({seeds[0]} and {seeds[1]}): above temperature 0 texts are drawn anew"
         )
+    for run in (a, b):
+        if not run.finished:
+            yield f"{run.folder} is not finished: only its prompts so far are compared"
+    if hardware := differences(a.manifest["hardware"], b.manifest["hardware"]):
+        yield f"the hardware differs: {'; '.join(hardware)}"
+    if versions := differences(_versions(a), _versions(b)):
+        yield f"the versions differ: {'; '.join(versions)}"
 
 
 def _config(a: RunRecords, b: RunRecords) -> list[str]:
-    """The differences between the configs; methods are matched by name, whatever their order."""
     configs = [dict(run.manifest["config"]) for run in (a, b)]
     left, right = (_named(config.pop("methods", ())) for config in configs)
     return [
@@ -270,7 +265,7 @@ COLUMNS = (
 def print_diff(diff: RunDiff, console: Console) -> None:
     say(console, f"A: {diff.a}")
     say(console, f"B: {diff.b}")
-    for warning in _warnings(diff):
+    for warning in diff.warnings:
         say(console, f"WARNING: {warning}", "bold yellow")
     print_table(Table("", COLUMNS, diff.methods, group=lambda entry: entry.sampling), console)
     for title, lines in (
@@ -295,19 +290,3 @@ def print_diff(diff: RunDiff, console: Console) -> None:
         "between the runs: methods of one run take turns on the same machine, two runs do not.",
         "dim",
     )
-
-
-def _warnings(diff: RunDiff) -> Iterator[str]:
-    """Circumstances that can explain unexpected ratios."""
-    if not diff.same_prompts:
-        yield (
-            "the runs measured different prompts, or tokenized them differently: prompts with the same id "
-            "are compared, although their texts may differ"
-        )
-    yield from diff.unequal
-    for folder in diff.unfinished:
-        yield f"{folder} is not finished: only its prompts so far are compared"
-    if diff.hardware:
-        yield f"the hardware differs: {'; '.join(diff.hardware)}"
-    if diff.versions:
-        yield f"the versions differ: {'; '.join(diff.versions)}"

@@ -64,7 +64,6 @@ class Equality:
 
 
 def equality(run: RunRecords, sampling: str, method: str) -> Equality:
-    """Compare the greedy outputs of a method with those of plain decoding, as recorded."""
     rows = run.prompts.filter(
         pl.col("sampling") == sampling,
         pl.col("method") == method,
@@ -93,5 +92,4 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
 
 
 def near_tie_margin(dtype: str) -> float:
-    """The largest margin that counts as rounding for a target of this dtype."""
     return NEAR_TIE.get(dtype, NEAR_TIE["float32"])

@@ -27,7 +27,6 @@ from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
 FACTORS = ("tokens per step", "verify", "draft", "overhead")
-"""Names of the factors, in the order in which they are multiplied."""
 
 TITLE = "What explains the speedup"
 
@@ -73,11 +72,9 @@ def explanations(data: Measurements) -> list[Explanation]:
 
 
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
-    """The factors of every speedup under one sampling setting."""
     groups = {m.name: m.group for m in data.methods}
 
     def suffix(row: Explanation) -> str:
-        """Name the other method if it is not the baseline of the table."""
         return "" if row.against == data.baseline else f" over {row.against}"
 
     def factor(head: str, name: str) -> Column[Explanation]:
@@ -102,12 +99,10 @@ def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
 
 
 def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
-    """The factors under all sampling settings; None if no method has stage times."""
     return Finding(TITLE, tuple(tables.values()), (NOTE,)) if tables else None
 
 
 def _explicable(data: Measurements) -> set[str]:
-    """Names of the methods that have stage times or only verify."""
     return {
         m.name
         for m in data.methods

@@ -31,19 +31,15 @@ FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "top",
     "bottom",
 )
-"""Marker fill by sampling setting."""
 
 WIDTH = 6.0
 """Width of a figure in inches; narrow, so that text stays legible when a phone shrinks the picture."""
 
 ROW_INCHES = 0.27
-"""Height of a method on the axis, in inches."""
 
 NAME = 1.9
-"""Maximum width of a method's name on an axis, in inches; longer names wrap."""
 
 LINE = 0.62
-"""Height of each further line of a name, in rows."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,6 @@ class MethodAxis:
         return 1 + LINE * self.labels[name].count("\n")
 
     def apply(self, axes: "Axes") -> None:
-        """Write the names, in the colours of their groups."""
         axes.set_yticks(list(self.places.values()), list(self.labels.values()))
         for tick, group in zip(axes.get_yticklabels(), self.groups.values(), strict=False):
             tick.set(color=GROUP_COLOURS[group], linespacing=1.0)
@@ -118,7 +113,6 @@ def panels(
 
 
 def stacked(count: int, height: float, **layout: Any) -> "tuple[Figure, list[Axes]]":
-    """A figure of full width, `height` inches high, with `count` panels one below the other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height))
@@ -126,7 +120,6 @@ def stacked(count: int, height: float, **layout: Any) -> "tuple[Figure, list[Axe
 
 
 def lanes(count: int) -> list[float]:
-    """Offsets of the sampling settings around the position of a method."""
     return [0.0] if count == 1 else [float(x) for x in np.linspace(-0.2, 0.2, count)]
 
 

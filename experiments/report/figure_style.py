@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 Keep = Callable[[Path, bytes], object]
-"""Writes content to a path."""
 
 INK = "#1b1e23"
 MUTED = "#6b7078"
@@ -80,7 +79,6 @@ PALETTE = {
 """CSS variables of the colours that a page may replace; the other colours suit light and dark mode."""
 
 LETTERS, SMALL = 10.5, 9.5
-"""Font size, and font size in legends, in points."""
 
 
 def drawing() -> AbstractContextManager[None]:
@@ -134,13 +132,11 @@ def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
 
 
 def clean(axes: "Axes", grid: str = "x") -> None:
-    """Draw grid lines for one axis, and no tick marks."""
     axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
     axes.tick_params(length=0)
 
 
 def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
-    """Make the x-axis logarithmic with these ticks, and draw horizontal grid lines."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
@@ -162,7 +158,6 @@ def panels_beside(
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file atomically; its folder is created if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, content)
 

@@ -37,29 +37,19 @@ from treespec.experiments.report.figure_style import (
     save,
     write_file,
 )
-from treespec.experiments.report.prediction import prediction_figure
-from treespec.experiments.report.prompt_speedups import prompts_figure
+from treespec.experiments.report.point_figures import (
+    prediction_figure,
+    prompts_figure,
+    scaling_figure,
+)
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.scaling import scaling_figure
 from treespec.experiments.report.summary import SamplingSummary
-from treespec.search.intervals import Interval
-
-__all__ = [
-    "DRAWINGS",
-    "Drawing",
-    "accepted_figure",
-    "draw_figures",
-    "size_figure",
-    "speedup_figure",
-    "stages_figure",
-]
 
 MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
 WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
 
 
 def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
-    """Draw all figures of a run as SVG and PNG; the path of each SVG that the run has data for, by name."""
     paths = {}
     with drawing():
         for name, spec in DRAWINGS.items():
@@ -166,13 +156,8 @@ def stages_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
 def accepted_figure(
     summaries: Sequence[SamplingSummary],
     shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
-    idle: Mapping[str, Mapping[str, Interval]] | None = None,
 ) -> Figure | None:
-    """Draft tokens kept per step: stacked shares per method, with one panel per sampling setting.
-
-    `shares` and `idle` are results of `accepted_shares` and `idle_shares`, by setting; without `idle`, no
-    intervals are drawn.
-    """
+    """Draft tokens kept per step: stacked `accepted_shares` per method, a panel per sampling setting."""
     axis = MethodAxis.of(summaries, recorded=True)
     shown = {sampling: methods for sampling, methods in shares.items() if methods}
     if not axis.groups or not shown:
@@ -196,9 +181,6 @@ def accepted_figure(
                     linewidth=0.7,
                 )
                 left += width
-            if idle is not None and name in idle[sampling]:
-                whisker = reach([idle[sampling][name].scaled(100)])
-                axes.errorbar(100 * share[0], axis.places[name], xerr=whisker, **WHISKER)
         axes.set_xlim(0, 100)
     figure.supxlabel("share of steps, %", fontsize=10.5)
     bar = figure.colorbar(
@@ -216,14 +198,11 @@ def accepted_figure(
 
 
 def _shown(run: Run) -> list[SamplingSummary]:
-    """The summaries that have at least one row."""
     return [summary for summary in run.summaries if summary.rows]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the report; `draw` returns None if the run has no data for it."""
-
     draw: Callable[[Run], Figure | None]
     caption: str
 
@@ -236,7 +215,7 @@ DRAWINGS = {
         "compare methods by the table of comparisons.",
     ),
     "prompts": Drawing(
-        lambda run: prompts_figure(run.prompt_speedups),
+        lambda run: prompts_figure(run.measurements),
         "The best tree against the best chain, prompt by prompt, as tokens per second over those "
         "of the baseline (dashed); each line takes the colour of the faster one. Both were chosen on "
         "these prompts, which favours the family with more methods; the verdict corrects for that.",
@@ -253,10 +232,10 @@ DRAWINGS = {
         "whole step, over prompts.",
     ),
     "accepted": Drawing(
-        lambda run: accepted_figure(_shown(run), run.accepted_shares, run.idle_shares),
+        lambda run: accepted_figure(_shown(run), run.accepted_shares),
         "How many draft tokens the steps keep. The wider the grey part, the more passes yielded a "
         "single token, as in plain decoding. Tokens that the last step emits past the budget do not "
-        "count. Whiskers: the 95 % interval of the grey part, over prompts.",
+        "count.",
     ),
     "scaling": Drawing(
         lambda run: scaling_figure(run.scaling),

@@ -26,7 +26,6 @@ OF_PROMPT = "of_prompt_s"
 and their intervals, and may be negative for a prompt (`report.slowdown`)."""
 
 METRIC = "metric "
-"""Prefix of the columns that hold metrics of plug-ins."""
 
 BY_PROMPTS = (
     "times are as measured: the methods decoded each prompt one after another, so a slowdown of the "
@@ -47,7 +46,6 @@ ROWS = "rows"
 """Column of the number of rows of each prompt, that is, of its repeats."""
 
 Column = tuple[str, str]
-"""Name of a method, and name of a column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,16 +56,15 @@ class Measurements:
     repeats are not new samples.
 
     Args:
-        sampling: name of the setting.
         methods: methods that finished at least one prompt.
         prompts: indices of the compared prompts.
-        files: number of the file that each compared prompt is an excerpt of; None if the prompts are
-            independent samples.
         attempted: number of prompts that at least one method attempted.
         values: one value per compared prompt, by (method, column). Columns that a method does not have
             (stage times of a baseline) are absent. Times of decoding and of its stages are adjusted by
             `report.slowdown` where the run allows it.
         failed: methods that finished no prompt.
+        files: number of the file that each compared prompt is an excerpt of; None if the prompts are
+            independent samples.
         totals_because: why times are reported as measured, as a sentence; None if they were adjusted.
         remark: further remarks on the times, as sentences; None if there are none.
         boundary: boundary of the repeated intervals (`report.sequential`) in comparisons of the best
@@ -91,7 +88,6 @@ class Measurements:
 
     @property
     def in_turns(self) -> bool:
-        """Whether methods took turns step by step."""
         return self.totals_because not in (BY_PROMPTS, ONE_METHOD)
 
     @property
@@ -100,26 +96,21 @@ class Measurements:
         return len(self.prompts if self.files is None else set(self.files))
 
     def total(self, method: str, column: str) -> float | None:
-        """Sum over the compared prompts; None if the method has no such column."""
         values = self.values.get((method, column))
         return None if values is None else float(values.sum())
 
     def rate(self, method: str, time: str = "decode_s") -> float:
-        """Tokens per second: total tokens over total time on the compared prompts."""
         return float(self.values[method, "new_tokens"].sum() / self.values[method, time].sum())
 
     def fastest(self, names: Sequence[str]) -> str | None:
-        """The method of `names` with the most tokens per second; None if `names` is empty."""
         return max(names, key=self.rate, default=None)
 
     def named(self, *groups: str, lossless: bool = True) -> list[str]:
-        """Names of the methods in these groups; lossy methods are included only if `lossless` is False."""
         members = [m for m in self.methods if m.group in groups and (m.lossless or not lossless)]
         return [m.name for m in members]
 
     @cached_property
     def baseline(self) -> str | None:
-        """Name of the faster plain baseline; None without a baseline or without a prompt."""
         return self.fastest(self.named("plain")) if self.prompts else None
 
     @cached_property
@@ -189,7 +180,6 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
 def _beside(
     run: RunRecords, twins: Sequence[str], methods: Sequence[Method]
 ) -> tuple[str, str] | None:
-    """The twin that took turns with the method it copies, and that method."""
     names = {m.name for m in methods}
     beside = (
         (twin, name)
@@ -200,14 +190,12 @@ def _beside(
 
 
 def _no_turns(run: RunRecords) -> str | None:
-    """Why methods did not take turns, as a sentence; None if they did."""
     if len(run.methods) == 1:
         return ONE_METHOD
     return BY_PROMPTS if run.manifest.get("together", 1) == 1 else None
 
 
 def _no_twin(run: RunRecords) -> str | None:
-    """Why there is no usable twin, as a sentence; None if methods did not take turns."""
     if _no_turns(run) is not None:
         return None
     beside = _beside(run, list(run.twins), run.methods)
@@ -221,7 +209,6 @@ def _no_twin(run: RunRecords) -> str | None:
 
 
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
-    """Remove the slowdowns of the machine from the decoding times."""
     if not data.in_turns:
         return data
     names = [*(m.name for m in data.methods), *twins]
@@ -262,13 +249,11 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
 
 
 def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:
-    """The index of each value in `names`."""
     order = {name: index for index, name in enumerate(names)}
     return column.replace_strict(order, return_dtype=pl.Int64).to_numpy()
 
 
 def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Add a column for each plug-in metric, null where a row lacks it; return rows and column names."""
     names = rows["metrics"].explode().struct.field("name").drop_nulls().unique(maintain_order=True)
     values = (
         pl.col("metrics")

@@ -61,12 +61,7 @@ class Metered:
     joules_per_token: Mapping[str, Interval]
 
 
-Readings = Mapping[str, Sequence[Metered]]
-"""By sampling setting."""
-
-
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
-    """Memory and energy of every method that finished a prompt."""
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
     compared = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
     if (alone := run.manifest["config"].get("alone")) is not None:
@@ -85,9 +80,8 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     return entries
 
 
-def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
-    """Memory and energy by method, and why some are unavailable; None for runs without meters."""
-    tables = [_table(sampling, entries) for sampling, entries in readings.items()]
+def meter_finding(run: RunRecords, measurements: Mapping[str, Measurements]) -> Finding | None:
+    tables = [_table(sampling, metered(run, data)) for sampling, data in measurements.items()]
     shown = [table for table in tables if len(table.columns) > 1]
     remarks = [
         f"Not available ({', '.join(what)}): {why}" for why, what in unavailable(run).items()
@@ -116,7 +110,6 @@ def _table(sampling: str, entries: Sequence[Metered]) -> Table:
 
 
 def unavailable(run: RunRecords) -> dict[str, list[str]]:
-    """The quantities that are not available, by reason."""
     about: Mapping[str, Any] = run.manifest.get("meters") or {}
     missing: dict[str, list[str]] = {}
     for column, why in (about.get("unavailable") or {}).items():

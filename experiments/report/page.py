@@ -1,14 +1,18 @@
-"""The report of a run: a self-contained HTML file, and the figures as separate files."""
+"""The report of a run: a self-contained HTML file with figures as separate files, and the terminal's."""
 
 from pathlib import Path
 
 from markupsafe import Markup
+from rich.console import Console
 
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report import details
+from treespec.experiments.report.budgets import budget_finding
+from treespec.experiments.report.explanation import NOTE
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
+from treespec.experiments.report.prediction import MISSING, prediction_finding
 from treespec.experiments.report.results import (
     footnotes,
     hardware_line,
@@ -17,6 +21,7 @@ from treespec.experiments.report.results import (
 )
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
+from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.tree_drawings import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE
 
@@ -25,10 +30,6 @@ def write_report(run: Run) -> Path:
     """Write `report.html` and `figures/*.svg|png` into the folder of a run, and return the report's path.
 
     The report of an unfinished run covers the prompts so far, and says so.
-
-    Raises:
-        ForeignFolder: if the folder is not marked as a run, or cannot be written.
-        RunFolderError: if kept trees or ranks of steps are inconsistent.
     """
     folder, report = RunFolder(run.folder), run.folder / "report.html"
     folder.own_manifest()
@@ -62,3 +63,37 @@ def write_report(run: Run) -> Path:
     )
     folder.keep(report, page)
     return report
+
+
+WIDTH = 104
+"""Width of the complete table in characters; wider terminals are not filled."""
+
+
+def print_run(run: Run, console: Console) -> None:
+    print_results(run, console)
+    if any(row.name != "time" for row in run.budgets):
+        print_finding(budget_finding(run.budgets), console)
+    if run.predictions or run.unpredicted:
+        print_finding(prediction_finding(run.predictions, run.choices, run.unpredicted), console)
+    elif run.manifest["config"].get("search") is not None:
+        say(console, MISSING, "dim")
+
+
+def print_results(run: Run, console: Console) -> None:
+    width = min(WIDTH, console.width)
+    moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
+    for line in settings_lines(run):
+        say(console, line, width=width)
+    for summary in run.summaries:
+        print_table(result_table(summary), console, width, moved)
+        console.print()
+        for sentence in run.verdicts[summary.sampling]:
+            say(console, sentence, width=width)
+        if table := run.explanation_tables.get(summary.sampling):
+            print_table(table, console, width)
+    console.print()
+    rows = [row for summary in run.summaries for row in summary.rows]
+    explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
+    notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]
+    for note in (*notes, METHOD_NOTE, hardware_line(run)):
+        say(console, note, "dim", width)

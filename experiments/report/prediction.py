@@ -1,4 +1,4 @@
-"""Predictions of the search, made before a run, beside measurements of the run: rows, tables and a figure.
+"""Predictions of the search, made before a run, beside measurements of the run: rows and tables.
 
 Predicted are static trees, trees that grow, and plain decoding: tokens per step by replaying each on texts
 that were recorded before the run, and speeds from these and the times of single parts.
@@ -8,43 +8,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
+from treespec.errors import TreespecError
 from treespec.experiments.config.file import validated
-from treespec.experiments.records.growths import growth_of
+from treespec.experiments.config.shapes import AnyShape
+from treespec.experiments.config.trees import tree_of
 from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.manifest import GROWTH_FILES, sha256_of
 from treespec.experiments.records.measured import Measured, advice_kept, load_measured
-from treespec.experiments.report.figure_axes import WIDTH, reach
-from treespec.experiments.report.figure_style import (
-    GROUP_COLOURS,
-    GROUP_MARKERS,
-    MUTED,
-    SMALL,
-    clean,
-    wrapped,
-)
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
-from treespec.experiments.report.verdict import Comparison, compare
-from treespec.protocols import MarginalGrowth
-from treespec.search import InvalidGrowth, InvalidTrace, Trace
+from treespec.protocols import Growth, MarginalGrowth
+from treespec.search import InvalidGrowth, InvalidTrace
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 from treespec.search.errors import NotMeasured
+from treespec.search.growth.keys import GrowthSettings
 from treespec.search.intervals import Interval
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 from treespec.search.traces.rule_notes import by_member
-from treespec.search.traces.sampling_names import name_of
 from treespec.tree import Law, TreeShape
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 NOTE = (
     "Predicted before the run: tokens per step from replaying each tree on texts recorded for that "
@@ -68,7 +58,7 @@ MISSING = (
 
 OWN_DRAFT = "drafted by a source of its own, which a search before a run does not record"
 NOT_OURS = "a growth of a plug-in, or one whose files are gone or have changed"
-NOT_KEPT = "the run did not keep how its trees grow"
+NOT_KEPT = "the run did not keep how its trees are drafted"
 DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
 MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
 NOT_RECORDED = "what was recorded before the run does not hold what is needed"
@@ -81,27 +71,23 @@ class Prediction:
     """One tree under one sampling setting.
 
     The interval of `speedup` is that of the tokens, because times are predicted without one; for a tree
-    that grows, that of tokens over time.
+    that grows, that of tokens over time. `size` counts nodes, root included: the mean for a tree that
+    grows. `speed` is in tokens per second, on the machine as it was profiled. `disturbed` says what else
+    used the machine while times were measured. `sure` is the share of a growth's replayed steps proved to
+    equal those of a live run, and `untimed` says that the time in which it decides is not known.
     """
 
     method: str
     sampling: str
     size: float
-    """Nodes of the tree, root included: 1 for plain decoding, the mean for a tree that grows."""
     tokens: Interval
     tokens_measured: Interval
     speedup: Interval
     speedup_measured: Interval
     speed: float
-    """Predicted tokens per second on the machine as it was profiled."""
     disturbed: str | None = None
-    """What else used the machine while times were measured, as a sentence."""
     sure: float | None = None
-    """For a tree that grows, the share of replayed steps proved to equal those of a live run."""
     untimed: bool = False
-    """Whether the time that the growth takes to decide is missing from the times."""
-    timed_under: str | None = None
-    """The sampling setting under which its steps were timed, if it is another one."""
 
     @property
     def tokens_error(self) -> float:
@@ -112,8 +98,7 @@ class Prediction:
         return self.speedup.estimate / self.speedup_measured.estimate - 1
 
 
-@dataclass(frozen=True)
-class Unpredicted:
+class Unpredicted(NamedTuple):
     """A method without a prediction, and why, in words that fit one method as well as several."""
 
     method: str
@@ -126,13 +111,12 @@ class Choice:
     """The method that the search chose for a sampling setting, beside the run's fastest lossless method.
 
     `over` holds its tokens per second over those of `fastest`, which is biased low, because `fastest` is
-    selected on the same prompts; `fair` chooses it on the other half of the prompts (None with too few).
+    selected on the same prompts.
     """
 
     method: str
     fastest: str
     over: Interval
-    fair: Comparison | None
     advice: str
 
 
@@ -143,147 +127,152 @@ def predictions(
 
     On both sides, tokens include what steps emit past the budget. Both lists are empty if nothing was
     recorded before the run, or if the recordings are gone.
-
-    Raises:
-        RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
     """
-    config = run.manifest["config"]
-    if config.get("search") is None or not (run.folder / "search").is_dir():
+    config, searched = run.manifest["config"], run.folder / "search"
+    if config.get("search") is None or not searched.is_dir():
         return [], []
     # Methods may need plug-ins, which a report does not load; configs of schema 2 have a key that is gone.
     search = {key: value for key, value in config["search"].items() if key != "between"}
     readable = config | {"methods": [{"kind": "generate"}], "search": search}
-    recorded = load_measured(
-        validated(run.folder / "manifest.json", readable), run.folder / "search"
-    )
-    rows = [row for data in measurements.values() for row in _of_setting(run, data, recorded)]
-    predicted = [row for row in rows if isinstance(row, Prediction)]
-    return predicted, [row for row in rows if isinstance(row, Unpredicted)]
+    recorded = load_measured(validated(run.folder / "manifest.json", readable), searched)
+    predicted, unpredicted = list[Prediction](), list[Unpredicted]()
+    for sampling, data in measurements.items():
+        ours = [method for method in data.methods if method.kind in ("plain", "tree")]
+        plain = next((method.name for method in ours if method.kind == "plain"), None)
+        if plain is None or not data.prompts:
+            continue
+        rows = list[Prediction]()
+        for method in ours:
+            try:
+                found = _replayed(method, sampling, recorded, searched)
+            except NotMeasured:
+                found = NOT_TIMED
+            if isinstance(found, str):
+                unpredicted.append(Unpredicted(method.name, sampling, found))
+            else:
+                rows.append(_beside(found, method.name, plain, data, recorded))
+        if any(row.size > 1 for row in rows):
+            predicted += rows
+    return predicted, unpredicted
 
 
-def _of_setting(
-    run: RunRecords, data: Measurements, recorded: Measured
-) -> list[Prediction | Unpredicted]:
-    """The methods of our loop under one setting; empty without plain decoding by our loop."""
-    ours = [method for method in data.methods if method.kind in ("plain", "tree")]
-    plain = next((method.name for method in ours if method.kind == "plain"), None)
-    if plain is None or not data.prompts:
-        return []
-    rows: list[Prediction | Unpredicted] = []
-    for method in ours:
-        try:
-            row = _Case(run.folder / "search", plain, data, recorded, method).expected()
-        except NotMeasured:
-            row = NOT_TIMED
-        rows.append(Unpredicted(method.name, data.sampling, row) if isinstance(row, str) else row)
-    any_tree = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
-    return rows if any_tree else [row for row in rows if isinstance(row, Unpredicted)]
+class _Replayed(NamedTuple):
+    """What is predicted of a method; see `Prediction`."""
+
+    size: float
+    tokens: Interval
+    speedup: Interval
+    speed: float
+    sure: float | None = None
+    untimed: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """One method under one sampling setting, beside plain decoding by our loop (`plain`)."""
-
-    searched: Path
-    plain: str
-    data: Measurements
-    recorded: Measured
-    method: Method
-
-    def expected(self) -> Prediction | str:
-        """The prediction for the method, or the reason why there is none.
-
-        Raises:
-            NotMeasured: if a part of its step was not timed.
-        """
-        method, setting = self.method, self.data.sampling
-        if method.kind == "plain":
-            return self._static(TreeShape.chain(0), self._usual)
-        if not method.by_pair:
-            return OWN_DRAFT
-        law = method.law[setting]
-        if method.parents is None:
-            return self._grown(law)
-        shape, rule = TreeShape(method.parents), method.rule[setting]
-        recorded_rule = self.recorded.of_other_rule(rule, setting, law, shape)
+def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path) -> _Replayed | str:
+    """The replay of a method under a sampling setting, or the reason why there is none."""
+    usual = recorded.default_law(sampling)
+    if method.kind == "plain":
+        return _static(TreeShape.chain(0), usual, sampling, recorded)
+    if not method.by_pair:
+        return OWN_DRAFT
+    if sampling not in method.law.keys() & method.rule.keys():
+        return NOT_KEPT
+    law, rule = method.law[sampling], method.rule[sampling]
+    if method.parents is not None:
+        shape = TreeShape(method.parents)
+        recorded_rule = recorded.of_other_rule(rule, sampling, law, shape)
         if recorded_rule is not None:
             return f"rule {rule}: what was recorded before the run is of rule {recorded_rule}"
-        return self._static(shape, law)
+        return _static(shape, law, sampling, recorded)
+    if method.growth is None:
+        return NOT_KEPT
+    growth = _growth_of(method, searched)
+    trace = recorded.trace(sampling, Law.DETERMINISTIC.value)
+    if growth is None:
+        return NOT_OURS
+    if isinstance(growth, MarginalGrowth):
+        return MARGINAL
+    if law != Law.DETERMINISTIC.value:
+        # At temperature 0 every draw is certain, whatever the law.
+        if trace is None or not trace.greedy:
+            return DRAWN
+    elif trace is None or trace.draft_rows is None:
+        return NOT_RECORDED
+    elif not by_member(rule):
+        return f"rule {rule}: no trace holds what it accepts of such trees"
+    try:
+        replayed = replay_growth(trace, growth)
+    except (InvalidTrace, InvalidGrowth) as error:
+        return str(error)
+    if not any(replayed.levels):  # a growth that never drafts decodes plainly
+        return _static(TreeShape.chain(0), usual, sampling, recorded)
+    parts = recorded.latency.at(recorded.prefix, _timed(recorded, law))
+    speed = replayed.speed(parts)
+    return _Replayed(
+        replayed.nodes_per_step, replayed.interval(), speed.scaled(_plain_s(recorded, sampling)),
+        speed.estimate, float(replayed.sure.mean()), parts.decide is None,
+    )  # fmt: skip
 
-    def _static(self, shape: TreeShape, law: str) -> Prediction | str:
-        """The prediction for a tree that is the same at every step."""
-        trace = self.recorded.trace(self.data.sampling, law, shape.is_chain)
-        if trace is None:
-            return NOT_RECORDED
-        deepest = int(trace.about.get("beyond", 0)) + 1
-        if max(map(len, shape.children)) > trace.width or shape.depth > deepest:
-            return TOO_LARGE
-        step_s = self.recorded.latency.step_s(shape, self.recorded.prefix, law=self._timed(law))
-        tokens = replay(trace, shape).interval()
-        speedup = tokens.scaled(self._plain_s / step_s)
-        return self._row(law, trace, shape.size, tokens, speedup, tokens.estimate / step_s)
 
-    def _grown(self, law: str) -> Prediction | str:
-        """The prediction for a tree that grows: replays its own code and times each step."""
-        if self.method.growth is None:
-            return NOT_KEPT
-        growth, rule = growth_of(self.method, self.searched), self.method.rule[self.data.sampling]
-        trace = self.recorded.trace(self.data.sampling, Law.DETERMINISTIC.value)
-        if growth is None:
-            return NOT_OURS
-        if isinstance(growth, MarginalGrowth):
-            return MARGINAL
-        if law != Law.DETERMINISTIC.value:
-            # At temperature 0 every draw is certain, whatever the law.
-            if trace is None or not trace.greedy:
-                return DRAWN
-        elif trace is None or trace.draft_rows is None:
-            return NOT_RECORDED
-        elif not by_member(rule):
-            return f"rule {rule}: no trace holds what it accepts of such trees"
-        try:
-            replayed = replay_growth(trace, growth)
-        except (InvalidTrace, InvalidGrowth) as error:
-            return str(error)
-        if not any(replayed.levels):  # a growth that never drafts decodes plainly
-            return self._static(TreeShape.chain(0), self._usual)
-        parts = self.recorded.latency.at(self.recorded.prefix, self._timed(law))
-        speed = replayed.speed(parts)
-        return self._row(
-            law, trace, replayed.nodes_per_step, replayed.interval(), speed.scaled(self._plain_s),
-            speed.estimate, float(replayed.sure.mean()), parts.decide is None,
-        )  # fmt: skip
+def _static(shape: TreeShape, law: str, sampling: str, recorded: Measured) -> _Replayed | str:
+    """The replay of a tree that is the same at every step."""
+    trace = recorded.trace(sampling, law, shape.is_chain)
+    if trace is None:
+        return NOT_RECORDED
+    deepest = int(trace.about.get("beyond", 0)) + 1
+    if max(map(len, shape.children)) > trace.width or shape.depth > deepest:
+        return TOO_LARGE
+    step_s = recorded.latency.step_s(shape, recorded.prefix, law=_timed(recorded, law))
+    tokens = replay(trace, shape).interval()
+    speedup = tokens.scaled(_plain_s(recorded, sampling) / step_s)
+    return _Replayed(shape.size, tokens, speedup, tokens.estimate / step_s)
 
-    def _row(
-        self, law: str, trace: Trace, size: float, tokens: Interval, speedup: Interval, speed: float,
-        sure: float | None = None, untimed: bool = False,
-    ) -> Prediction:  # fmt: skip
-        """A prediction from the trace and the times of a law, beside the measurement."""
-        name, totals, latency = self.method.name, self.data.totals, self.recorded.latency
-        timed = self._timed(law)
-        under = None if timed is None else latency.law_times(timed).sampling
-        measured_speedup = totals.ratio(
-            [(name, "emitted"), (self.plain, "decode_s")],
-            [(name, "decode_s"), (self.plain, "emitted")],
-        )
-        return Prediction(
-            name, self.data.sampling, size,
-            tokens, totals.ratio([(name, "emitted")], [(name, "steps")]),
-            speedup, measured_speedup, speed,
-            latency.disturbed, sure, untimed, None if under == name_of(trace.sampling) else under,
-        )  # fmt: skip
 
-    @property
-    def _usual(self) -> str:
-        return self.recorded.default_law(self.data.sampling)
+def _plain_s(recorded: Measured, sampling: str) -> float:
+    law = _timed(recorded, recorded.default_law(sampling))
+    return recorded.latency.plain_s(recorded.prefix, law=law)
 
-    def _timed(self, law: str) -> str | None:
-        """The law to look up times by; None if the latency file does not tell laws apart."""
-        return law if law in self.recorded.latency.laws else None
 
-    @property
-    def _plain_s(self) -> float:
-        return self.recorded.latency.plain_s(self.recorded.prefix, law=self._timed(self._usual))
+def _timed(recorded: Measured, law: str) -> str | None:
+    """The law to look up times by; None if the latency file does not tell laws apart."""
+    return law if law in recorded.latency.laws else None
+
+
+def _beside(
+    found: _Replayed, name: str, plain: str, data: Measurements, recorded: Measured
+) -> Prediction:
+    """A replay beside the measurement."""
+    measured_speedup = data.totals.ratio(
+        [(name, "emitted"), (plain, "decode_s")], [(name, "decode_s"), (plain, "emitted")]
+    )
+    return Prediction(
+        name, data.sampling, found.size,
+        found.tokens, data.totals.ratio([(name, "emitted")], [(name, "steps")]),
+        found.speedup, measured_speedup, found.speed,
+        recorded.latency.disturbed, found.sure, found.untimed,
+    )  # fmt: skip
+
+
+def _growth_of(method: Method, searched: Path) -> Growth | None:
+    """Rebuild the growth that a method used; None if it is not one of ours, or a file has changed.
+
+    Files are looked for in `searched`, the run's folder `search`, first: the run may have been moved.
+    """
+    try:
+        shape: Any = TypeAdapter(AnyShape).validate_python(method.growth)
+        if not isinstance(shape, GrowthSettings):
+            return None
+        for key in GROWTH_FILES:
+            named = getattr(shape, key, None)
+            if named is not None:
+                paths, digest = (str(searched / Path(named).name), named), method.files.get(key)
+                file = next((path for path in paths if digest and sha256_of(path) == digest), None)
+                if file is None:
+                    return None
+                shape = shape.model_copy(update={key: file})
+        tree = tree_of(shape)
+    except (ValidationError, TreespecError):
+        return None
+    return tree if isinstance(tree, Growth) else None
 
 
 def chosen(run: RunRecords, data: Measurements) -> Choice | None:
@@ -306,7 +295,6 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
         choices[0],
         fastest,
         over=speed_ratio(data.totals, choices[0], fastest),
-        fair=compare(data, ("what search chose", choices[:1]), ("the fastest", names)),
         advice=advice_kept(run.folder / "search", setting_index).get(choices[0], ""),
     )
 
@@ -332,7 +320,6 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
 
 
 _Speed = partial(Column[Prediction], moves=1, part="speedup")
-"""A column that a narrow terminal shows in a second table."""
 
 COLUMNS = (
     Column[Prediction]("tree", lambda row: with_sure(row.method, row.sure), left=True),
@@ -361,12 +348,6 @@ def prediction_finding(
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     disturbances = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
     remarks = [f"Caution, of the times before the run: {text}" for text in disturbances]
-    for setting in dict.fromkeys(row.timed_under for row in rows if row.timed_under):
-        timed = [f"{row.method} ({row.sampling})" for row in rows if row.timed_under == setting]
-        remarks.append(
-            f"Caution: some steps were timed under {setting}, where drawing and accepting children takes a "
-            f"different time: {', '.join(timed)}."
-        )
     if untimed := dict.fromkeys(row.method for row in rows if row.untimed):
         remarks.append(f"Caution: {DECIDING}: {', '.join(untimed)}.")
     remarks += [
@@ -405,81 +386,8 @@ def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
     if choice is None:
         return said
     over = choice.over.text(in_sentence=True)
-    outcome = f"reached {over} of the speed of the run's fastest ({choice.fastest})"
-    if choice.fair is not None:
-        outcome += (
-            f", picked on the same prompts, and {choice.fair.ratio.text(in_sentence=True)} of that of the "
-            f"fastest by the other half of the prompts ({choice.fair.right.label})"
-        )
+    outcome = (
+        f"reached {over} of the speed of the run's fastest on the same prompts ({choice.fastest})"
+    )
     advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
     return f"{said} What search chose ({choice.method}) {outcome}.{advice}"
-
-
-NAME = 4.5
-"""Maximum width of a line of the figure's key, in inches."""
-
-
-def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
-    """Points around the line of equality: tokens per step and speedup, a pair of panels per setting.
-
-    Points are numbered; a key below the panels names them. None if nothing was predicted.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    if not rows:
-        return None
-    numbers = {name: i + 1 for i, name in enumerate(dict.fromkeys(row.method for row in rows))}
-    samplings = list(dict.fromkeys(row.sampling for row in rows))
-    texts = [f"{i}  {wrapped(name, NAME, SMALL)}" for name, i in numbers.items()]
-    columns = 1 if any("\n" in wrapped(name, NAME / 2, SMALL) for name in numbers) else 2
-    lines = sum(text.count("\n") + 1 for text in texts) / columns
-    figure = Figure(figsize=(WIDTH, 3.25 * len(samplings) + 0.2 * (lines + 1)))
-    panels = figure.subplots(len(samplings), 2, squeeze=False)
-    for (left, right), sampling in zip(panels, samplings, strict=True):
-        shown = [row for row in rows if row.sampling == sampling]
-        looks = [(numbers[row.method], groups[row.method]) for row in shown]
-        for axes, quantity, points in (
-            (left, "tokens per step", [(row.tokens_measured, row.tokens) for row in shown]),
-            (right, "speedup", [(row.speedup_measured, row.speedup) for row in shown]),
-        ):
-            _draw(axes, points, looks)
-            axes.set_xlabel(f"measured {quantity}")
-            axes.set_ylabel(f"predicted {quantity}")
-        left.set_title(sampling, loc="left", fontsize=10.5)
-    handles = [
-        Line2D([], [], linestyle="none", **_look(groups[name]), label=text)
-        for name, text in zip(numbers, texts, strict=True)
-    ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=columns, handletextpad=0.2)
-    return figure
-
-
-def _look(group: str) -> dict[str, Any]:
-    return {"color": GROUP_COLOURS[group], "marker": GROUP_MARKERS[group], "markersize": 5.0}
-
-
-def _draw(
-    axes: "Axes", points: Sequence[tuple[Interval, Interval]], looks: Sequence[tuple[int, str]]
-) -> None:
-    """Draw pairs of a measured and a predicted value, each with its number and in its group's look."""
-    from matplotlib.ticker import MaxNLocator
-
-    shown = [value for pair in points for of in pair for value in of if not isnan(value)]
-    low, high = min(shown), max(shown)
-    margin = 0.08 * (high - low or high or 1.0)
-    limits = low - margin, high + margin
-    axes.plot(limits, limits, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-    for (measured, predicted), (number, group) in zip(points, looks, strict=True):
-        bars = {"xerr": reach([measured]), "yerr": reach([predicted])}
-        place = (measured.estimate, predicted.estimate)
-        axes.errorbar(*place, **bars, **_look(group), elinewidth=0.9, linestyle="none")
-        # at the upper left: away from the line of equality and from both whiskers
-        axes.annotate(
-            str(number), place, xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8.5
-        )
-    axes.set(xlim=limits, ylim=limits)
-    axes.set_aspect("equal")
-    for side in (axes.xaxis, axes.yaxis):
-        side.set_major_locator(MaxNLocator(5))
-    clean(axes, "both")

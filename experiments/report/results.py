@@ -18,7 +18,6 @@ PREFILL_NOTE = (
 
 
 def label(row: MethodSummary) -> str:
-    """The name of the method, with marks for lossy rules, failures and the fastest methods."""
     lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
     return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
@@ -87,13 +86,11 @@ COMPACT_COLUMNS = (
     Column[MethodSummary]("tokens per second", lambda row: f"{row.tokens_per_second.estimate:.1f}"),
     SPEEDUP,
 )
-"""Few columns, for notebooks."""
 
 
 def result_table(
     summary: SamplingSummary, columns: Sequence[Column[MethodSummary]] = COLUMNS
 ) -> Table:
-    """The results under one sampling setting; greedy equality is a column at temperature 0 only."""
     greedy = any(row.equality.compared for row in summary.rows)
     against = f", speedup over {summary.baseline}" if summary.baseline else ""
     return Table(
@@ -123,7 +120,6 @@ def _metric(name: str) -> Column[MethodSummary]:
 
 
 def speedup_finding(summaries: Sequence[SamplingSummary]) -> Finding | None:
-    """Speedups over each plain baseline, and with prefill included; None without a baseline."""
     tables = [_speedup_table(summary) for summary in summaries if summary.baseline is not None]
     return Finding("Speedups over each baseline", tables, (PREFILL_NOTE,)) if tables else None
 
@@ -148,7 +144,6 @@ def _group(row: MethodSummary) -> str:
 
 
 def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str]:
-    """Footnotes needed to read the table: sample, baselines, errors, divergences, intervals."""
     notes = [] if run.finished else ["The run is not finished: these are the prompts so far."]
     for s in summaries:
         if s.prompts < s.attempted or s.failed:
@@ -212,7 +207,6 @@ def settings_lines(run: RunRecords) -> list[str]:
 
 
 def plain_elsewhere(run: RunRecords) -> str | None:
-    """A sentence if plain decoding by itself is faster in another dtype than the chosen one; else None."""
     settings = run.manifest.get("settings") or {}
     if settings.get("plain_dtype") is None:
         return None
@@ -224,7 +218,6 @@ def plain_elsewhere(run: RunRecords) -> str | None:
 
 
 def hardware_line(run: RunRecords) -> str:
-    """Describe models and machine in one line."""
     target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
     hardware = run.manifest["hardware"]
     names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
@@ -234,7 +227,6 @@ def hardware_line(run: RunRecords) -> str:
 
 
 def model_size(model: Mapping[str, Any]) -> str:
-    """The number of a model's parameters, in millions or billions."""
     millions = model["parameters"] / 1e6
     return f"{millions:.3g} M" if millions < 999.5 else f"{millions / 1e3:.3g} B"
 
@@ -245,7 +237,6 @@ def tuning_prompts(candidates: Sequence[dict[str, Any]]) -> int | None:
 
 
 def _baselines(summary: SamplingSummary) -> str:
-    """A sentence on the plain baselines, and on the one that speedups refer to."""
     speeds = [
         f"{row.method.name} {row.tokens_per_second.estimate:.1f} tok/s"
         for row in summary.rows
@@ -259,7 +250,6 @@ def _baselines(summary: SamplingSummary) -> str:
 
 
 def _warmup_and_repeats(run: RunRecords) -> Iterator[str]:
-    """Sentences on unmeasured warm-up prompts, and on repeats of each prompt."""
     warmup = run.manifest.get("warmup") or {}
     prompts, repeats = warmup.get("prompts"), run.manifest["config"].get("repeats") or 1
     if prompts:
@@ -276,29 +266,28 @@ def _warmup_and_repeats(run: RunRecords) -> Iterator[str]:
 
 def _divergences(run: RunRecords, summary: SamplingSummary) -> Iterator[str]:
     """Sentences on greedy outputs that differ from plain decoding, through rounding or through a bug."""
+
+    def names(rows: Sequence[MethodSummary]) -> str:
+        return ", ".join(row.method.name for row in rows)
+
     limit = f"at most {near_tie_margin(run.target_dtype):.2g} in {run.target_dtype}"
     compared = [row for row in summary.rows if row.equality.compared]
     rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
     if rounding:
         margins = [d.margin or 0.0 for row in rounding for d in row.equality.rounding]
         yield (
-            f"{summary.sampling}: {_names(rounding)} departs from plain decoding by rounding: where the "
+            f"{summary.sampling}: {names(rounding)} departs from plain decoding by rounding: where the "
             "texts part, the target's logits of the two tokens differ by up to "
             f"{max(map(abs, margins)):.2g} ({limit})."
         )
     if bugs := [row for row in compared if row.equality.bugs]:
         yield (
-            f"{summary.sampling}: ! {_names(bugs)} departs from plain decoding by more than rounding "
+            f"{summary.sampling}: ! {names(bugs)} departs from plain decoding by more than rounding "
             f"explains ({limit}), a bug."
         )
 
 
-def _names(rows: Sequence[MethodSummary]) -> str:
-    return ", ".join(row.method.name for row in rows)
-
-
 def _tuning(run: RunRecords) -> Iterator[str]:
-    """The settings to which assisted generation was tuned, and on how many prompts; one line per method."""
     for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
         prompts = max(
             (tuning_prompts(tuned["table"]) or 0 for tuned in settings.values()), default=0

@@ -1,8 +1,9 @@
 """A run and the results computed from its records; each is computed at first use and cached."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,13 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report import details
 from treespec.experiments.report.acceptance import (
     NodeAcceptance,
-    SourceLevel,
     acceptance_finding,
     count_all,
+    source_data,
     source_finding,
     sources_of,
 )
-from treespec.experiments.report.budgets import Budget, budget_finding, budgets
+from treespec.experiments.report.budgets import Budget, Point, budget_finding, budgets, scaling
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,
@@ -27,7 +28,7 @@ from treespec.experiments.report.explanation import (
 )
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
-from treespec.experiments.report.meters import Metered, meter_finding, metered
+from treespec.experiments.report.meters import meter_finding
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
@@ -36,31 +37,26 @@ from treespec.experiments.report.prediction import (
     prediction_finding,
     predictions,
 )
-from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import (
     COMPACT_COLUMNS,
     hardware_line,
     result_table,
     speedup_finding,
 )
-from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
+    MethodSummary,
     SamplingSummary,
     accepted_shares,
-    idle_shares,
     summarise,
 )
 from treespec.experiments.report.table import Finding, Table
-from treespec.experiments.report.times import Times, times, times_finding
+from treespec.experiments.report.times import resolution, times_finding
 from treespec.experiments.report.verdict import (
     Comparison,
     comparison_finding,
     comparisons,
     sentences,
 )
-from treespec.search.intervals import Interval
-
-__all__ = ["Run", "load_run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +65,6 @@ class Run(RunRecords):
 
     @cached_property
     def measurements(self) -> dict[str, Measurements]:
-        """Measurements on the comparable prompts of each sampling setting."""
         return {sampling: measure(self, sampling) for sampling in self.samplings}
 
     @cached_property
@@ -79,32 +74,26 @@ class Run(RunRecords):
 
     @cached_property
     def verdicts(self) -> dict[str, list[str]]:
-        """The verdict on trees, chains and plain decoding, as sentences."""
         return sentences(self, self.measurements)
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
-        """The best method of one family against the best of another."""
         return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def budgets(self) -> list[Budget]:
-        """Trees against chains at equal budgets."""
         return [row for data in self.measurements.values() for row in budgets(self, data)]
 
     @cached_property
     def categories(self) -> list[Category]:
-        """Speedups by prompt category."""
         return [row for data in self.measurements.values() for row in categories(self, data)]
 
     @cached_property
     def explanations(self) -> dict[str, list[Explanation]]:
-        """The factors of each speedup."""
         return {sampling: explanations(data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def explanation_tables(self) -> dict[str, Table]:
-        """The factors as tables, for the settings that have any."""
         return {
             sampling: explanation_table(rows, self.measurements[sampling])
             for sampling, rows in self.explanations.items()
@@ -113,56 +102,15 @@ class Run(RunRecords):
 
     @cached_property
     def acceptance(self) -> dict[tuple[str, str], NodeAcceptance]:
-        """How often each node of a fixed tree was accepted, by sampling setting and method.
-
-        Raises:
-            RunFolderError: if a step accepted ranks that the tree does not have.
-        """
         return count_all(self)
 
     @cached_property
-    def by_source(self) -> list[SourceLevel]:
-        """Acceptance by source, depth and rank, for methods whose trees combine several sources.
-
-        Raises:
-            RunFolderError: if a recorded tree is invalid, or a step accepted ranks that its tree does not
-                have.
-        """
-        return sources_of(self)
-
-    @cached_property
     def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Share of steps that kept 0, 1, 2, ... tokens beyond the first, by method."""
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
 
     @cached_property
-    def idle_shares(self) -> dict[str, dict[str, Interval]]:
-        """Share of steps that kept a single token, by sampling setting and method."""
-        return {sampling: idle_shares(self, data) for sampling, data in self.measurements.items()}
-
-    @cached_property
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
-        """Tokens per step against verified nodes, for each family of trees."""
         return {sampling: scaling(data) for sampling, data in self.measurements.items()}
-
-    @cached_property
-    def prompt_speedups(self) -> dict[str, PromptSpeedups]:
-        """The best chain and the best tree on each prompt, for settings with a baseline."""
-        return {
-            sampling: speedups
-            for sampling, data in self.measurements.items()
-            if (speedups := prompt_speedups(data)) is not None
-        }
-
-    @cached_property
-    def metered(self) -> dict[str, list[Metered]]:
-        """Memory and energy of each method."""
-        return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
-
-    @cached_property
-    def times(self) -> dict[str, list[Times]]:
-        """Step time of each method: adjusted, from totals, and decoding alone."""
-        return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def _predicted(self) -> tuple[list[Prediction], list[Unpredicted]]:
@@ -170,21 +118,14 @@ class Run(RunRecords):
 
     @property
     def predictions(self) -> list[Prediction]:
-        """Predictions of the search beside the measurements.
-
-        Raises:
-            RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
-        """
         return self._predicted[0]
 
     @property
     def unpredicted(self) -> list[Unpredicted]:
-        """Methods that the search could not predict, each with the reason."""
         return self._predicted[1]
 
     @cached_property
     def choices(self) -> dict[str, Choice | None]:
-        """The method that the search chose, compared with the fastest; None if it chose none."""
         return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
@@ -200,11 +141,11 @@ class Run(RunRecords):
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
-            "sources": source_finding(self.by_source),
+            "sources": source_finding(sources_of(self)),
             "predictions": prediction_finding(self.predictions, self.choices, self.unpredicted),
             "speedups": speedup_finding(self.summaries),
-            "times": times_finding(self.times, self.measurements),
-            "meters": meter_finding(self, self.metered),
+            "times": times_finding(self, self.measurements),
+            "meters": meter_finding(self, self.measurements),
             "equality": details.equality(self.summaries, self.target_dtype),
             "tuning": details.tuning(self),
             "errors": details.errors(self),
@@ -223,3 +164,53 @@ def load_run(folder: Path) -> Run:
         RunFolderError: if the folder is not a run, is damaged, or has a newer schema.
     """
     return Run.load(folder)
+
+
+def report_data(run: Run, report: Path | None) -> dict[str, Any]:
+    return {
+        "folder": run.folder,
+        "name": run.manifest["name"],
+        "finished": run.manifest.get("finished"),
+        "report": report,
+        "samplings": [_sampling(run, summary) for summary in run.summaries],
+    }
+
+
+def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
+    return {
+        "sampling": summary.sampling,
+        "baseline": summary.baseline,
+        "prompts": summary.prompts,
+        "attempted": summary.attempted,
+        "failed": summary.failed,
+        "verdict": run.verdicts[summary.sampling],
+        "resolution": resolution(run.measurements[summary.sampling]),
+        "times": run.measurements[summary.sampling].totals_because or "adjusted",
+        "comparisons": [
+            {
+                "left": duel.left,
+                "right": duel.right,
+                "ratio": duel.ratio,
+                "prompts": duel.prompts,
+                "winner": None if duel.winner is None else duel.winner.family,
+            }
+            for duel in run.comparisons[summary.sampling]
+        ],
+        "methods": [_method(row, summary.sampling) for row in summary.rows],
+        "sources": source_data(sources_of(run), summary.sampling),
+    }
+
+
+def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
+    method = row.method
+    described = {
+        "method": method.name,
+        "kind": method.kind,
+        "group": method.group,
+        "law": method.law.get(sampling),
+        "rule": method.rule.get(sampling),
+        "parents": method.parents,
+        "lossless": method.lossless,
+    }
+    names = [field.name for field in fields(row) if field.name != "method"]
+    return described | {name: getattr(row, name) for name in names}

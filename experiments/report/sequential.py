@@ -118,9 +118,6 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
     Returns:
         One boundary per look; infinite if so little is spent that no statistic decides.
 
-    Raises:
-        ValueError: if shares do not increase, or are not between 0 (exclusive) and 1.
-
     Example:
         >>> [round(b, 3) for b in boundaries((0.2, 0.4, 0.6, 0.8, 1.0))]
         [4.877, 3.357, 2.68, 2.29, 2.031]
@@ -191,23 +188,13 @@ def boundary_at(samples: int, planned: int, earlier: Sequence[int], *, last: boo
     return student(boundaries((*(count / planned for count in seen), share))[-1], samples)
 
 
-def log_ratio(
-    tokens: ArrayLike, spent: ArrayLike, b_tokens: ArrayLike, b_spent: ArrayLike
-) -> tuple[Floats, Floats]:
-    """Logarithm of a ratio of totals, (tokens / spent) / (b_tokens / b_spent), and its standard error.
-
-    To first order, a sample contributes its share of a total to the logarithm of that total. The logarithm
-    of the ratio thus varies as the sum of such contributions; those of one sample are added with their
-    signs, because comparisons are paired.
+def moments(*columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Logarithm of a ratio of totals, its standard error, and the skewness of the samples; `[...]` each.
 
     The columns hold tokens of n independent samples and their seconds or steps, then those of the other
-    side; `[..., n]` each. The results are `[...]` each.
+    side; `[..., n]` each. To first order, a sample contributes its share of a total to the logarithm of
+    that total; the contributions of one sample are added with their signs, as comparisons are paired.
     """
-    return _moments(tokens, spent, b_tokens, b_spent)[:2]
-
-
-def _moments(*columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Estimate, standard error, and skewness of the contributions of the samples; `[...]` each."""
     values = [np.asarray(column, dtype=np.float64) for column in columns]
     totals = [column.sum(-1, keepdims=True) for column in values]
     signs = (1.0, -1.0, -1.0, 1.0)
@@ -241,9 +228,9 @@ def reach(
 ) -> tuple[Floats, Floats]:
     """Distances from the logarithm of a ratio of totals to the bounds of the interval of a look.
 
-    The arguments are as for `log_ratio`; the distances, below and above, are infinite if the boundary is.
+    The arguments are as for `moments`; the distances, below and above, are infinite if the boundary is.
     """
-    _, error, skewness = _moments(tokens, spent, b_tokens, b_spent)
+    _, error, skewness = moments(tokens, spent, b_tokens, b_spent)
     if not isfinite(boundary):
         return np.full_like(error, inf), np.full_like(error, inf)
     n = np.shape(tokens)[-1]
@@ -318,7 +305,6 @@ def ending(manifest: Mapping[str, Any]) -> str | None:
 
 
 def ended_early(run: RunRecords) -> bool:
-    """Whether the run ended before its last planned prompt because the verdict was decided."""
     looks = run.manifest.get("looks") or []
     until = run.manifest["config"].get("until")
     if not run.finished or not looks or until is None or not until["decided"]:

@@ -1,6 +1,5 @@
 """The results of each method under each sampling setting: the rows of the table and the report."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.measurements import CLOCK, METRIC, ROWS, Measurements
-from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
+from treespec.experiments.report.statistics import Bootstrap
 from treespec.search.intervals import Interval
 
 
@@ -24,22 +23,17 @@ class MethodSummary:
     the baselines do not record them.
 
     Args:
-        method: the method.
         tokens_per_step: kept tokens per pass of the target.
         accepted_per_step: `tokens_per_step` minus 1, the token that a pass yields without a draft.
         tokens_per_second: kept tokens per second, prefill excluded.
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
         speedups: tokens per second over those of each plain baseline, by name.
-        speedup_by_totals: `speedup` from times as measured.
         speedup_with_prefill: `speedup` with prefill included on both sides.
-        step_ms: milliseconds of decoding per step.
-        step_time: `step_ms` with its interval.
+        step_ms, step_time: milliseconds of decoding per step, and with the interval.
         stage_ms: `step_ms` by stage, with the rest of the loop as `other`; None if stages were not
             recorded.
         wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
             number is unknown.
-        waste: `wasted` with its interval.
-        equality: comparison of the greedy outputs with those of plain decoding.
         errors: number of prompts on which the method failed; they enter no other number.
         among_fastest: whether the interval of the speed over that of the fastest method contains 1.
         metrics: means of plug-in metrics over the compared prompts, by name; only those that the method
@@ -52,13 +46,11 @@ class MethodSummary:
     tokens_per_second: Interval
     speedup: Interval | None
     speedups: dict[str, Interval]
-    speedup_by_totals: Interval | None
     speedup_with_prefill: Interval | None
     step_ms: float
     step_time: Interval
     stage_ms: dict[str, float] | None
     wasted: float | None
-    waste: Interval | None
     equality: Equality
     errors: int
     among_fastest: bool
@@ -67,16 +59,7 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class SamplingSummary:
-    """All methods under one sampling setting.
-
-    Args:
-        sampling: name of the setting.
-        rows: one per method that finished a prompt.
-        baseline: name of the faster plain baseline; None without one.
-        prompts: number of compared prompts.
-        attempted: number of attempted prompts.
-        failed: methods that finished no prompt, each with its first error.
-    """
+    """All methods under one sampling setting."""
 
     sampling: str
     rows: tuple[MethodSummary, ...]
@@ -86,13 +69,11 @@ class SamplingSummary:
     failed: dict[str, str]
 
     def row(self, method: str) -> MethodSummary:
-        """The row of this method."""
         return next(row for row in self.rows if row.method.name == method)
 
 
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
-    """Summarise all methods under the sampling setting of these measurements."""
-    totals = _totals(data) if data.prompts else None
+    totals = data.totals if data.prompts else None
     fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
     rows = tuple(_row(run, data, totals, m, fastest) for m in data.methods if totals is not None)
     failed = {
@@ -120,36 +101,6 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
     return {name: np.bincount(k - 1) / len(k) for name, k in kept.items() if len(k)}
 
 
-def idle_shares(run: RunRecords, data: Measurements) -> dict[str, Interval]:
-    """Share of steps that kept a single token, with its interval, for methods whose steps were recorded."""
-    if not data.prompts:
-        return {}
-    rows = run.steps.filter(sampling=data.sampling, kept=1)
-    counts = Counter(rows.select("method", "prompt").iter_rows())
-    idle = {
-        (m.name, "idle"): np.array([float(counts[m.name, prompt]) for prompt in data.prompts])
-        for m in data.methods
-    }
-    totals = bootstrap(data.values | idle, files=data.files)
-    recorded = set(run.steps["method"].unique())
-    return {
-        m.name: totals.ratio([(m.name, "idle")], [(m.name, "steps")])
-        for m in data.methods
-        if m.name in recorded
-    }
-
-
-def _totals(data: Measurements) -> Bootstrap:
-    """All columns and the derived `decode_ms` and `wasted`, resampled together."""
-    columns = dict(data.values)
-    for m in data.methods:
-        columns[m.name, "decode_ms"] = 1e3 * data.values[m.name, "decode_s"]
-        if (m.name, "drafted") in data.values:
-            accepted = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
-            columns[m.name, "wasted"] = data.values[m.name, "drafted"] - accepted
-    return bootstrap(columns, files=data.files)
-
-
 def _row(
     run: RunRecords,
     data: Measurements,
@@ -168,17 +119,13 @@ def _row(
         tokens_per_second=totals.ratio([(m.name, "new_tokens")], [(m.name, "decode_s")]),
         speedup=None if baseline is None else speed_ratio(totals, m.name, baseline),
         speedups={b: speed_ratio(totals, m.name, b) for b in data.named("plain")},
-        speedup_by_totals=(
-            None if baseline is None else speed_ratio(totals, m.name, baseline, CLOCK)
-        ),
         speedup_with_prefill=(
             None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
         ),
         step_ms=1e3 * seconds / steps,
-        step_time=totals.ratio([(m.name, "decode_ms")], [(m.name, "steps")]),
+        step_time=totals.ratio([(m.name, "decode_s")], [(m.name, "steps")]).scaled(1e3),
         stage_ms=_stages(data, m.name, steps, seconds),
         wasted=(drafted - accepted) / drafted if drafted else None,
-        waste=totals.ratio([(m.name, "wasted")], [(m.name, "drafted")]) if drafted else None,
         equality=equality(run, data.sampling, m.name),
         errors=len(_error_messages(run, data.sampling, m.name)),
         among_fastest=(

@@ -1,7 +1,6 @@
 """Tables and findings, defined once and rendered by every medium.
 
-`terminal` renders a table with rich, `markdown` as Markdown, `html` as part of a page, and `tables` as CSV
-and LaTeX.
+`terminal` renders a table with rich, `html` as part of a page, and `tables` as CSV and LaTeX.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any, Generic, TypeVar
 from treespec.search.intervals import Interval
 
 NONE = "–"
-"""Text of a cell without a value."""
 
 Item = TypeVar("Item")
 
@@ -44,6 +42,13 @@ def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
     return Cell(f"{value.estimate:.{digits}f}{unit}", bounds, value=value)
 
 
+def interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    bounds = (value.low, value.high) if value.bounded else (None, None)
+    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
+
+
 @dataclass(frozen=True)
 class Column(Generic[Item]):
     """A column of a table: a short heading for the terminal, and a full one (`name`; `head` by default).
@@ -66,7 +71,6 @@ class Column(Generic[Item]):
 
 
 def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
-    """A column for rows that are mappings; None is written as `NONE`."""
     return Column(head, lambda row: NONE if row[key] is None else format(row[key], form), left=left)
 
 
@@ -100,11 +104,9 @@ class Table(Generic[Item]):
 
     @cached_property
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
-        """The cells, row by row."""
         return tuple(tuple(column.cell(item) for column in self.columns) for item in self.items)
 
     def opens(self, index: int) -> bool:
-        """Whether a row begins a new group; False for the first row."""
         return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
 
@@ -116,3 +118,16 @@ class Finding:
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
+
+
+def markdown(table: Table) -> str:
+    """A table in Markdown under its title; the names of the best rows are bold."""
+    lines = [
+        [column.name or column.head for column in table.columns],
+        ["---" if column.left else "---:" for column in table.columns],
+    ]
+    for item, cells in zip(table.items, table.rows, strict=True):
+        name, *values = (str(cell).replace("|", "\\|").replace("*", "\\*") for cell in cells)
+        lines.append([f"**{name}**" if table.tone(item) == "best" else name, *values])
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{table.full_title}**\n\n{text}" if table.full_title else text

@@ -150,12 +150,7 @@ def report_tables(run: Run) -> dict[str, Table]:
 
 
 def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write every table of the report as CSV and as LaTeX (booktabs); files of the same names are replaced.
-
-    Raises:
-        RunFolderError: if `folder` exists and is not a folder.
-        OSError: if a file cannot be written.
-    """
+    """Write every table of the report as CSV and as LaTeX; files of the same names are replaced."""
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"--tables {folder} is not a folder: name another place")
     texts = {

@@ -8,24 +8,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from treespec.experiments.report.table import Cell, Finding, Table
+from treespec.experiments.report.table import Finding, Table
 
 LEAST_NAME = 19
-"""Characters that a column of words keeps before anything is moved or left out; longer words wrap."""
-
-NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
-"""Layouts tried if not even two columns fit: whether to print intervals, and characters that words keep."""
 
 STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
-    """Print a text as it is, without interpreting markup."""
     console.print(escape(text), style=style, width=width, highlight=False)
 
 
 def print_finding(finding: Finding | None, console: Console) -> None:
-    """Print the tables of a finding with their conclusions, then remarks and notes."""
     if finding is None:
         return
     for table in finding.tables:
@@ -44,15 +38,10 @@ def print_table(
     """Print a table so that it fits into `width` characters.
 
     Columns that may move (`moves` up to `moved`; as many as necessary by default) are shown in a second
-    table; if no column is marked as movable, those on the right move. Only if not even two columns fit side
-    by side, words wrap further and intervals are left out.
+    table; if no column is marked as movable, those on the right move.
     """
     width = min(width or console.width, console.width)
     layout = _Layout(table, width)
-    for details, least_word in NARROWER:
-        if all(layout.fits([0, i]) for i in layout.every[1:]):
-            break
-        layout = _Layout(table, width, details=details, least_word=least_word)
     for title, shown in layout.parts(moves(table, width) if moved is None else moved):
         console.print()
         console.print(layout.table(title, shown), width=width)
@@ -66,17 +55,14 @@ def moves(table: Table, width: int) -> int:
 
 
 class _Layout:
-    """The printed texts of a table, and the widths of its columns.
+    """The printed texts of a table, and the widths of its columns."""
 
-    `details`: whether to print intervals; `least_word`: characters that a column of words keeps.
-    """
-
-    def __init__(
-        self, table: Table, width: int, *, details: bool = True, least_word: int = LEAST_NAME
-    ) -> None:
+    def __init__(self, table: Table, width: int) -> None:
         self.every = list(range(len(table.columns)))
         self._table, self._width = table, width
-        self._texts = [[_written(cell, details) for cell in cells] for cells in table.rows]
+        self._texts = [
+            [f"{c}\n{c.below}" if c.below else str(c) for c in cells] for cells in table.rows
+        ]
         self._heads = [
             "\n".join(
                 part for line in c.head.split("\n") for part in wrap(line, LEAST_NAME) or [""]
@@ -87,7 +73,7 @@ class _Layout:
         for i, column in enumerate(table.columns):
             texts = [self._heads[i], *(row[i] for row in self._texts)]
             longest = max(len(line) for text in texts for line in text.split("\n"))
-            self._widths.append(min(longest, least_word) if column.left else longest)
+            self._widths.append(min(longest, LEAST_NAME) if column.left else longest)
         # columns of words need more space between them than columns of numbers
         self._gap = 2 * (sum(column.left for column in table.columns) > 1)
         if not self.fits(self.every):
@@ -110,7 +96,6 @@ class _Layout:
         return [i for i in self.every if i not in leave], leave
 
     def parts(self, moved: int) -> list[tuple[str, list[int]]]:
-        """The printed tables: the title of each, and its columns."""
         staying, rest = self.split(moved)
         parts = [(self._table.full_title, staying)]
         while rest and self._table.items:
@@ -124,7 +109,6 @@ class _Layout:
         return parts
 
     def table(self, title: str, shown: Sequence[int]) -> RichTable:
-        """These columns as a table of rich."""
         rich = RichTable(
             title=escape(title) or None, title_justify="left", title_style="bold",
             box=box.SIMPLE_HEAD, padding=(0, self._gap // 2), show_edge=False,
@@ -144,8 +128,3 @@ class _Layout:
             style = STYLES.get(self._table.tone(item))
             rich.add_row(*(escape(texts[j]) for j in shown), style=style)
         return rich
-
-
-def _written(cell: Cell, details: bool) -> str:
-    text = str(cell) if details else cell.text
-    return f"{text}\n{cell.below}" if cell.below else text

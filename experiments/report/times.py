@@ -5,7 +5,7 @@ work. Any difference between the two comes from the machine, and the interval of
 smallest difference between two methods that the run can resolve. Runs without a twin state the reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +27,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Times:
-    """The step time of a method, in milliseconds.
-
-    Args:
-        method: the method.
-        step_ms: step time of the result table, adjusted if the run allows it.
-        total_ms: step time from totals, as measured.
-        alone: time of decoding alone over time in turns, on the same prompts; None if it was not measured.
-    """
+    """The step time of a method, in milliseconds."""
 
     method: Method
     step_ms: Interval
@@ -43,7 +36,6 @@ class Times:
 
 
 def resolution(data: Measurements) -> Interval | None:
-    """Speed of the twin over that of the method it copies; None without a twin or without prompts."""
     if data.twin is None or not data.prompts:
         return None
     twin, method = data.twin
@@ -71,12 +63,7 @@ def resolution_sentence(data: Measurements) -> str | None:
 
 
 def noise_caution(data: Measurements, differences: Mapping[str, Interval]) -> str | None:
-    """A sentence if a difference is no larger than that of identical methods may be; None otherwise.
-
-    Args:
-        data: measurements with a twin; without one there is nothing to compare with.
-        differences: ratios of two sides that were found to differ, by names of both sides.
-    """
+    """A sentence if a difference is no larger than that of identical methods may be; None otherwise."""
     ratio = resolution(data)
     if ratio is None or not ratio.bounded:
         return None
@@ -95,7 +82,6 @@ def noise_caution(data: Measurements, differences: Mapping[str, Interval]) -> st
 
 
 def times(run: RunRecords, data: Measurements) -> list[Times]:
-    """The step times of every method that finished a prompt."""
     if not data.prompts:
         return []
     totals, rows = data.totals, run.prompts.filter(pl.col("sampling") == data.sampling)
@@ -126,16 +112,13 @@ COLUMNS = (
 )
 
 
-def times_finding(
-    rows: Mapping[str, Sequence[Times]], measurements: Mapping[str, Measurements]
-) -> Finding | None:
-    """The step times of all methods, with remarks on their estimation; None if methods took no turns."""
+def times_finding(run: RunRecords, measurements: Mapping[str, Measurements]) -> Finding | None:
     if not any(data.in_turns for data in measurements.values()):
         return None
     tables = [
-        Table(sampling, COLUMNS, entries, colour=lambda row: row.method.group)
-        for sampling, entries in rows.items()
-        if entries
+        Table(sampling, COLUMNS, rows, colour=lambda row: row.method.group)
+        for sampling, data in measurements.items()
+        if (rows := times(run, data))
     ]
     remarks = [
         f"{sampling}: {line}"

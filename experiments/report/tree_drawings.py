@@ -1,6 +1,6 @@
 """Drawings of the trees of a run, with the acceptance of each node."""
 
-from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,32 +16,19 @@ LAWS = {
 }
 
 MOST_NODES = 256
-"""Maximum number of nodes of a drawn tree; a larger picture is unreadable and makes the page heavy."""
 
 
 RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
 """Colours of nodes that are never or always accepted; both are light enough for dark text."""
 
 THICKEST_LINE = 9.0
-"""Width of the line to a node that is always accepted."""
 
 
-@dataclass(frozen=True)
-class DrawnTree:
-    """The tree of a method: its shape (None if it grows), drawings and rules by sampling setting."""
-
-    method: Method
-    shape: TreeShape | None
-    pictures: dict[str, Markup]
-    rules: dict[str, str]
-
-
-def drawn_trees(run: RunRecords, counts: Acceptances) -> list[DrawnTree]:
-    """Draw the tree of every method once per sampling setting."""
+def drawn_trees(run: RunRecords, counts: Acceptances) -> list[dict[str, Any]]:
     return [_drawn(run, counts, method) for method in run.methods if method.kind == "tree"]
 
 
-def _drawn(run: RunRecords, counts: Acceptances, method: Method) -> DrawnTree:
+def _drawn(run: RunRecords, counts: Acceptances, method: Method) -> dict[str, Any]:
     shape = None if method.parents is None else TreeShape(method.parents)
     pictures = {}
     if shape is not None and shape.size <= MOST_NODES:
@@ -50,7 +37,8 @@ def _drawn(run: RunRecords, counts: Acceptances, method: Method) -> DrawnTree:
             svg = shape._repr_svg_() if counted is None else acceptance_svg(counted)
             pictures[sampling] = Markup(svg)
     samplings = dict.fromkeys([*method.rule, *run.samplings])
-    return DrawnTree(method, shape, pictures, {s: _rule(method, s) for s in samplings})
+    rules = {s: _rule(method, s) for s in samplings}
+    return {"method": method, "shape": shape, "pictures": pictures, "rules": rules}
 
 
 def _rule(method: Method, sampling: str) -> str:
@@ -70,7 +58,6 @@ def acceptance_svg(nodes: NodeAcceptance) -> str:
 
 
 def _look(nodes: NodeAcceptance, node: int) -> Look:
-    """The look of a node; small positive shares are shown as `<1 %`, not as 0."""
     shape, count, share = nodes.shape, nodes.counts[node], nodes.shares[node]
     above, estimate = nodes.counts[shape.parents[node]], share.estimate
     hint = (

@@ -49,7 +49,6 @@ from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
 
 LEAST_PROMPTS = 4
-"""Fewest prompts for a verdict: two halves of two prompts each."""
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "
@@ -67,7 +66,6 @@ class Side:
 
     @property
     def label(self) -> str:
-        """The chosen method, or two joined by "or" if the halves chose differently."""
         return " or ".join(dict.fromkeys(self.chosen))
 
 
@@ -90,7 +88,6 @@ class Comparison:
 
     @property
     def winner(self) -> Side | None:
-        """The faster side, if the interval excludes 1."""
         if self.ratio.contains(1.0):
             return None
         return self.left if self.ratio.estimate > 1 else self.right
@@ -116,7 +113,6 @@ COLUMNS = (
 
 
 def comparison_finding(duels: Mapping[str, Sequence[Comparison]]) -> Finding | None:
-    """The comparisons as one table per sampling setting; None if there is nothing to compare."""
     tables = [Table(sampling, COLUMNS, rows) for sampling, rows in duels.items() if rows]
     note = "Chosen and measured on different halves of the prompts, with intervals as those of the verdict."
     return Finding("Comparisons", tables, (note,)) if tables else None
@@ -129,12 +125,6 @@ def compare(
     cost: str = "decode_s",
 ) -> Comparison | None:
     """Compare the best method of one family with the best of another.
-
-    Args:
-        data: measurements under one sampling setting.
-        left: label of the family, and the names of its methods.
-        right: label and methods of the other family.
-        cost: column that divides the tokens: `decode_s` or `steps`.
 
     Returns:
         The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` independent
@@ -181,7 +171,6 @@ def cross_fit(
 
 
 def comparisons(data: Measurements) -> list[Comparison]:
-    """Trees against chains (with assisted generation), and our methods against each baseline."""
     trees, chains, assisted = data.named("tree"), data.named("chain"), data.named("assisted")
     ours = "the best of our chains and trees", trees + chains
     pairs = [(("the best tree", trees), ("the best chain", chains + assisted))]
@@ -195,13 +184,11 @@ def comparisons(data: Measurements) -> list[Comparison]:
 
 
 def trees_against_chains(data: Measurements) -> Comparison | None:
-    """The comparison behind the verdict; None if either family is missing or prompts are too few."""
     chains = data.named("chain", "assisted")
     return compare(data, ("the best tree", data.named("tree")), ("the best chain", chains))
 
 
 def best_against_plain(data: Measurements) -> Comparison | None:
-    """The best speculative method against plain decoding; None if one is missing or prompts are too few."""
     rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
     return compare(data, rivals, ("plain decoding", data.named("plain")))
 
@@ -211,10 +198,6 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 
     Cautions follow where the numbers do not support the verdict. Cautions about the whole run are appended
     to the first setting.
-
-    Args:
-        run: the run.
-        measurements: measurements by sampling setting.
     """
     verdicts = {
         sampling: _sentences(run, data) + _warnings(run, data)
@@ -269,7 +252,6 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
-    """Cautions about wrong greedy outputs, and about turns."""
     cautions = [
         f"Caution: {m.name} departs from plain decoding by more than rounding explains ({count} "
         f"prompt{'s' * (count > 1)}); do not trust its numbers."

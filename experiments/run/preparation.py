@@ -100,7 +100,7 @@ def prepare(
         experiment = _with_trees(session, measured, records)
         manifest["methods"] = [method_data(method) for method in experiment.methods]
         groups = groups_of(experiment.methods, together)
-    records.write_manifest(manifest)
+    records.keep_manifest(manifest)
     bench = replace(
         bench,
         experiment=experiment,

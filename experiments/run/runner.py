@@ -109,7 +109,7 @@ def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:
         with suppress(OSError):  # record the machine's load during the units decoded so far
-            records.write_manifest(with_load(manifest, watch.busy_percent()))
+            records.keep_manifest(with_load(manifest, watch.busy_percent()))
         tracker.end(None)
         raise
     consequence = IN_TURNS if manifest["together"] > 1 else NOT_RELIABLE

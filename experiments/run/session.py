@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from treespec.experiments.config.build import Experiment
-from treespec.experiments.config.plugged import FOLDER, require_same_plugins
+from treespec.experiments.config.plugged import require_same_plugins
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.readiness import Ready
-from treespec.plugin_files import in_use
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class Session:
             self.records.clear()
         else:
             self.records.recover(_method_names(self.manifest, self.known), drop_errors=self.again)
-        for file in in_use():
-            self.records.keep(self.records.path / FOLDER / file.path.name, file.content)
+        self.records.keep_plugins()
         for name, content in search.items():
             self.records.keep(self.records.search / name, content)
 

@@ -10,8 +10,8 @@ from typing import Any
 from treespec.errors import in_words
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
-from treespec.experiments.report.data import interval_columns
 from treespec.experiments.report.run import Run
+from treespec.experiments.report.table import interval_columns
 
 PROJECT = "treespec"
 """The tracker's project that runs are logged to."""

@@ -170,5 +170,5 @@ def clear_after(
             looks += look_at(load_run(records.path), until, end)
         except NoFinishedPrompt:
             looks += [_entry(name, until, end, None) for name in samplings]
-        records.write_manifest(manifest)
+        records.keep_manifest(manifest)
     return all(look["decided"] for look in looks if look["prompts"] == end)

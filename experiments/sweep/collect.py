@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from treespec.experiments.errors import RunFolderError, SweepError
-from treespec.experiments.records.parquet import as_parquet
 from treespec.experiments.records.plain_data import plain_data
-from treespec.experiments.report.data import interval_columns
+from treespec.experiments.records.rows import as_parquet
 from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.table import interval_columns
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of
 from treespec.files import write_whole
 

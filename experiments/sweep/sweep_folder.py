@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from treespec.experiments.config.plugged import FOLDER, plugin_copies, require_same_plugins, told
+from treespec.experiments.config.plugged import plugin_copies, require_same_plugins, told
 from treespec.experiments.errors import RunFolderError, SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.folder import RunFolder
@@ -26,7 +26,6 @@ from treespec.experiments.records.manifest import config_data, config_hash, envi
 from treespec.experiments.sweep.attempts import Task
 from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.grid import Grid
-from treespec.plugin_files import in_use
 from treespec.reading_models import read_form
 
 PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
@@ -198,8 +197,7 @@ class SweepFolder(HeldFolder):
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
-        for file in in_use():
-            self.keep(self.path / FOLDER / file.path.name, file.content)
+        self.keep_plugins()
         self.keep_manifest(manifest)
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"

@@ -10,8 +10,7 @@ import transformers
 from transformers import LlamaForCausalLM
 
 from treespec.experiments.records.manifest import environment
-from treespec.experiments.report.markdown import markdown
-from treespec.experiments.report.table import Column, Table, keyed
+from treespec.experiments.report.table import Column, Table, keyed, markdown
 from treespec.experiments.training.corpus import (
     EXCLUDED_FOLDERS,
     HELD_OUT_PER_MILLE,

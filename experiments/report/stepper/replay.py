@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import takewhile
 from typing import Any
 
 from markupsafe import Markup
@@ -13,7 +12,6 @@ from treespec.experiments.report.html import render
 from treespec.experiments.report.stepper.steps import (
     STEPS_WITHOUT_SCRIPT,
     Shown,
-    Snapshot,
     Trail,
     trails_of_run,
     visible,
@@ -27,78 +25,49 @@ MOST_STEPS = 64
 """Maximum number of steps per text, so that one long text does not use up the budget."""
 
 
-class Replay:
-    """The data of a stepper, as far as it fits into a budget of bytes, with at most `most` steps per text.
+def replay_data(
+    trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS
+) -> dict[str, Any]:
+    """The data for `stepper.js`, as far as a budget of bytes allows, with at most `most` steps per text.
 
-    Steps share drawings: a drawing depends on the tree and on the end of the accepted path, not on tokens,
-    so a static tree needs only a few. Steps also share the texts of tokens.
+    A step is its drawing, texts of the nodes, path, bonus, kept tokens and summary. Steps share drawings: a
+    drawing depends on the tree and on the end of the accepted path, not on tokens, so a static tree needs
+    only a few. Steps also share the texts of tokens. `first` is the index of the text shown initially.
     """
-
-    def __init__(
-        self, trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS
-    ) -> None:
-        self._left, self._most = budget, most
-        self._texts: dict[tuple[str, str], int] = {}
-        self._trees: dict[str, int] = {}
-        self._trails: list[dict[str, Any]] = []
-        self._prompts: dict[str, str] = {}
-        self.steps, self.total = 0, 0
-        """Number of steps in the data, and number of steps given."""
-        for trail in trails:
-            self._add(trail)
-
-    def _add(self, trail: Trail) -> None:
-        """Add the steps of a text up to the first one that does not fit."""
-        self.total += len(trail.steps)
-        letters = trail.letters
-        fitting = (self._step(snapshot, letters) for snapshot in trail.steps[: self._most])
-        steps = list(takewhile(lambda step: step is not None, fitting))
-        if steps:
-            self.steps += len(steps)
-            if trail.before and trail.prompt not in self._prompts:
-                self._prompts[trail.prompt] = trail.before
-                self._left -= _bytes(trail.before)
-            self._trails.append(
-                {
-                    "prompt": trail.prompt,
-                    "sampling": trail.sampling,
-                    "method": trail.method,
-                    "group": trail.group,
-                    "separator": trail.separator,
-                    "total": len(trail.steps),
-                    "steps": steps,
-                }
-            )
-
-    def data(self) -> dict[str, Any]:
-        """The data for `stepper.js`; `first`, the index of the text shown initially, is 0."""
-        return {
-            "texts": [list(text) for text in self._texts],
-            "trees": list(self._trees),
-            "prompts": self._prompts,
-            "trails": self._trails,
-            "first": 0,
-        }
-
-    def _step(self, snapshot: Snapshot, letters: int) -> list[Any] | None:
-        """A step for `stepper.js`: drawing, texts of the nodes, path, bonus, kept tokens and summary.
-
-        None if it does not fit into the budget.
-        """
-        shape, path = snapshot.shape, snapshot.path
-        blank = [""] * shape.size
-        svg = draw_step(shape.children, blank, path, "", letters=letters)
-        texts = [(piece, visible(piece)) for piece in (*snapshot.pieces, snapshot.bonus)]
-        new_texts = {text for text in texts if text not in self._texts}
-        cost = 8 * (shape.size + len(path) + 3) + _bytes(snapshot.said)
-        cost += sum(_bytes(text) + 1 for text in new_texts)
-        cost += 0 if svg in self._trees else _bytes(svg)
-        if cost > self._left:
-            return None
-        self._left -= cost
-        *nodes, bonus = [self._texts.setdefault(text, len(self._texts)) for text in texts]
-        tree = self._trees.setdefault(svg, len(self._trees))
-        return [tree, nodes, list(path), bonus, snapshot.kept, snapshot.said]
+    texts: dict[tuple[str, str], int] = {}
+    trees: dict[str, int] = {}
+    prompts: dict[str, str] = {}
+    shown: list[dict[str, Any]] = []
+    for trail in trails:
+        letters, steps = trail.letters, []
+        for step in trail.steps[:most]:
+            shape, path = step.shape, step.path
+            svg = draw_step(shape.children, [""] * shape.size, path, "", letters=letters)
+            pieces = [(piece, visible(piece)) for piece in (*step.pieces, step.bonus)]
+            cost = 8 * (shape.size + len(path) + 3) + _bytes(step.said)
+            cost += sum(_bytes(text) + 1 for text in {text for text in pieces if text not in texts})
+            cost += 0 if svg in trees else _bytes(svg)
+            if cost > budget:
+                break
+            budget -= cost
+            *nodes, bonus = [texts.setdefault(text, len(texts)) for text in pieces]
+            tree = trees.setdefault(svg, len(trees))
+            steps.append([tree, nodes, list(path), bonus, step.kept, step.said])
+        if not steps:
+            continue
+        if trail.before and trail.prompt not in prompts:
+            prompts[trail.prompt] = trail.before
+            budget -= _bytes(trail.before)
+        named = ("prompt", "sampling", "method", "group", "separator")
+        about = {name: getattr(trail, name) for name in named}
+        shown.append(about | {"total": len(trail.steps), "steps": steps})
+    return {
+        "texts": [list(text) for text in texts],
+        "trees": list(trees),
+        "prompts": prompts,
+        "trails": shown,
+        "first": 0,
+    }
 
 
 def script_json(data: Any) -> str:
@@ -112,7 +81,6 @@ def _bytes(data: Any) -> int:
 
 
 def asset(name: str) -> str:
-    """Read a file of the stepper: `stepper.js` or `stepper.css`."""
     return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -127,15 +95,11 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
     """The stepper with its data and script; without JavaScript, the first steps of one text as pictures.
 
     Empty if the run kept no steps.
-
-    Raises:
-        RunFolderError: if the kept trees are damaged.
     """
     trails = trails_of_run(run)
-    kept = Replay(trails, most=most)
-    if not kept.steps:
+    data = replay_data(trails, most=most)
+    if not data["trails"]:
         return ""
-    data = kept.data()
     groups = [trail["group"] for trail in data["trails"]]
     data["first"] = groups.index("tree") if "tree" in groups else 0
     shown = data["trails"][data["first"]]
@@ -144,9 +108,11 @@ def stepper_section(run: RunRecords, most: int = MOST_STEPS) -> str:
         t for t in trails if (t.method, t.sampling, t.prompt) == (method, sampling, prompt)
     )
     note = NOTE
-    if kept.steps < kept.total:
+    held = sum(len(trail["steps"]) for trail in data["trails"])
+    total = sum(len(trail.steps) for trail in trails)
+    if held < total:
         note += (
-            f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} per "
+            f" The page holds {held} of the {total} steps that were kept: at most {most} per "
             "text, and only as many as keep the page small."
         )
     return render(

@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 MOST_LETTERS = 10
-"""Maximum number of characters of a label in a drawn tree."""
 
 STEPS_WITHOUT_SCRIPT = 4
 """Number of steps shown as pictures to readers without JavaScript, and where the widget does not run."""
@@ -43,7 +42,6 @@ class Tokenizer(Protocol):
 
 
 UNIT = ("prompt", "sampling", "method", "repeat")
-"""Columns that identify a decoded text."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,12 @@ class Snapshot:
 
     @property
     def said(self) -> str:
-        """A summary of the step in words."""
         drafted, accepted = self.shape.size - 1, len(self.path) - 1
         cut = "" if self.kept == accepted + 1 else f", {self.kept} kept: the text ends here"
         tokens = "1 token" if accepted == 0 else f"{accepted + 1} tokens"
         return f"{drafted} drafted, {accepted} accepted, 1 bonus: {tokens}{cut}"
 
     def svg(self, letters: int = 0) -> str:
-        """Draw the tree with its tokens, the accepted path in colour and the bonus at its end."""
         labels = [visible(piece) for piece in self.pieces]
         return draw_step(
             self.shape.children, labels, self.path, visible(self.bonus), letters=letters
@@ -98,7 +94,6 @@ class Trail:
 
     @property
     def letters(self) -> int:
-        """Width of the widest label, so that all steps can be drawn alike."""
         pieces = (piece for step in self.steps for piece in (*step.pieces, step.bonus))
         return max((columns(visible(piece)) for piece in pieces), default=1)
 
@@ -169,11 +164,7 @@ def trail_of(
 
 
 def trails_of_run(run: RunRecords) -> list[Trail]:
-    """The texts of a run whose steps were kept, ordered by prompt, repeat, sampling setting and method.
-
-    Raises:
-        RunFolderError: if a row is not a tree with a path and a text for each node.
-    """
+    """The texts of a run whose steps were kept, ordered by prompt, repeat, sampling setting and method."""
     if not len(run.trees):
         return []
     names = run.prompts.select("prompt", "prompt_id").unique()

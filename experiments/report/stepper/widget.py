@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from treespec.errors import TreespecError
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.stepper.replay import Replay, asset
+from treespec.experiments.report.stepper.replay import asset, replay_data
 from treespec.experiments.report.stepper.steps import (
     STEPS_WITHOUT_SCRIPT,
     Shown,
@@ -62,7 +62,6 @@ class Stepper:
             if not self.trails[0].steps:
                 raise ValueError("there are no steps to show")
         self._pictures = f"stepper-{uuid.uuid4().hex}"
-        """The id of the HTML element that holds the pictures."""
 
     @cached_property
     def widget(self) -> Any:
@@ -71,7 +70,7 @@ class Stepper:
         Raises:
             MissingWidget: if anywidget is not installed.
         """
-        return _widget_class()(data=Replay(self.trails).data(), pictures=self._pictures)
+        return _widget_class()(data=replay_data(self.trails), pictures=self._pictures)
 
     def _ipython_display_(self) -> None:
         # Two outputs: from one with both forms, an exported page takes the widget, which may not run there.
@@ -100,8 +99,6 @@ def _widget_class() -> type[Any]:
         ) from None
 
     class StepperWidget(anywidget.AnyWidget):
-        """The stepper with the script and style of the report."""
-
         _esm = asset("stepper.js")
         _css = asset("stepper.css")
         data = traitlets.Dict().tag(sync=True)

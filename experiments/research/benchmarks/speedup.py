@@ -31,9 +31,9 @@ from treespec.experiments.measure.profile.profile import pass_seconds
 from treespec.experiments.measure.searched_run import brief_run
 from treespec.experiments.measure.timing import in_turns
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
+from treespec.experiments.report.page import print_results
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.text import print_results
 from treespec.experiments.research.benchmarks.results_file import print_and_save
 from treespec.experiments.run.models import load_models, passes_data
 from treespec.models.transformers_model import TransformersModel

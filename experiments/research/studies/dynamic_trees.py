@@ -23,8 +23,8 @@ from rich.console import Console
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.measure.searched_run import brief_run
+from treespec.experiments.report.budgets import meant_for
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.scaling import meant_for
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.verdict import Comparison, compare

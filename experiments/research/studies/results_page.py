@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.report.markdown import markdown
-from treespec.experiments.report.table import Cell, Column, Table, interval
+from treespec.experiments.report.table import Cell, Column, Table, interval, markdown
 from treespec.experiments.research.benchmarks.results_file import RESULTS
 from treespec.files import write_whole
 from treespec.search.intervals import Interval

@@ -17,8 +17,7 @@ from rich.console import Console
 from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import read_manifest
-from treespec.experiments.report.data import report_data
-from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.run import Run, load_run, report_data
 from treespec.experiments.report.terminal import say
 from treespec.experiments.research.benchmarks.results_file import of_manifest, write
 

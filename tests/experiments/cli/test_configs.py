@@ -23,26 +23,6 @@ def test_one_config_as_it_stands():
     assert data["config"] == yaml.safe_load(done.stdout)
 
 
-def test_a_file_is_printed_too(tmp_path):
-    (tmp_path / "mine.yaml").write_text("# mine\nname: mine")
-    assert call("configs", tmp_path / "mine.yaml").stdout == "# mine\nname: mine\n"
-
-
-def test_on_a_terminal_in_colour(monkeypatch, capsys):
-    from treespec.experiments.cli import configs
-
-    class Terminal:
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(configs.sys, "stdout", Terminal())
-    printed = []
-    monkeypatch.setattr("rich.console.Console.print", lambda self, what: printed.append(what))
-    configs._print_config("smoke", as_json=False)
-    assert printed[0].code == shipped()["smoke"].read_text(encoding="utf-8")
-    assert printed[0].lexer.name == "YAML"
-
-
 def test_the_schema():
     done = call("configs", "--schema")
     assert done.exit_code == 0

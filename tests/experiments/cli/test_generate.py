@@ -12,7 +12,7 @@ from treespec import plugin_files
 from treespec.experiments.cli import generate as module
 from treespec.experiments.cli.main import app
 from treespec.experiments.run import one_text
-from treespec.experiments.run.one_text import Piece, decode_one, one_text_config
+from treespec.experiments.run.one_text import decode_one, one_text_config
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 PROMPT = "def walk(tree):\n    for"
@@ -106,39 +106,8 @@ def test_a_character_of_several_tokens_is_shown_whole(loaded_pair):
     assert [piece.text for piece in broken.rest()] == ["\ufffd"]
 
 
-def test_colours_on_a_terminal(monkeypatch):
-    written = []
-    monkeypatch.setattr(module, "_write", lambda text, colour: written.append((text, colour)))
-
-    class Screen:
-        def isatty(self):
-            return True
-
-        def write(self, text):
-            return len(text)
-
-        def flush(self):
-            pass
-
-    def decode(config, prompt, show, say):
-        for piece in (Piece("drafted\x1b[2J", True), Piece(" added", False)):
-            show(piece)
-        return made
-
-    made = one_text.OneText("drafted added", (1, 2), 1, 1, "m", "l", "r", 1.0, 0.1)
-    monkeypatch.setattr(one_text, "decode_one", decode)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(module.sys, "stdout", Screen())
-    module.generate_command("hello")
-    assert written == [
-        ("hello", "bright_black"),
-        ("drafted[2J", module.ACCEPTED),
-        (" added", module.ADDED),
-    ]
-    written.clear()
-    monkeypatch.setenv("NO_COLOR", "1")
-    module.generate_command("hello")
-    assert {colour for _, colour in written} == {None}
+def test_control_characters_do_not_reach_a_terminal():
+    assert module._visible("drafted\x1b[2J\n") == "drafted[2J\n"
 
 
 @pytest.mark.parametrize(
@@ -197,12 +166,6 @@ def test_a_source_whose_trees_do_not_fit_says_what_does(call, loaded_pair):
     assert data["method"] == "lookahead budget 56"
     expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
     assert data["ids"] == list(expected.tokens)
-
-
-def test_a_draft_model_of_its_own(call, tiny_pair):
-    own = f"{{source: model, model: {tiny_pair / 'target'}}}"
-    data = json.loads(call(PROMPT, "--tokens", 9, "--source", own, "--json").stdout)
-    assert data["tokens_per_step"] > 2
 
 
 def test_parts_of_a_plug_in(call, loaded_pair, tmp_path, monkeypatch):

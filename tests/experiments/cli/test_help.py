@@ -50,16 +50,6 @@ def test_every_command_says_its_panel():
     assert set(ORDER) <= set(COMMANDS)
 
 
-def test_a_command_that_is_not_in_the_order_comes_last_in_its_panel(monkeypatch):
-    monkeypatch.setattr(
-        "treespec.experiments.cli.help.ORDER", tuple(name for name in ORDER if name != "run")
-    )
-    lines = shown()
-    places = [lines.index(f"{title}:") for title in PANELS]
-    names = [line.split()[0] for line in lines[places[0] + 1 : places[1]] if line.startswith("  ")]
-    assert [name for name in names if name in COMMANDS][-1] == "run"
-
-
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_examples_work_as_they_are_written(name):
     lines = examples(shown(name))
@@ -93,18 +83,6 @@ def parse(line):
             load_grid(found["config"], overrides)
         else:
             load_config(found["config"], overrides)
-
-
-def test_parsing_notices_what_does_not_exist():
-    for line in (
-        "treespec walk smoke",
-        "treespec run smoke --nonsense",
-        "treespec run no_such_config",
-        "treespec run smoke seeed=1",
-        "treespec trace smoke",
-    ):
-        with pytest.raises(Exception):  # noqa: B017, PT011  (each layer has its own errors)
-            parse(line)
 
 
 def test_version():
@@ -157,13 +135,6 @@ def test_completion_in_a_process_of_its_own(words, offered):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [offered]
     assert done.stderr.strip() == "[]"
-
-
-def test_the_script_for_the_shell(monkeypatch):
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    done = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="treespec")
-    assert done.exit_code == 0, done.output
-    assert "_TREESPEC_COMPLETE=complete_bash" in done.stdout
 
 
 def test_keys_of_overrides_are_completed():

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from treespec.experiments.cli import main as cli
-
 COMMAND = "from treespec.experiments.cli.main import main; main()"
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 """A shell that starts the tests in the background makes them ignore Ctrl-C."""
@@ -69,19 +67,6 @@ def test_interrupted_while_the_commands_are_imported(module):
     """In the first tenth of a second: no traceback, and the exit code of an interrupt."""
     done = started_by_its_script("default_int_handler", f"treespec.experiments.{module}")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
-    """Commands are assembled outside the code that catches interrupts for them."""
-
-    def stop(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("typer.main.get_command", stop)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "smoke"])
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

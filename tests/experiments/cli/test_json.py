@@ -8,12 +8,10 @@ import yaml
 from run_folders.folders import write_run
 from typer.testing import CliRunner
 
-from treespec import TreeShape
-from treespec.experiments.cli.json import VERSION, json_text
+from treespec.experiments.cli.common import JSON_VERSION, json_text
 from treespec.experiments.cli.main import app
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
-from treespec.search import expected_tokens
 from treespec.search.intervals import Interval
 
 
@@ -27,7 +25,7 @@ def printed(*arguments, code=0):
 
     data = json.loads(done.stdout, parse_constant=refuse)
     assert next(iter(data)) == "version"
-    assert data["version"] == VERSION
+    assert data["version"] == JSON_VERSION
     return data
 
 
@@ -70,19 +68,6 @@ def test_report_has_the_numbers_of_the_table(run_folder):
         assert duel["ratio"]["low"] < duel["ratio"]["estimate"] < duel["ratio"]["high"]
 
 
-def test_without_an_interval_its_bounds_are_null(tmp_path):
-    data = printed("report", write_run(tmp_path / "one", prompts=1), "--json")
-    speed = data["samplings"][0]["methods"][0]["tokens_per_second"]
-    assert speed["low"] is None
-    assert speed["estimate"] > 0
-
-
-def test_quiet_leaves_out_the_table_and_not_the_object(run_folder):
-    done = CliRunner().invoke(app, ["report", str(run_folder), "-q"])
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert printed("report", run_folder, "-q", "--json") == printed("report", run_folder, "--json")
-
-
 def test_plain_data():
     found = plain_data(
         {1: np.float64("inf"), "b": np.arange(2), "c": Interval(1.0, float("nan"), 2.0), "d": {3}}
@@ -90,7 +75,7 @@ def test_plain_data():
     nothing = {"estimate": 1.0, "low": None, "high": 2.0}
     assert found == {"1": None, "b": [0, 1], "c": nothing, "d": [3]}
     assert json.loads(json_text({"a": np.int64(3), "b": np.bool_(True)})) == {
-        "version": VERSION, "a": 3, "b": True,
+        "version": JSON_VERSION, "a": 3, "b": True,
     }  # fmt: skip
 
 
@@ -127,29 +112,3 @@ def test_run_prints_what_failed(settings, tmp_path, monkeypatch):
     assert data["failures"][0] == {
         "prompt": 0, "sampling": "T=0", "method": "generate", "error": "an error inside the decoding: boom",
     }  # fmt: skip
-
-
-def test_search_prints_the_tree():
-    data = printed("search", "0.6,0.2,0.1", "--size", 6, "--depth", 3, "--to", "eagle", "--json")
-    shape = TreeShape(tuple(data["shape"]["parents"]))
-    assert shape.size == data["shape"]["size"] == 6
-    assert data["expected_tokens"] == pytest.approx(expected_tokens(shape, [0.6, 0.2, 0.1]))
-    assert data["chain"]["expected_tokens"] == pytest.approx(2.176)
-    assert data["format"]["name"] == "eagle"
-    assert json.loads(data["format"]["content"])
-    short = printed("search", "0.9,0.05;0.5,0.4", "--size", 4, "--json")
-    assert short["chain"]["expected_tokens"] is None  # deeper than the rates go
-
-
-def test_search_prints_the_ranking(tmp_path):
-    times = {"verify_ms": {"1": 20, "32": 24}, "laws": {"any": {"level_ms": 0.5}}}
-    (tmp_path / "t.json").write_text(json.dumps({"version": 1, "batches": {"1": times}}))
-    data = printed("search", "0.6,0.2,0.1", "--latency", tmp_path / "t.json", "--json")
-    assert data["verdict"].startswith("Use the tree of")
-    assert data["rows"][0]["rank"] == 1
-
-
-def test_configs_are_listed():
-    found = {row["name"]: row for row in printed("configs", "--json")["configs"]}
-    assert found["smoke"]["path"].endswith("smoke.yaml")
-    assert found["smoke"]["about"].startswith("Every kind of method")

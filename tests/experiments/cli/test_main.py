@@ -67,10 +67,6 @@ def test_debug_shows_the_traceback(call):
     assert "Traceback" in result.output + result.stderr
 
 
-def test_configs_are_listed(call):
-    assert "smoke" in call("configs").output
-
-
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
@@ -141,30 +137,11 @@ def test_a_model_of_nan(call, tiny_pair, tmp_path):
     refused(call("run", "exp.yaml", "models.target=nan"), "NaN or infinite logits")
 
 
-def test_a_missing_config_file(call):
-    refused(call("run", "exp.yml"), "no config file 'exp.yml'")
-
-
 def test_a_folder_of_another_config(call):
     assert call("run", "exp.yaml", "methods=[{kind: plain}]", "-q").exit_code == 0
     refused(call("run", "exp.yaml"), "belongs to another config", "--out", "--fresh", "methods")
     result = call("run", "exp.yaml", "methods=[{kind: plain}]", "seed=1", "-q", "--fresh")
     assert result.exit_code == 0, result.output
-
-
-def test_a_corrupt_line_in_a_resumed_run(call, tmp_path):
-    arguments = ("run", "exp.yaml", "methods=[{kind: plain}]", "-q")
-    assert call(*arguments).exit_code == 0
-    path = tmp_path / "runs" / "tiny" / "prompts.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([lines[0], lines[1][:20] + "\n", *lines[2:]]))
-    broken = path.read_bytes()
-    refused(call(*arguments), "prompts.jsonl, line 2")
-    assert path.read_bytes() == broken
-
-
-def test_report_of_no_run(call, tmp_path):
-    refused(call("report", tmp_path), "no manifest.json")
 
 
 @pytest.fixture

@@ -134,9 +134,6 @@ def test_what_has_no_prediction_is_said(grown):
     )
     assert GROWN in finding.notes
     assert finding.remarks[-1] == f"Caution: {DECIDING}: drawn."
-    (elsewhere,) = (text for text in finding.remarks if "timed under T=0" in text)
-    assert "eagle (T=1)" in elsewhere
-    assert "(T=0)" not in elsewhere
     assert finding.tables[0].said.endswith(
         f"Without a prediction: one row ({MARGINAL}); copied ({OWN_DRAFT})."
     )

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from treespec.errors import TreespecError
 from treespec.experiments.cli.main import app
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.run import load_run
 from treespec.experiments.sweep.attempts import outcome_of, read_attempts
 from treespec.tree import TreeShape
@@ -57,6 +58,27 @@ def test_keys_that_are_missing(bad, key):
     del manifest[key]
     path.write_text(json.dumps(manifest))
     assert refused(lambda: load_run(bad), f"{path} is damaged", f"{key} is missing")
+
+
+@pytest.mark.parametrize("key", ["methods", "sessions", "together", "twins"])
+def test_keys_of_another_type(bad, key):
+    path = bad / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: "x"}))
+    assert refused(lambda: load_run(bad), f"{path} is damaged", f"{key} = 'x'")
+    assert refused(RunFolder(bad).manifest, f"{path} is damaged", "start over with --fresh")
+
+
+def test_a_run_without_what_only_a_resume_needs(bad):
+    path = bad / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for key in ("sessions", "together", "twins", "groups"):
+        manifest.pop(key, None)
+    for method in manifest["methods"]:
+        method.pop("size", None)
+        method.pop("depth", None)
+    path.write_text(json.dumps(manifest))
+    assert load_run(bad).findings
+    assert refused(RunFolder(bad).manifest, f"{path} is damaged", "is missing")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", bytes(range(128, 256))])

@@ -13,14 +13,12 @@ from treespec.experiments.cli.main import app
 NAMES = (
     *("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl", "prompts.parquet"),
     *("steps.parquet", "trees.parquet", "report.html", "sweep.json", "summary.json"),
-    *("summary.parquet", "check.json", ".lock", ".treespec", "trace.npz", "latency.json"),
+    *("summary.parquet", "check.json", ".lock", "trace.npz", "latency.json"),
     *("search/latency.json", "search/trace-0-iid.npz", "search/mine", "search/config.json"),
     *("figures/speedup.svg", "figures/mine.png", "jobs/seed=0/run/manifest.json", "jobs/mine"),
     *("jobs/seed=0/config.yaml", "logs/seed=0.log", "rates.json", "tree.json", "manifest.tmp"),
     *(".manifest.json.tmp", ".sweep.json.4711.tmp", ".sweep.json.tmp", "search", "figures", "jobs"),
 )
-
-HEAD = '{"treespec": "%s", "id": "' + "0" * 32 + '", "version": 1}\n'
 
 
 def contents(name, chance):
@@ -32,14 +30,7 @@ def contents(name, chance):
         "check.json": {"passed": True},
         "latency.json": {"unit": "ms"},
     }.get(name.rpartition("/")[2], rows)
-    choices = [b"", b"mine", chance.randbytes(200), (json.dumps(like) + "\n").encode()]
-    if name == ".treespec":  # alone and empty it would be a killed start of ours
-        choices[0] = (HEAD % "other").encode()
-        choices += [
-            (HEAD % "run").encode()[:-9] + b"\n",
-            (HEAD % "trace").encode() + b'{"made": "x"}\n',
-        ]
-    return chance.choice(choices)
+    return chance.choice([b"", b"mine", chance.randbytes(200), (json.dumps(like) + "\n").encode()])
 
 
 def foreign(folder, chance):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from treespec.experiments.errors import ForeignFolder, PromptError, RunFolderErr
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.held_folder import LOCK
 from treespec.experiments.records.manifest import config_data, config_hash
+from treespec.plugin_files import PluginFile
 
 MANIFEST = "manifest.json"
 FOREIGN = {
@@ -48,6 +50,8 @@ def add(folder, files):
 
 def manifest_of(config):
     data = {"config": config_data(config), "config_hash": config_hash(config), "finished": None}
+    data |= {"methods": [], "sessions": [], "together": 1, "tuning": {}}
+    data |= {"prompts_hash": "", "git_hash": None}
     return data | {"samplings": [{"name": "T=0"}]}
 
 
@@ -99,7 +103,7 @@ def whole_life(folder, config):
         records.forget_search()
         records.keep(records.search / "latency.json", "{}")
         records.recover(["plain"])
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
         for prompt in range(2):
             records.append([prompt_row(prompt)], [step_row(prompt)])
         records.finish(records.manifest())
@@ -109,7 +113,7 @@ def whole_life(folder, config):
     with RunFolder(folder) as records:
         records.clear()
         records.recover(["plain"])
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
 
 
 def test_whatever_a_kill_leaves_is_ours(tmp_path, config, monkeypatch):
@@ -131,7 +135,7 @@ def test_whatever_a_kill_leaves_is_ours(tmp_path, config, monkeypatch):
             records.recover(["plain"], write=False)
             records.clear()
             records.recover(["plain"])
-            records.write_manifest(manifest_of(config))
+            records.keep_manifest(manifest_of(config))
             records.clear()
         left = tree(copy)
         folders = {f"{Path(name).parent}/" for name in foreign if "/" in name.rstrip("/")}
@@ -161,7 +165,7 @@ def test_a_manifest_of_others_is_no_mark(tmp_path, content):
 def test_links_are_not_followed(tmp_path, config, name):
     folder, data = tmp_path / "run", tmp_path / "data"
     with RunFolder(folder) as records:
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
     add(data, {"latency.json": b"mine", MANIFEST: (folder / MANIFEST).read_bytes()})
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(data / MANIFEST if "." in name else data)
@@ -177,14 +181,42 @@ def test_plugins_that_the_manifest_does_not_name_stay(tmp_path, config):
     with RunFolder(tmp_path) as records:
         plugins = [{"file": "ours.py", "sha256": ""}, {"file": "../victim.py", "sha256": ""}]
         add(tmp_path, {"plugins/ours.py": b"", "plugins/mine.py": b"", "victim.py": b""})
-        records.write_manifest(manifest_of(config) | {"plugins": plugins})
+        records.keep_manifest(manifest_of(config) | {"plugins": plugins})
         records.clear()
     assert set(tree(tmp_path)) == {MANIFEST, LOCK, "plugins/", "plugins/mine.py", "victim.py"}
 
 
+def test_a_file_in_the_place_of_a_copy_of_a_plugin_is_left_alone(tmp_path, monkeypatch):
+    file = PluginFile(tmp_path / "mine.py", b"ours")
+    monkeypatch.setattr("treespec.experiments.records.held_folder.in_use", lambda: [file])
+    with RunFolder(tmp_path / "run") as records:
+        records.keep_plugins()  # a killed start leaves it, and the next one goes on
+    for content in (b"ours", b"mine"):
+        add(tmp_path / "run", {"plugins/mine.py": content})
+        refuse = pytest.raises(RunFolderError, match=r"plugins/mine\.py is not a copy of")
+        with refuse if content == b"mine" else nullcontext(), RunFolder(tmp_path / "run"):
+            pass
+    assert tree(tmp_path / "run")["plugins/mine.py"] == b"mine"
+
+
+def test_only_exact_names_of_measurements_are_deleted(tmp_path, config):
+    own = {"search/trace-0-iid.npz": b"", "search/best-0.json": b"", "search/latency.json": b""}
+    others = {
+        "search/trace-0-mine.npz": b"",
+        "search/best-1.json": b"",
+        "search/trace-00-iid.npz": b"",
+    }
+    with RunFolder(tmp_path) as records:
+        records.keep_manifest(manifest_of(config) | {"samplings": [{"name": "T=0"}]})
+        add(tmp_path, own | others)
+        records.forget_search()
+    assert others.keys() <= tree(tmp_path).keys()
+    assert not own.keys() & tree(tmp_path).keys()
+
+
 def test_a_copy_of_a_folder_is_ours_too(tmp_path, config):
     with RunFolder(tmp_path / "a") as records:
-        records.write_manifest(manifest_of(config))
+        records.keep_manifest(manifest_of(config))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with RunFolder(tmp_path / "b") as records:
         records.require_same(config)
@@ -214,7 +246,7 @@ class TestRefused:
 
     def test_an_earlier_run_as_it_was(self, tmp_path, config):
         with RunFolder(tmp_path) as records:
-            records.write_manifest(manifest_of(config))
+            records.keep_manifest(manifest_of(config))
         (tmp_path / "notes.txt").write_bytes(b"mine")
         before = tree(tmp_path)
         refuse(tmp_path)

@@ -3,14 +3,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rendered import section_html
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.acceptance import (
-    NodeAcceptance,
     acceptance_finding,
     count_all,
     count_nodes,
@@ -67,32 +64,6 @@ def test_levels_add_up(run):
         first = np.mean([len(p) >= depth and p[depth - 1] == 0 for p in came])
         assert level.by_rank[0] == pytest.approx(first)
         assert level.share.low < level.share.estimate < level.share.high
-
-
-def test_the_rates_that_were_put_in_come_out(tmp_path):
-    run = load_run(
-        write_run(tmp_path / "run", [TREE], prompts=12, new_tokens=400, temperatures=[0.0])
-    )
-    found = count_all(run)["T=0", "tree"]
-    # of every step at depth 1, children are accepted at 0.5, 0.2 and 0.1
-    assert found.levels[0].by_rank == pytest.approx((0.5, 0.2, 0.1), abs=0.03)
-    assert found.levels[1].by_rank == pytest.approx((0.5, 0.2), abs=0.04)
-    assert found.levels[2].by_rank == pytest.approx((0.5,), abs=0.05)
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.lists(st.integers(0, 10**6), max_size=12), st.randoms(use_true_random=False))
-def test_no_child_is_accepted_more_often_than_its_parent(numbers, random):
-    shape = TreeShape.from_parents([-1, *(n % i for i, n in enumerate(numbers, start=1))])
-    accepted = np.zeros((3, shape.size), dtype=np.int64)
-    for prompt in range(3):
-        for _ in range(7):
-            accepted[prompt, list(shape.path(random.randrange(shape.size)))] += 1
-    found = NodeAcceptance(shape, np.full(3, 7), accepted)
-    assert found.counts[0] == found.total == 21
-    for level in found.levels:
-        assert sum(level.by_rank) <= 1 + 1e-9
-    assert len(found.levels) == shape.depth
 
 
 def test_every_node_says_how_often(run):

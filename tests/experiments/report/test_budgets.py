@@ -6,8 +6,8 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.budgets import budget_finding
+from treespec.experiments.report.page import print_run
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.text import print_run
 from treespec.tree import TreeShape
 
 RATES, STAGES = (0.6, 0.2), (1.0, 10.0, 0.1, 0.1)

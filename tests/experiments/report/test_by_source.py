@@ -7,8 +7,8 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.rows import StepRow, read_lines, write_lines
-from treespec.experiments.report.data import report_data
-from treespec.experiments.report.run import load_run
+from treespec.experiments.report.acceptance import sources_of
+from treespec.experiments.report.run import load_run, report_data
 from treespec.experiments.report.tables import report_tables
 from treespec.tree import TreeShape
 
@@ -39,7 +39,7 @@ def test_counts_are_those_of_the_steps(tmp_path):
         paths = [tuple(row.path_ranks) for row in rows if row.sampling == sampling]
         came = [path for path in paths if path[:1] == (0,)]  # to node 1, which has children
         both = [path for path in paths if path]
-        found = {(s.source, s.depth): s for s in run.by_source if s.sampling == sampling}
+        found = {(s.source, s.depth): s for s in sources_of(run) if s.sampling == sampling}
         assert {s.method for s in found.values()} == {"merged"}
         assert set(found) == {(source, depth) for source in ("model", "lookup") for depth in (1, 2)}
         model, lookup = found["model", 1], found["lookup", 1]
@@ -65,7 +65,9 @@ def test_it_is_a_table_of_the_report_and_data(tmp_path):
         "merged: lookup",
         "merged: model",
     ]
-    level = next(s for s in run.by_source if (s.sampling, s.source, s.depth) == ("T=0", "model", 1))
+    level = next(
+        s for s in sources_of(run) if (s.sampling, s.source, s.depth) == ("T=0", "model", 1)
+    )
     cell = table.rows[1][2]
     assert cell.text == f"{100 * level.share.estimate:.0f} %"
     assert cell.below.endswith(f" · {level.tries}")
@@ -81,7 +83,7 @@ def test_depths_that_no_path_reached_are_left_out(tmp_path):
     deep = [*SHAPE.parents, 2, 5, 6, 7]
     names = ["", *["lookup"] * (len(deep) - 1)]
     run, _ = written(tmp_path / "run", parents=deep, origins=names)
-    assert {level.depth for level in run.by_source} == {1, 2}
+    assert {level.depth for level in sources_of(run)} == {1, 2}
     (table, _) = run.findings["sources"].tables
     assert [column.head for column in table.columns] == [
         "method", "source", "depth 1", "depth 2",
@@ -91,7 +93,7 @@ def test_depths_that_no_path_reached_are_left_out(tmp_path):
 def test_methods_with_given_shapes_say_nothing_of_it(tmp_path):
     write_run(tmp_path / "run", METHODS, prompts=2)
     run = load_run(tmp_path / "run")
-    assert run.by_source == []
+    assert sources_of(run) == []
     assert run.findings["sources"] is None
 
 
@@ -103,7 +105,7 @@ def test_methods_with_given_shapes_say_nothing_of_it(tmp_path):
 def test_damaged_trees_are_refused(tmp_path, changed):
     run, _ = written(tmp_path / "run", **changed)
     with pytest.raises(RunFolderError, match="a step of 'merged' on prompt 0"):
-        _ = run.by_source
+        _ = sources_of(run)
 
 
 def test_both_columns_come_back_from_parquet(tmp_path):

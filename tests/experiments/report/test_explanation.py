@@ -1,27 +1,17 @@
-import io
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rendered import section_html
-from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
-from treespec.experiments.records.loading import Method
 from treespec.experiments.report.explanation import (
     FACTORS,
-    _explain,
-    _totals,
     explanation_finding,
     explanations,
 )
-from treespec.experiments.report.markdown import markdown
-from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.terminal import print_table
+from treespec.experiments.report.table import markdown
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 20.0, 1.0, 1.0), other_ms=3.0)
@@ -97,33 +87,6 @@ def test_a_tree_over_a_chain_is_the_ratio_of_their_factors(demo):
     assert duel.against.startswith("chain ")
 
 
-positive = st.floats(1e-4, 1e4)
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(*[positive] * 8), min_size=1, max_size=6))
-def test_the_product_is_exact_whatever_was_measured(rows):
-    columns = np.array(rows).T
-    values = {}
-    for name, own in (("a", columns[:4]), ("b", columns[4:])):
-        tokens, steps, verify, draft = own
-        values |= {
-            (name, "new_tokens"): tokens,
-            (name, "steps"): steps,
-            (name, "verify_s"): verify,
-            (name, "draft_s"): draft,
-            (name, "decode_s"): 1.25 * (verify + draft),
-        }
-    methods = tuple(Method(name, "tree", (-1, 0), {}, {}, True) for name in "ab")
-    data = Measurements("T=0", methods, tuple(range(len(rows))), len(rows), values, ())
-    found = _explain(_totals(data), "a", "b")
-    assert math.isclose(found.product, found.measured.estimate, rel_tol=1e-12)
-    back = _explain(_totals(data), "b", "a")
-    for name in FACTORS:
-        both = found.factors[name].estimate * back.factors[name].estimate
-        assert math.isclose(both, 1, rel_tol=1e-12)
-
-
 def test_lossy_methods_are_explained_but_are_no_best_tree(tmp_path):
     lossy = replace(KARY, name="lossy", lossless=False, stage_ms=(1.0, 1.0, 0.0, 0.0))
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY, lossy], temperatures=[1.0]))
@@ -144,20 +107,6 @@ def test_nothing_to_explain(tmp_path):
     two = SyntheticMethod("two", "tree", TreeShape.kary(2, 2), (1.0,), errors=frozenset({1}))
     apart = load_run(write_run(tmp_path / "apart", [one, two], prompts=2, temperatures=[0.0]))
     assert apart.explanations["T=0"] == []
-
-
-@pytest.mark.parametrize("width", [60, 104])
-def test_the_table_fits_and_names_who_is_compared(demo, width):
-    console = Console(file=io.StringIO(), width=width)
-    print_table(demo.explanation_tables["T=0"], console, width)
-    text = console.file.getvalue()
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    assert "…" not in text
-    assert "what explains the speedup over plain" in text
-    assert " over chain" in " ".join(text.split())
-    assert (
-        text.count("–") > 6
-    )  # intervals, in a second table where they do not fit beside each other
 
 
 def test_markdown_and_html_hold_every_method(demo):

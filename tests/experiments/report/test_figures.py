@@ -8,7 +8,6 @@ from matplotlib.text import Text
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.folder import FIGURES
-from treespec.experiments.report.figure_axes import MethodAxis
 from treespec.experiments.report.figure_style import drawing, inline_svg
 from treespec.experiments.report.figures import (
     DRAWINGS,
@@ -17,8 +16,8 @@ from treespec.experiments.report.figures import (
     speedup_figure,
     stages_figure,
 )
-from treespec.experiments.report.prediction import Prediction, prediction_figure
-from treespec.experiments.report.prompt_speedups import prompts_figure
+from treespec.experiments.report.point_figures import prediction_figure, prompts_figure
+from treespec.experiments.report.prediction import Prediction
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
 
@@ -55,15 +54,6 @@ def test_letters_are_text_and_every_method_is_named(demo):
     assert {"T=0", "T=1"} <= set(texts(figures["stages"]))
 
 
-def test_axes_say_what_they_measure(demo):
-    _, figures = demo
-    assert "kept tokens per step" in texts(figures["size"])
-    assert "verify, ms per step" in texts(figures["size"])
-    assert any("95 % interval" in text for text in texts(figures["speedup"]))
-    assert "share of steps, %" in texts(figures["accepted"])
-    assert "draft tokens kept in a step" in texts(figures["accepted"])
-
-
 def test_an_inlined_figure_follows_the_page(demo):
     _, figures = demo
     text = inline_svg(figures["speedup"])
@@ -77,14 +67,6 @@ def test_an_inlined_figure_follows_the_page(demo):
     assert all(i.startswith("speedup-") for i in ids)
     links = [v[1:] for e in root.iter() for k, v in e.attrib.items() if k.endswith("href")]
     assert set(links) <= set(ids)
-
-
-def test_methods_stand_by_group(demo):
-    run, _ = demo
-    axis = MethodAxis.of(run.summaries)
-    assert list(dict.fromkeys(axis.groups.values())) == ["plain", "assisted", "chain", "tree"]
-    places = list(axis.places.values())
-    assert places == sorted(places)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +91,7 @@ def test_long_names_are_written_in_full_inside_the_figure(long_names):
             speedup_figure(summaries),
             stages_figure(summaries),
             accepted_figure(summaries, run.accepted_shares),
-            prompts_figure(run.prompt_speedups),
+            prompts_figure(run.measurements),
             prediction_figure(rows, {m.name: m.group for m in run.methods}),
         ):
             figure.draw_without_rendering()

@@ -15,10 +15,3 @@ def test_a_run_says_what_it_found(tmp_path):
     assert html.count("<table>") == 2
     assert "&lt;b&gt;tree&lt;/b&gt;" in html
     assert "<b>tree" not in html
-
-
-def test_an_unfinished_run(tmp_path):
-    run = load_run(write_run(tmp_path / "run", prompts=1, temperatures=[0.0], finished=False))
-    html = run._repr_html_()
-    assert "(not finished)" in html
-    assert "No verdict: 1 prompt" in html

@@ -13,7 +13,6 @@ import urllib.request
 import pytest
 
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.replay import Replay, asset, script_json
 from treespec.experiments.report.stepper.steps import trails_of_run
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -190,28 +189,6 @@ def test_the_stepper_steps(browser, page):
     assert browser.messages() == []
 
 
-def test_another_text_is_chosen(browser, page):
-    trails = trails_of_run(load_run(page.parent))
-    browser.open(page)
-    for index, value in ((1, "T=1"), (0, "2: module_1.py"), (2, "<script>alert(1)</script>")):
-        browser.run(f"""
-          const select = document.querySelectorAll(".stepper select")[{index}];
-          select.value = {json.dumps(value)};
-          select.dispatchEvent(new Event("change"));""")
-    found = state(browser)
-    assert found["selects"] == ["2: module_1.py", "T=1", "<script>alert(1)</script>"]
-    trail = next(t for t in trails if [t.prompt, t.sampling, t.method] == found["selects"])
-    for at in range(len(trail.steps)):
-        found = state(browser)
-        assert found["said"] == trail.steps[at].said
-        assert found["text"].startswith(expected(trail, at))
-        kept = min(len(trail.steps[at].path) - 1, trail.steps[at].kept)
-        assert found["accepted"] == kept
-        browser.run("document.querySelector('[aria-label=\"next step\"]').click()")
-    assert browser.run("return document.scripts.length") == 2
-    assert browser.messages() == []
-
-
 def test_without_its_scripts_there_are_pictures(browser, page, tmp_path):
     path = tmp_path / "still.html"
     text = re.sub("<script.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -222,48 +199,4 @@ def test_without_its_scripts_there_are_pictures(browser, page, tmp_path):
     assert "stepper-bar" not in html
     assert "Step 1: " in html
     assert browser.run(WIDER) == browser.run(CUT) == []
-    assert browser.messages() == []
-
-
-def test_paper_has_no_buttons(browser, page):
-    browser.open(page, media="print")
-    assert (
-        browser.run("return getComputedStyle(document.querySelector('.stepper-bar')).display")
-        == "none"
-    )
-    assert browser.run("return document.querySelector('.stepper-tree svg') !== null")
-    pdf = base64.b64decode(browser.devtools("Page.printToPDF")["data"])
-    assert pdf.startswith(b"%PDF")
-
-
-def test_the_widget_follows_its_model(browser, page, tmp_path):
-    trails = trails_of_run(load_run(page.parent))[3:4]
-    path = tmp_path / "widget.html"
-    path.write_text(
-        f"""<!DOCTYPE html><meta charset="utf-8"><link rel="icon" href="data:,">
-        <style>{asset("stepper.css")}</style><div id="cell"></div>
-        <script type="application/json" id="data">{script_json(Replay(trails).data())}</script>
-        <script type="module">{asset("stepper.js").replace("export default", "const widget =")}
-        const data = JSON.parse(document.getElementById("data").textContent);
-        const traits = {{ data, index: 2 }}, heard = new Set();
-        window.saved = 0;
-        window.model = {{
-          get: (name) => traits[name],
-          set: (name, value) => {{ traits[name] = value; heard.forEach((call) => call()); }},
-          save_changes: () => {{ window.saved += 1; }},
-          on: (name, call) => heard.add(call), off: (name, call) => heard.delete(call),
-        }};
-        window.stop = widget.render({{ model: window.model, el: document.getElementById("cell") }});
-        </script>""",
-        encoding="utf-8",
-    )
-    browser.open(path, 700)
-    assert state(browser)["count"].startswith("step 3 of")
-    assert browser.run("return window.saved") == 0
-    browser.run("document.querySelector('[aria-label=\"next step\"]').click()")
-    assert browser.run("return [window.model.get('index'), window.saved]") == [3, 1]
-    browser.run("window.model.set('index', 0)")
-    assert state(browser)["count"].startswith("step 1 of")
-    browser.run("window.stop(); window.model.set('index', 2)")
-    assert state(browser)["count"].startswith("step 1 of")
     assert browser.messages() == []

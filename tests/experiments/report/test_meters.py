@@ -9,6 +9,7 @@ from treespec.experiments.report.meters import (
     HEADS,
     LABELS,
     meter_finding,
+    metered,
     unavailable,
 )
 from treespec.experiments.report.run import load_run
@@ -42,14 +43,14 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
         peak_rss_bytes=[100 * mib, 90 * mib, 120 * mib, 95 * mib, 110 * mib, 80 * mib],
         cpu_energy_j=[64.0, 32.0, 128.0, 32.0, 96.0, 32.0],
     )
-    plain, other = run.metered["T=0"]
+    plain, other = metered(run, run.measurements["T=0"])
     assert plain.bytes == {"peak_rss_bytes": 120 * mib}
     assert plain.joules_per_token["cpu_energy_j"].estimate == pytest.approx(
         1.5
     )  # 288 J, 192 tokens
     assert plain.joules_per_token["cpu_energy_j"].bounded
     assert other.joules_per_token["cpu_energy_j"].estimate == pytest.approx(0.5)
-    page = section_html(meter_finding(run, run.metered))
+    page = section_html(meter_finding(run, run.measurements))
     assert "Not available (energy of GPUs): no &lt;GPU&gt;" in page
     assert "120.0" in page
     assert "CPU above idle" not in page  # nobody read it
@@ -57,11 +58,11 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
 
 def test_energy_that_is_missing_on_one_prompt_is_not_summed(tmp_path):
     run = with_meters(tmp_path / "run", {}, cpu_energy_j=[1.0, 1.0, None, 1.0, 1.0, 1.0])
-    plain, other = run.metered["T=0"]
+    plain, other = metered(run, run.measurements["T=0"])
     assert "cpu_energy_j" not in plain.joules_per_token
     assert "cpu_energy_j" in other.joules_per_token
 
 
 def test_runs_without_meters_say_nothing(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, OTHER], prompts=3))
-    assert (unavailable(run), meter_finding(run, run.metered)) == ({}, None)
+    assert (unavailable(run), meter_finding(run, run.measurements)) == ({}, None)

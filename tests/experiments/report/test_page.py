@@ -5,8 +5,6 @@ from html.parser import HTMLParser
 import pytest
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
-from treespec.errors import TreespecError
-from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.page import write_report
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
@@ -103,13 +101,6 @@ def test_figures_and_trees_are_inline_and_no_id_stands_twice(page):
     }
 
 
-def test_it_is_for_dark_rooms_and_paper(page):
-    text = page.read_text(encoding="utf-8")
-    assert "prefers-color-scheme: dark" in text
-    assert "@media print" in text
-    assert 'name="viewport"' in text
-
-
 def test_divergences_errors_and_environment_are_told(parsed):
     text = " ".join(" ".join(parsed.text).split())
     assert "near-tie: rounding" in text
@@ -135,14 +126,6 @@ def test_a_tuning_that_failed_says_why(tmp_path):
     assert "no &lt;assistant&gt;" in write_report(load_run(folder)).read_text(encoding="utf-8")
 
 
-def test_a_tuning_by_totals_says_so(tmp_path):
-    folder = write_run(tmp_path / "run", prompts=4, temperatures=[0.0])
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["tuning"]["assisted"]["assisted"]["T=0"]["totals_because"] = "totals decide: no room"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert "Totals decide: no room." in write_report(load_run(folder)).read_text(encoding="utf-8")
-
-
 def test_an_unfinished_run_with_one_method(tmp_path):
     method = SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))
     folder = write_run(tmp_path / "run", [method], prompts=1, temperatures=[1.0], finished=False)
@@ -153,15 +136,3 @@ def test_an_unfinished_run_with_one_method(tmp_path):
     assert "The run is not finished" in text
     assert "No verdict: the run has a single method" in text
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
-
-
-def test_bad_folders_leave_nothing_behind(tmp_path):
-    write_run(tmp_path / "newer", [SyntheticMethod("plain", "plain")], schema_version=9)
-    with pytest.raises(RunFolderError, match="schema version 9"):
-        write_report(load_run(tmp_path / "newer"))
-    write_run(tmp_path / "empty", [SyntheticMethod("plain", "plain")], prompts=0, finished=False)
-    with pytest.raises(TreespecError, match="nothing to report"):
-        write_report(load_run(tmp_path / "empty"))
-    for folder in tmp_path.iterdir():
-        assert not (folder / "report.html").exists()
-        assert not (folder / "figures").exists()

@@ -1,39 +1,14 @@
-"""Predictions beside measurements: their figure, and the choice compared without bias."""
+"""The figure of predictions beside measurements."""
 
 import random
 
 import numpy as np
 import pytest
-from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.figure_style import drawing
-from treespec.experiments.report.measurements import measure
-from treespec.experiments.report.prediction import Prediction, chosen, prediction_figure
-from treespec.experiments.report.run import load_run
+from treespec.experiments.report.point_figures import prediction_figure
+from treespec.experiments.report.prediction import Prediction
 from treespec.search.intervals import Interval
-from treespec.tree import TreeShape
-
-
-def test_the_fastest_is_also_picked_on_other_prompts_than_it_is_measured_on(tmp_path):
-    """Among many equal methods one is the fastest by luck, and makes the choice look slow."""
-    names = ["best for T=0", *(f"equal {i}" for i in range(12))]
-    same = [SyntheticMethod(name, "tree", TreeShape.chain(3), (0.7,)) for name in names]
-    lucky, fair = [], []
-    for seed in range(8):
-        folder = write_run(
-            tmp_path / str(seed), same, prompts=16, temperatures=[0.0], jitter=0.1, seed=seed
-        )
-        run = load_run(folder)
-        run.manifest["config"]["methods"] = [{"kind": "tree", "shape": {"kind": "best"}}]
-        choice = chosen(run, measure(run, "T=0"))
-        assert choice is not None
-        assert choice.method == "best for T=0"
-        assert choice.fair is not None
-        lucky.append(choice.over.estimate)
-        fair.append(choice.fair.ratio.estimate)
-    assert max(lucky) <= 1
-    assert sum(lucky) / 8 < 0.95
-    assert abs(sum(fair) / 8 - 1) < 0.05
 
 
 def around(value):
@@ -60,14 +35,6 @@ def drawn(rows):
     return figure
 
 
-@pytest.mark.parametrize("count", [1, 16])
-def test_every_dot_has_its_number(count):
-    figure = drawn(predictions(count))
-    assert len(figure.axes) == 4
-    for axes in figure.axes:
-        assert [text.get_text() for text in axes.texts] == [str(i + 1) for i in range(count)]
-
-
 def test_dots_stand_where_prediction_and_measurement_say():
     rows = predictions(3, ["T=0"])
     tokens, speedups = drawn(rows).axes
@@ -87,8 +54,10 @@ def test_dots_stand_where_prediction_and_measurement_say():
     assert [y for _, y in up] == pytest.approx([rows[0].speedup.low, rows[0].speedup.high])
 
 
-def test_the_key_names_every_tree_once():
+def test_every_dot_has_its_number_and_the_key_names_every_tree_once():
     figure = drawn(predictions(5))
+    for axes in figure.axes:
+        assert [text.get_text() for text in axes.texts] == ["1", "2", "3", "4", "5"]
     (key,) = figure.legends
     assert [text.get_text() for text in key.get_texts()] == [f"{i + 1}  tree {i}" for i in range(5)]
 

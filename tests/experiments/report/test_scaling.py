@@ -1,8 +1,8 @@
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
+from treespec.experiments.report.point_figures import scaling_figure
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.scaling import scaling_figure
 from treespec.tree import TreeShape
 
 
@@ -44,13 +44,3 @@ def test_no_curve_of_fewer_than_four_sizes(tmp_path):
     run = _run(tmp_path / "run", [*TREES[:3], *CHAINS[:3]])
     assert run.scaling["T=0"] == {}
     assert scaling_figure(run.scaling) is None
-
-
-def test_the_axis_is_logarithmic(tmp_path):
-    figure = scaling_figure(_run(tmp_path / "run", [*TREES, *CHAINS]).scaling)
-    assert figure is not None
-    assert figure.axes[0].get_xscale() == "log"
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
-        "trees",
-        "one chain",
-    ]

@@ -1,13 +1,8 @@
-import math
-
 import polars as pl
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.errors import TreespecError
-from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.rows import SCHEMA_VERSION
-from treespec.experiments.report.equality import NEAR_TIE, Equality
+from treespec.experiments.report.equality import Equality
 from treespec.experiments.report.run import Run, load_run
 from treespec.tree import TreeShape
 
@@ -112,12 +107,6 @@ def test_divergences_carry_their_margin(tmp_path):
     assert [d.margin for d in found.bugs] == [2.0, None, -2.0, 0.26]
 
 
-@pytest.mark.parametrize(("dtype", "units"), [("bfloat16", 4), ("float16", 4), ("float32", 1049)])
-def test_the_near_tie_limit_is_in_units_of_the_last_place(dtype, units):
-    eps = {"bfloat16": 2**-7, "float16": 2**-10, "float32": 2**-23}[dtype]
-    assert NEAR_TIE[dtype] == pytest.approx(units * 8 * eps, rel=1e-3)  # logits of 8 to 16
-
-
 def test_generate_is_not_compared_with_itself(tmp_path):
     found = summary(tmp_path, [GENERATE, PLAIN])
     assert found.row("generate").equality == Equality(reference=True)
@@ -149,20 +138,6 @@ def test_sampled_outputs_are_not_compared_with_plain(tmp_path):
     )
 
 
-def test_pooled_tokens_per_step_has_an_interval(tmp_path):
-    guess = SyntheticMethod("guess", "tree", TreeShape.chain(4), (0.6,))
-    value = summary(tmp_path, [PLAIN, guess], new_tokens=200).row("guess").tokens_per_step
-    truth = sum(0.6**i for i in range(5))
-    assert value.low < truth < value.high
-    assert 0 < value.half_width < 0.3
-
-
-def test_one_prompt_has_numbers_but_no_intervals(tmp_path):
-    row = summary(tmp_path, [PLAIN, CHAIN], prompts=1).row("chain 3")
-    assert row.speedup.estimate == pytest.approx(2.5)
-    assert math.isnan(row.speedup.low)
-
-
 def test_accepted_shares_are_of_steps(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY], temperatures=[0.0]))
     shares = run.accepted_shares["T=0"]
@@ -180,43 +155,11 @@ def test_a_running_run_reads_as_a_finished_one(tmp_path):
     assert a.summaries == b.summaries
 
 
-def test_no_run_folder(tmp_path):
-    with pytest.raises(RunFolderError, match=r"no manifest\.json"):
-        load_run(tmp_path)
-
-
-def test_a_damaged_manifest(tmp_path):
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(RunFolderError, match="damaged"):
-        load_run(tmp_path)
-
-
-def test_a_newer_schema(tmp_path):
-    write_run(tmp_path / "run", [PLAIN], schema_version=SCHEMA_VERSION + 1)
-    with pytest.raises(RunFolderError, match=r"schema version .*the treespec that wrote it"):
-        load_run(tmp_path / "run")
-
-
-def test_no_finished_prompt(tmp_path):
-    write_run(tmp_path / "run", [PLAIN], prompts=0, finished=False)
-    with pytest.raises(TreespecError, match="no finished prompt yet"):
-        load_run(tmp_path / "run")
-
-
-def test_nothing_but_errors(tmp_path):
-    failing = SyntheticMethod("bad", "tree", CHAIN.shape, (1.0,), errors=frozenset(range(12)))
-    write_run(tmp_path / "run", [failing])
-    with pytest.raises(TreespecError, match="all 24 rows hold an error, the first: NonFinite"):
-        load_run(tmp_path / "run")
-
-
-def test_step_time_and_waste_have_intervals(tmp_path):
+def test_step_time_has_an_interval(tmp_path):
     guess = SyntheticMethod("guess", "tree", TreeShape.kary(2, 3), (0.6, 0.2))
     row = summary(tmp_path, [PLAIN, guess], jitter=0.1).row("guess")
     assert row.step_time.estimate == pytest.approx(row.step_ms)
     assert row.step_time.low < row.step_ms < row.step_time.high
-    assert row.waste.estimate == pytest.approx(row.wasted)
-    assert row.waste.low < row.wasted < row.waste.high
 
 
 def test_repeats_of_a_prompt_are_no_new_sample(tmp_path):

@@ -9,12 +9,12 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.markdown import markdown
-from treespec.experiments.report.results import hardware_line, model_size, result_table
+from treespec.experiments.report.page import WIDTH, print_results
+from treespec.experiments.report.results import model_size, result_table
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.table import markdown
 from treespec.experiments.report.tables import report_tables
 from treespec.experiments.report.terminal import print_table
-from treespec.experiments.report.text import WIDTH, print_results
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
@@ -42,10 +42,6 @@ def test_the_demo_fits_its_width(demo_text):
     assert "…" not in demo_text
 
 
-def test_a_wide_terminal_gets_the_same_table(demo, demo_text):
-    assert printed(demo, width=200) == demo_text
-
-
 @pytest.mark.parametrize("width", [60, 80, 90])
 def test_a_narrow_terminal_moves_columns_and_drops_none(demo, width):
     text = printed(demo, width)
@@ -61,23 +57,10 @@ def test_a_narrow_terminal_moves_columns_and_drops_none(demo, width):
     assert re.search(r"^kary 2x3 .*?( +\d+\.\d\b(?! %)){4}", text, re.MULTILINE)
 
 
-def test_there_is_a_table_for_each_sampling(demo_text):
-    assert "T=0: 12 prompts, speedup over plain" in demo_text
-    assert "T=1: 12 prompts, speedup over plain" in demo_text
-    assert demo_text.count("generate  ") == 2
-    assert "time of a step" not in demo_text  # it is in the one table
-
-
 def test_numbers_are_the_known_ones(tmp_path):
     folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0])
     row = next(line for line in printed(folder).splitlines() if line.strip().startswith("chain 3"))
     assert " ".join(row.split()) == "chain 3 * 4.00 3.00 100.0 2.50 – 4.0 30.0 1.0 1.0 0 % 12/12"
-
-
-def test_equality_is_a_column_of_greedy_tables_only(tmp_path):
-    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[1.0])
-    assert "equal" not in printed(folder).split("Prefill")[0].splitlines()[4]
-    assert "12/12" not in printed(folder)
 
 
 def test_divergences_and_errors_are_told(tmp_path):
@@ -124,37 +107,10 @@ def test_sizes_of_models():
     assert [model_size({"parameters": n}) for n in sizes] == ["61 M", "0.918 M", "999 M", "8.03 B"]
 
 
-def test_models_of_different_names_are_both_named(demo):
-    run = load_run(demo)
-    run.manifest["models"]["target"] |= {"name": "Llama-8B", "parameters": 8_030_000_000}
-    line = hardware_line(run)
-    assert line.startswith(
-        "target 8.03 B, draft 1.1 M parameters (Llama-8B with embedded), bfloat16"
-    )
-
-
 def test_names_are_not_markup(tmp_path):
     method = SyntheticMethod("[red]x[/red]", "tree", TreeShape.chain(3), (1.0,))
     text = printed(write_run(tmp_path / "run", [PLAIN, method], temperatures=[0.0]))
     assert "[red]x[/red]" in text
-
-
-def test_an_unfinished_run_says_so(tmp_path):
-    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], finished=False)
-    assert "not finished" in printed(folder)
-
-
-def test_no_comparable_prompt(tmp_path):
-    one = SyntheticMethod("one", "tree", TreeShape.chain(2), (1.0,), errors=frozenset({0}))
-    two = SyntheticMethod("two", "tree", TreeShape.chain(3), (1.0,), errors=frozenset({1}))
-    text = printed(write_run(tmp_path / "run", [one, two], prompts=2))
-    assert "0 of 2 prompts were finished by all methods" in " ".join(text.split())
-
-
-def test_one_prompt_prints_no_interval(tmp_path):
-    text = printed(write_run(tmp_path / "run", [PLAIN, CHAIN], prompts=1))
-    assert "nan" not in text
-    assert "no intervals" in text
 
 
 def test_markdown_holds_the_same_numbers(demo, demo_text):
@@ -168,12 +124,6 @@ def test_markdown_holds_the_same_numbers(demo, demo_text):
     for value in re.findall(r"\d\.\d\d \d\.\d\d–\d\.\d\d", demo_text):
         assert value in text
     assert "| **chains 2x4 \\*** |" in text
-
-
-def test_without_stage_times_nothing_is_explained(tmp_path):
-    generate = SyntheticMethod("generate", "generate")
-    text = printed(write_run(tmp_path / "run", [generate], temperatures=[0.0]))
-    assert "explains" not in text
 
 
 def test_warm_up_and_repeats_are_told(tmp_path, demo_text):

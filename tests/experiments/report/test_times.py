@@ -216,15 +216,6 @@ def test_a_twin_that_failed_on_a_prompt_is_not_compared_but_missed(finished):
     assert sentence.startswith("The twin of generate did not finish every prompt that is compared")
 
 
-def test_the_report_shows_both_and_the_time_alone(finished):
-    finding = finished.findings["times"]
-    (table,) = finding.tables
-    assert [row[0].text for row in table.rows] == ["generate", "plain", "chain 2", "expansion 2x2"]
-    assert all(row[3].text != "–" for row in table.rows)
-    assert any("could tell apart" in remark for remark in finding.remarks)
-    assert any("could tell apart" in line for line in finished.verdicts["T=0"])
-
-
 @pytest.mark.parametrize("together", [None, 4])
 @pytest.mark.parametrize("method", [{"kind": "plain"}, {"kind": "tree", "shape": SHAPES[0]}])
 def test_one_method_has_totals_and_nothing_to_compare(start, method, together):

@@ -108,7 +108,7 @@ def write_run(
     methods = demo_methods() if methods is None else tuple(methods)
     rng = np.random.default_rng(seed)
     with RunFolder(folder) as run:
-        run.write_manifest({"config_hash": "", "finished": None})  # leaving it does not remove it
+        run.keep_manifest({"config_hash": "", "finished": None})  # leaving it does not remove it
     rows: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     for prompt in range(prompts):

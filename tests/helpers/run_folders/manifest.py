@@ -60,6 +60,8 @@ def synthetic_manifest(
             "prompts": {"kind": "embedded"},
         },
         "config_hash": "0" * 64,
+        "prompts_hash": "0" * 64,
+        "together": 1,
         "created": "2026-01-01T00:00:00+00:00",
         "finished": "2026-01-01T00:02:00+00:00" if finished else None,
         "sessions": [{"started": "2026-01-01T00:00:00+00:00", "git_hash": "abc1234"}],
