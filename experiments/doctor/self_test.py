@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treespec.errors import in_words
 
@@ -69,7 +69,8 @@ def generation_agrees(pair: "Pair") -> str:
 
     (prompt,) = embedded_prompts(pair.tokenizer, 1, PROMPT_TOKENS)
     ids = torch.tensor([prompt.ids])
-    with pair.target.as_transformers() as model:
+    with pair.target.as_transformers() as target:
+        model: Any = target
         text = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
     expected = text[0, len(prompt.ids) :].tolist()
     generated = generate(
