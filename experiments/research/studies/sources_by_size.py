@@ -27,7 +27,7 @@ import yaml
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
     Datastore,
     EarlyExit,
@@ -122,14 +122,18 @@ def learned(
     pair: Pair, texts: Sequence[list[int]], learner: Learner
 ) -> tuple[list[list[float]], Any]:
     """Decode texts greedily; return acceptance rates by depth and rank, and the last drafter."""
-    drafter, steps = None, []
-    for text in track(texts, description="learning"):
-        drafter = learner(drafter)
-        steps += decode(
-            make_target(pair.target), drafter, verify.greedy, torch.tensor(text), sampling=GREEDY,
-            coins=TorchCoins(0), max_new_tokens=NEW,
-        )  # fmt: skip
-    rates = acceptance_rates(steps, least=FEWEST_TRIES)[:DEPTHS]
+    drafter: Drafter | None = None
+
+    def steps() -> Iterator[Step]:
+        nonlocal drafter
+        for text in track(texts, description="learning"):
+            drafter = learner(drafter)
+            yield from decode(
+                make_target(pair.target), drafter, verify.greedy, torch.tensor(text), sampling=GREEDY,
+                coins=TorchCoins(0), max_new_tokens=NEW,
+            )  # fmt: skip
+
+    rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
     return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafter
 
 
