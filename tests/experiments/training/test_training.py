@@ -144,7 +144,7 @@ def test_both_folders_hold_one_tokenizer(pair_folder: Path) -> None:
     assert len(tokenizer) == config["vocab_size"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.one_of(st.text(), CODE))
 def test_shipped_tokenizer_round_trips_every_text(text: str) -> None:
     tokenizer = tokenizer_of(EMBEDDED_FOLDER / "draft")
