@@ -51,13 +51,11 @@ prove: setup ## prove every lossless rule by exact enumeration, on all trees up 
 	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
 
 bench: setup ## measure every claim about speed, as ratios
-	$(BIN)/python -m treespec.experiments.research.benchmarks.loop_overhead
-	$(BIN)/python -m treespec.experiments.research.benchmarks.attention_overhead
+	$(BIN)/python -m treespec.experiments.research.benchmarks.pass_times
 	$(BIN)/python -m treespec.experiments.research.benchmarks.speedup
 	$(BIN)/python -m treespec.experiments.research.benchmarks.verify_cost
 	$(BIN)/python -m treespec.experiments.research.studies.rules_on_pair
 	$(BIN)/python -m treespec.experiments.research.benchmarks.search_speed
-	$(BIN)/python -m treespec.experiments.research.studies.replayed_and_live
 	$(BIN)/python -m treespec.experiments.research.studies.dynamic_trees
 
 studies: setup ## run every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)

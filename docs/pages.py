@@ -25,8 +25,6 @@ from pdoc import render
 from pdoc.render_helpers import to_html
 from pygments.formatters.html import HtmlFormatter
 
-__all__ = ["PAGES", "PUBLIC", "PublicModule", "build", "main", "public_modules"]
-
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = {

@@ -191,9 +191,9 @@ def doctor_command(
 ) -> None:
     """Check what this machine can do, in half a minute.
 
-    Reports on Python, torch, GPUs, kernels, energy meters and SLURM. Then runs an exact proof, compares a
-    text with `generate`, measures how small a difference between two methods shows here, compares all
-    implementations of tree attention, and measures the cost of verifying 16 nodes.
+    Reports on Python, torch, GPUs, kernels, compilers and SLURM. Then compares a text with `generate`,
+    measures how small a difference between two methods shows here, compares all implementations of tree
+    attention, and measures the cost of verifying 16 nodes.
 
     Exit code 0: all tests passed. 1: a test failed.
     """

@@ -1,20 +1,45 @@
 """Tests of the project on this machine, a few seconds each; each returns its result in words, or raises."""
 
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.doctor.findings import Trial, attempt
+from treespec.errors import in_words
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-NEW_TOKENS = 48
-PROMPT_TOKENS = 48
+NEW_TOKENS = PROMPT_TOKENS = 48
 PREFIX = 96
 TOLERANCE = 1e-5
 """Largest difference between two implementations of attention in float32."""
 
 RUN_PROMPTS, RUN_TOKENS = 6, 32
 """Prompts, and new tokens of each, of the short run that compares two identical methods."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A test of the project itself on this machine."""
+
+    name: str
+    passed: bool
+    value: str
+    seconds: float
+
+
+def attempt(name: str, test: Callable[[], str]) -> Trial:
+    """Run and time a test that returns its result in words, or raises if it fails."""
+    start = perf_counter()
+    try:
+        value, passed = test(), True
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        expected = type(error) is AssertionError and said
+        value, passed = said if expected else in_words(error, f"the test '{name}'"), False
+    return Trial(name, passed, value, round(perf_counter() - start, 3))
 
 
 def pair_test() -> "tuple[Trial, Pair | None]":
@@ -35,51 +60,30 @@ def pair_test() -> "tuple[Trial, Pair | None]":
     return trial, loaded[0] if loaded else None
 
 
-def proof() -> str:
-    """Prove two rules lossless by exact enumeration of their code."""
-    from treespec import TreeShape, verify
-    from treespec.testing import assert_lossless
-
-    shapes = [TreeShape.expansion([2]), TreeShape.chain(2), TreeShape((-1, 0, 0, 1))]
-    proved = assert_lossless(verify.rrs, shapes=shapes) + assert_lossless(
-        verify.rrsw, shapes=shapes
-    )
-    return (
-        f"rrs and rrsw keep the target's law: {proved.runs} branches of {proved.cases} cases, largest "
-        f"error {proved.largest_error:.0e}"
-    )
-
-
 def generation_agrees(pair: "Pair") -> str:
     """Compare a greedy text decoded with trees with that of transformers' `generate`."""
     import torch
 
-    from treespec import Sampling, TreeShape, generate
-    from treespec.experiments.config.schema import EmbeddedPrompts
-    from treespec.experiments.run.baselines import generate_plain
-    from treespec.experiments.run.prompts import encode, read_prompts
-    from treespec.experiments.run.turns import finish
-    from treespec.stopping import stop_at_tokens
+    from treespec import TreeShape, generate
+    from treespec.experiments.run.prompts import embedded_prompts
 
-    config = EmbeddedPrompts(kind="embedded", count=1, tokens=PROMPT_TOKENS)
-    (prompt,) = encode(read_prompts(config)[:1], config, pair.tokenizer)
-    reference = finish(
-        generate_plain(
-            pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
-            stop=stop_at_tokens(pair.end_tokens), seed=0,
-        )
-    )  # fmt: skip
+    (prompt,) = embedded_prompts(pair.tokenizer, 1, PROMPT_TOKENS)
+    ids = torch.tensor([prompt.ids])
+    with pair.target.as_transformers() as target:
+        model: Any = target
+        text = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
+    expected = text[0, len(prompt.ids) :].tolist()
     generated = generate(
         pair, prompt.ids, growth=TreeShape.expansion([3, 2, 1]), max_new_tokens=NEW_TOKENS
     )
-    if generated.tokens != reference.tokens:
-        pairs = zip(generated.tokens, reference.tokens, strict=False)
+    if list(generated.tokens) != expected:
+        pairs = zip(generated.tokens, expected, strict=False)
         position = next((i for i, (a, b) in enumerate(pairs) if a != b), "the end")
         raise AssertionError(
             f"ids decoded with trees differ from those of generate at new token {position}"
         )
     return (
-        f"{len(generated.tokens)} greedy tokens equal those of generate, "
+        f"{len(expected)} greedy tokens equal those of generate, "
         f"{generated.tokens_per_step:.2f} tokens per step"
     )
 
@@ -94,16 +98,14 @@ def tell_apart(pair: "Pair") -> str:
     from treespec.experiments.measure.searched_run import brief_run
     from treespec.experiments.report.times import resolution_sentence
 
+    chains = [{"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (2, 4)]
     config = Config.model_validate(
         {
             "name": "doctor",
             "prompts": {"kind": "embedded", "count": RUN_PROMPTS, "tokens": PROMPT_TOKENS},
             "max_new_tokens": RUN_TOKENS,
             "samplings": [{"temperature": 0}],
-            "methods": [
-                {"kind": "plain"},
-                *({"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (2, 4)),
-            ],
+            "methods": [{"kind": "plain"}, *chains],
             "trees": 0,
             "meters": [],
             "alone": 0,
@@ -117,8 +119,6 @@ def tell_apart(pair: "Pair") -> str:
 
 def attention_agrees(device: str) -> str:
     """Compare all implementations of tree attention that run on a device with the reference."""
-    import warnings
-
     import torch
 
     from attention_masks import topology, tree_attention

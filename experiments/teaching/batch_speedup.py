@@ -18,18 +18,6 @@ from treespec.experiments.teaching.memory_wall import PassCost
 from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.tree import TreeShape
 
-__all__ = [
-    "LEAST_SPEEDUP",
-    "LLAMA_1B",
-    "LLAMA_8B",
-    "BatchSpeedup",
-    "Llama",
-    "largest_batch",
-    "measured_latency",
-    "roofline_latency",
-    "speedup_by_batch",
-]
-
 LEAST_SPEEDUP = 1.01
 """Smallest speedup that counts as a gain."""
 

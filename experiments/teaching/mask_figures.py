@@ -15,19 +15,6 @@ from attention_masks.tree_attention import Options
 from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile
 from treespec.tree.pictures import layout
 
-__all__ = [
-    "MASKED",
-    "SKIPPED",
-    "UNMASKED",
-    "TileMap",
-    "branches",
-    "draw_cells",
-    "draw_tree",
-    "observed_reads",
-    "places",
-    "tile_map",
-]
-
 SKIPPED, UNMASKED, MASKED = range(3)
 
 

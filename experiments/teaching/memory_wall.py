@@ -19,8 +19,6 @@ from treespec.experiments.measure.timing import in_turns, seconds_of
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["PassCost", "measure_passes", "measure_peaks", "pass_flops"]
-
 
 @dataclass(frozen=True, eq=False)
 class PassCost:

@@ -24,18 +24,6 @@ from treespec.testing import StepOracle, TabularModel, target_law
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import chain
 
-__all__ = [
-    "Guessing",
-    "PairLaw",
-    "ParallelDrafter",
-    "guessing",
-    "head_rows",
-    "independent_law",
-    "next_two_tokens",
-    "sticky_model",
-    "total_variation",
-]
-
 NEVER = -1e4
 """A finite logit whose probability is exactly 0 in float64."""
 

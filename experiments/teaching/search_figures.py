@@ -10,8 +10,6 @@ from matplotlib.collections import QuadMesh
 
 from treespec.search import LatencyModel, optimal_frontier
 
-__all__ = ["TREE_GAIN", "AdvantageMap", "advantage_map", "draw_map", "draw_times", "falling_rates"]
-
 TREE_GAIN = 1.01
 """Smallest speed ratio over the best chain from which trees count as better."""
 

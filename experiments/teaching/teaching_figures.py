@@ -20,8 +20,6 @@ from treespec.experiments.teaching.batch_speedup import BatchSpeedup
 from treespec.experiments.teaching.memory_wall import PassCost
 from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
 
-__all__ = ["batch_figure", "guessing_figure", "pair_figure", "wall_figure"]
-
 SHADES = ("#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
 """Colours from few to many tokens."""
 

@@ -20,8 +20,6 @@ from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 
-__all__ = ["DRAFT_PASS", "Brought", "Lane", "Span", "watch"]
-
 DRAFT_PASS = "draft pass"
 """Stage of one pass of the draft model; its spans lie within those of the stage `draft`."""
 

@@ -11,8 +11,6 @@ from treespec.experiments.report.figure_style import INK, MUTED, PAGE, STAGE_COL
 from treespec.experiments.report.stepper.steps import visible
 from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane
 
-__all__ = ["shown_text", "timeline_figure"]
-
 WIDTH, LINE = 10.0, 0.17
 """Width of the figure and height of a line of text, in inches."""
 

@@ -11,7 +11,7 @@ the position where it leaves the text. Its children then count as worth nothing,
 unless these children provably change nothing: if the growth always keeps the best nodes (`keeps_best`), and
 every kept node is worth more than every node whose children are not known. Then all nodes above that value
 are drafted in any case, and the others could not have been kept. `Replay.sure` marks the sure steps;
-the study `growth_replay` compares them, and the others, with live runs of the embedded pair.
+RESULTS.md (`growth_replay`) compares them, and the others, with live runs of the embedded pair.
 
 Where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) expands next depends on draws, and draws off the
 text are not recorded: such a growth is replayed at temperature 0, where each node has one child, and

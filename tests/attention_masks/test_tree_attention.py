@@ -134,6 +134,21 @@ def test_the_reference_rounds_narrow_dtypes_once(dtype):
     assert torch.equal(out, wide.to(dtype))
 
 
+def test_sdpa_reads_the_cache_itself(monkeypatch):
+    """Keys and values that several heads share are not repeated."""
+    q, k, v = tensors(0, 7, 20, 17)
+    given, attend_fused = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(q, k, v, **more):
+        given.extend([k, v])
+        return attend_fused(q, k, v, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    tree_attention(q, k, v, topology(TREE), 10, impl="sdpa")
+    addresses = [[x.untyped_storage().data_ptr() for x in pair] for pair in (given, (k, v))]
+    assert addresses[0] == addresses[1]
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_chain_is_causal_attention(impl):
     q, k, v = tensors(1, 9, 12, 9, group=1)

@@ -1,7 +1,6 @@
 """Skip sets, the sublayers that a draft leaves out: searched on separate texts, stored in a file."""
 
 import os
-import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -204,19 +203,3 @@ class SkipSets:
         device = getattr(model, "device", None)
         logits = model.run(text.to(device), tuple(range(-1, len(text) - 1)))
         return self.sampling(logits.float())
-
-
-def random_skip_sets(
-    layers: int, size: int, count: int, seed: int = 0
-) -> list[frozenset[Sublayer]]:
-    """Distinct sets of `size` sublayers, drawn uniformly, as a baseline for a searched set.
-
-    `count`: number of sets; fewer are returned if there are not that many.
-    """
-    from math import comb
-
-    sublayers, rng = sublayers_of(layers), random.Random(seed)
-    sets: dict[frozenset[Sublayer], None] = {}
-    while len(sets) < min(count, comb(len(sublayers), size)):
-        sets[frozenset(rng.sample(sublayers, size))] = None
-    return list(sets)

@@ -1,1 +1,1 @@
-"""Studies on the embedded pair: how far predictions, acceptance rules and intervals can be trusted."""
+"""Studies on the embedded pair: draft sources, merges, dynamic trees, acceptance rules and intervals."""

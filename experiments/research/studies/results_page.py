@@ -33,7 +33,7 @@ HEAD = """# Results
 What has been measured: first some answers, then every result file. Intervals, in brackets or behind a
 figure, are 95 % intervals; one that holds 1 names no winner. The methods of a run took turns step by step
 unless a section says otherwise. Each section names the latest file, which is shown, and those of other
-machines.
+machines. *Code at* names the git tag or commit of code that has been removed.
 
 `python -m treespec.experiments.research.studies.results_page` writes this page from the files in
 [results](results), and a test checks that it matches them.
@@ -86,7 +86,7 @@ class Section:
     def command(self) -> str:
         """How to repeat the measurement."""
         if tag := self.spec.get("tag"):
-            return f"code at the tag `{tag}`"
+            return f"code at `{tag}`"
         if run := self.spec.get("run"):
             return f"`treespec {run}`"
         if module := self.spec.get("module"):

@@ -23,7 +23,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from math import sqrt
 from typing import Annotated, Any
 
@@ -61,9 +60,6 @@ RULES_ON = {
 """The rules shown on each tree."""
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 24, 48, 32
-DOUBT_IN_ERRORS = 3.3
-"""A difference disagrees with theory if it has the wrong sign by more than this many standard errors."""
-
 COINS, PREDICTIONS = 4, 2
 """Per context: verdicts measured on one drafted tree, and further drafted trees for the prediction."""
 SAMPLING = Sampling()
@@ -89,12 +85,11 @@ def mean_and_error(by_prompt: dict[int, list[float]]) -> tuple[float, float]:
 
 
 def difference(left: dict[int, list[float]], right: dict[int, list[float]]) -> tuple[float, float]:
-    """Mean difference of two samples over the prompts that they share, and its standard error."""
+    """Mean difference of two samples over the prompts, and its standard error."""
     return mean_and_error(
         {
             prompt: [statistics.mean(left[prompt]) - statistics.mean(right[prompt])]
             for prompt in left
-            if prompt in right
         }
     )
 
@@ -182,42 +177,6 @@ def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     return sorted(rows, key=lambda r: (list(SHAPES).index(r["shape"]), r["law"], r["predicted"]))
 
 
-IID, WITHOUT = Law.IID, Law.WITHOUT_REPLACEMENT
-ORDER = [
-    ("3 x 3", "first", [(IID, "naive"), (IID, "rrs"), (IID, "kseq"), (IID, CEILING)]),
-    ("3 x 3", "first", [(IID, "rrs"), (IID, "canonical"), (IID, CEILING)]),
-    ("3 x 3", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, CEILING)]),
-    ("3 x 3", "first", [(WITHOUT, "naive"), (WITHOUT, "rrsw")]),
-    ("2 x 2", "first", [(IID, "rrs"), (IID, "kseq"), (IID, "canonical"), (IID, CEILING)]),
-    ("2 x 2", "first", [(IID, "rrs"), (WITHOUT, "rrsw"), (WITHOUT, CEILING)]),
-    ("2 x 2", "first", [(Law.HUB, "spechub"), (Law.HUB, CEILING)]),
-    ("chain 3", "predicted", [(IID, "chain"), (IID, "block")]),
-]
-"""Orders of rules that theory predicts at the same contexts, smaller first.
-
-They hold at one node, hence for the first level; for block verification they hold for the expected number
-of tokens. Drafts differ between laws.
-"""
-
-
-def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
-    """For each pair of rules that theory orders, the difference of exact expectations."""
-    rows = []
-    for shape, quantity, names in ORDER:
-        for less, more in pairwise(names):
-            right, left = (getattr(samples[shape, *name], quantity) for name in (less, more))
-            mean, error = difference(left, right)
-            rows.append(
-                {
-                    "shape": shape, "of": quantity,
-                    "less": f"{less[1]} ({less[0]})", "more": f"{more[1]} ({more[0]})",
-                    "difference": mean, "difference_95": 1.96 * error,
-                    "agrees": mean >= -DOUBT_IN_ERRORS * error,
-                }
-            )  # fmt: skip
-    return rows
-
-
 def _around(name: str, row: Mapping[str, Any]) -> str:
     """An estimate ± half the width of its interval."""
     return Interval.around(row[name], row[f"{name}_95"]).plus_minus(3)
@@ -242,18 +201,11 @@ def main(
     """Measure and predict what every rule accepts; print it, and save it for the default texts."""
     pair = load_pair("embedded", dtype="float32")
     samples = measure(pair, contexts_of(pair, prompts, contexts))
-    rows, order = summary(samples), ordered(samples)
-    said = [
-        f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = {row['difference']:+.4f}"
-        f"{Interval.around(row['difference'], row['difference_95']).spread(4)}, "
-        f"{'agrees' if row['agrees'] else 'DISAGREES'}"
-        for row in order
-    ]
+    rows = summary(samples)
     print_and_save(
         "rules_on_pair",
-        {"prompts": prompts, "contexts": prompts * contexts, "rules": rows, "order": order},
+        {"prompts": prompts, "contexts": prompts * contexts, "rules": rows},
         Table("accepted draft tokens per step, temperature 1", COLUMNS, rows),
-        *said,
         width=120,
         saved=prompts == PROMPTS,
     )

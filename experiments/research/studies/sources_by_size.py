@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import typer
 import yaml
 from rich.console import Console
 from rich.progress import track
 
-from treespec import Law, Step, TreeShape
+from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
     Datastore,
     EarlyExit,
@@ -50,15 +51,15 @@ from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.terminal import say
 from treespec.experiments.research.benchmarks.results_file import write
-from treespec.experiments.research.studies.skip_sets import GREEDY, greedy_steps
 from treespec.experiments.research.studies.studies import study_of_run
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.prompts import embedded_prompts, read_prompts
 from treespec.models.load import Pair
 from treespec.models.variants.sublayers import Sublayer
 from treespec.protocols import Drafter
+from treespec.target import make_target
 
-NAME, SAMPLING = "sources_by_size", "T=0"
+NAME, SAMPLING, GREEDY = "sources_by_size", "T=0", Sampling(temperature=0.0)
 
 MODELS = {
     "target": "embedded",
@@ -121,15 +122,19 @@ def learned(
     pair: Pair, texts: Sequence[list[int]], learner: Learner
 ) -> tuple[list[list[float]], Any]:
     """Decode texts greedily; return acceptance rates by depth and rank, and the last drafter."""
-    drafters: list[Drafter] = []
+    drafter: Drafter | None = None
 
     def steps() -> Iterator[Step]:
+        nonlocal drafter
         for text in track(texts, description="learning"):
-            drafters[:] = [learner(drafters[0] if drafters else None)]
-            yield from greedy_steps(pair, drafters[0], text, NEW)
+            drafter = learner(drafter)
+            yield from decode(
+                make_target(pair.target), drafter, verify.greedy, torch.tensor(text), sampling=GREEDY,
+                coins=TorchCoins(0), max_new_tokens=NEW,
+            )  # fmt: skip
 
     rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
-    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
+    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafter
 
 
 def begin(pair: Pair, folder: Path) -> tuple[dict[str, str], dict[str, list[list[float]]]]:

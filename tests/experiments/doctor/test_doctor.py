@@ -10,17 +10,17 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from treespec import verify
 from treespec.experiments.cli.main import app
-from treespec.experiments.doctor import checkup, machine, print_checkup, self_test, software
-from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Status, Trial, ask, attempt
-from treespec.experiments.doctor.speed import meaning, measure_speed
+from treespec.experiments.doctor import checkup, facts, print_checkup, self_test
+from treespec.experiments.doctor.checkup import Checkup
+from treespec.experiments.doctor.facts import Fact, Status
+from treespec.experiments.doctor.self_test import Trial, attempt
+from treespec.experiments.doctor.speed import Speed, meaning, measure_speed
 from treespec.experiments.records import manifest
-from treespec.testing import NotLossless
 
 FACT = Fact("disk", Status.PROBLEM, "0.1 GiB free", "make room")
 GOOD, BAD = Trial("a", True, "fine", 0.1), Trial("b", False, "not so", 0.2)
-SPEED = Speed("cpu", "float32", 256.0, {1: 10.0, 16: 11.0, 64: 30.0}, 25.0, 100.0)
+SPEED = Speed("cpu", "float32", {1: 10.0, 16: 11.0}, 25.0)
 
 
 def text(found, width=110):
@@ -36,16 +36,15 @@ def test_quick_look_as_json(monkeypatch):
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert list(data) == ["version", "ok", "facts", "tests", "speeds", "said"]
-    facts = {fact["name"]: fact for fact in data["facts"]}
+    found = {fact["name"]: fact for fact in data["facts"]}
     assert {
         "Python", "treespec", "torch", "vectors", "threads", "transformers", "triton",
-        "tree attention, cpu", "memory", "disk", "other processes", "energy, processor",
-        "SLURM", "compiled passes",
-    } <= set(facts)  # fmt: skip
-    assert {"GPU", "GPU 0"} & set(facts)
-    assert facts["torch"]["value"].startswith(torch.__version__)
-    assert facts["vectors"]["value"] == torch.backends.cpu.get_cpu_capability()
-    assert "sdpa" in facts["tree attention, cpu"]["value"]
+        "tree attention, cpu", "memory", "disk", "other processes", "SLURM", "compiled passes",
+    } <= set(found)  # fmt: skip
+    assert {"GPU", "GPU 0"} & set(found)
+    assert found["torch"]["value"].startswith(torch.__version__)
+    assert found["vectors"]["value"] == torch.backends.cpu.get_cpu_capability()
+    assert "sdpa" in found["tree attention, cpu"]["value"]
     assert {fact["status"] for fact in data["facts"]} <= {"ok", "missing", "problem"}
     assert [test["name"] for test in data["tests"]] == ["the embedded pair loads"]
     assert data["ok"] is True
@@ -56,7 +55,7 @@ def test_all_questions_are_asked_even_if_one_fails(monkeypatch):
     def broken():
         raise OSError("no such device\nand more")
 
-    monkeypatch.setitem(checkup.QUESTIONS, "disk", broken)
+    monkeypatch.setitem(facts.QUESTIONS, "disk", broken)
     monkeypatch.setattr(self_test, "pair_test", lambda: (GOOD, None))
     found = checkup.examine(quick=True)
     (disk,) = [fact for fact in found.facts if fact.name == "disk"]
@@ -85,8 +84,6 @@ def test_a_test_that_raises_has_failed():
     stopped = "an error inside the test 'division': division by zero"
     assert attempt("division", lambda: str(1 / 0)).value == stopped
     assert attempt("fine", lambda: "so").passed
-    (fact,) = ask("division", lambda: 1 / 0)
-    assert fact.status is Status.PROBLEM
 
 
 def test_what_is_printed_says_what_to_do():
@@ -100,13 +97,6 @@ def test_what_is_printed_says_what_to_do():
 
 
 # -- tests of the tests -------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-def test_the_proof_would_notice(monkeypatch):
-    monkeypatch.setattr(verify, "rrs", verify.typical)
-    with pytest.raises(NotLossless):
-        self_test.proof()
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -152,11 +142,9 @@ def test_speed_is_of_what_was_timed(monkeypatch):
 
     monkeypatch.setattr(speed, "WIDTH", 256)
     monkeypatch.setattr(speed, "REPEATS", 1)
-    found = measure_speed("cpu", "float32", matrices=4)
-    assert found.weights_mib == 1.0
-    assert list(found.pass_ms) == [1, 16, 64]
+    found = measure_speed("cpu", "float32")
+    assert list(found.pass_ms) == [1, 16]
     assert min(found.pass_ms.values()) > 0
-    assert found.cost(1) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -168,13 +156,13 @@ def test_speed_is_of_what_was_timed(monkeypatch):
     ],
 )
 def test_what_times_mean(ms, words):
-    (said,) = meaning([replace(SPEED, pass_ms={1: 10.0, 16: ms, 64: 100.0})])
+    (said,) = meaning([replace(SPEED, pass_ms={1: 10.0, 16: ms})])
     assert f"costs {ms / 10:.2f} times one" in said
     assert words in said
 
 
 def test_the_better_dtype_is_named():
-    slow = replace(SPEED, dtype="bfloat16", pass_ms={1: 5.0, 16: 50.0, 64: 200.0})
+    slow = replace(SPEED, dtype="bfloat16", pass_ms={1: 5.0, 16: 50.0})
     said = meaning([SPEED, slow])
     assert len(said) == 3
     assert "float32" in said[-1]
@@ -199,43 +187,43 @@ def program(tmp_path, monkeypatch):
 
 def test_slurm_needs_sbatch_and_submitit(program, monkeypatch):
     program("sbatch", "true")
-    monkeypatch.setattr(machine.util, "find_spec", lambda name: None)
-    assert "pip install submitit" in machine.slurm().advice
-    monkeypatch.setattr(machine.util, "find_spec", lambda name: name)
-    assert machine.slurm().status is Status.OK
+    monkeypatch.setattr(facts.util, "find_spec", lambda name: None)
+    assert "pip install submitit" in facts.slurm().advice
+    monkeypatch.setattr(facts.util, "find_spec", lambda name: name)
+    assert facts.slurm().status is Status.OK
     monkeypatch.setenv("PATH", "")
-    assert machine.slurm().status is Status.MISSING
+    assert facts.slurm().status is Status.MISSING
 
 
 def test_a_gpu_that_torch_does_not_see(program, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     program("nvidia-smi", "true")
     monkeypatch.setattr(torch.version, "cuda", None)
-    (fact,) = machine.gpus()
+    (fact,) = facts.gpus()
     assert fact.status is Status.PROBLEM
     assert "CUDA build" in fact.advice
     monkeypatch.setattr(torch.version, "cuda", "12.9")
-    assert "CUDA_VISIBLE_DEVICES" in machine.gpus()[0].advice
+    assert "CUDA_VISIBLE_DEVICES" in facts.gpus()[0].advice
     monkeypatch.setenv("PATH", "")
-    assert machine.gpus()[0].status is Status.MISSING
+    assert facts.gpus()[0].status is Status.MISSING
 
 
 def test_threads_and_vectors(monkeypatch):
     monkeypatch.setattr(manifest, "environment", lambda: {"hardware": {"cores": 4}})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    facts = {fact.name: fact for fact in software.processor()}
-    assert facts["threads"].status is Status.PROBLEM
-    assert "OMP_NUM_THREADS=4" in facts["threads"].advice
+    found = {fact.name: fact for fact in facts.processor()}
+    assert found["threads"].status is Status.PROBLEM
+    assert "OMP_NUM_THREADS=4" in found["threads"].advice
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    assert {fact.name: fact for fact in software.processor()}["vectors"].status is Status.PROBLEM
+    assert {fact.name: fact for fact in facts.processor()}["vectors"].status is Status.PROBLEM
 
 
 def test_whether_passes_can_be_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "sh")  # a program that is there
-    assert software.compiler().status is Status.OK
+    assert facts.compiler().status is Status.OK
     monkeypatch.setenv("CXX", "no-such-compiler")
-    fact = software.compiler()
+    fact = facts.compiler()
     assert fact.status is Status.MISSING
     assert "'no-such-compiler' is not found" in fact.value
     assert "eager" in fact.advice
@@ -243,10 +231,10 @@ def test_whether_passes_can_be_compiled(monkeypatch, tmp_path):
 
 def test_a_folder_without_room_or_leave_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "LEAST_DISK_GIB", 1e9)
-    assert machine.disk().status is Status.PROBLEM
+    monkeypatch.setattr(facts, "LEAST_DISK_GIB", 1e9)
+    assert facts.disk().status is Status.PROBLEM
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "cannot be written" in machine.disk().value
+    assert "cannot be written" in facts.disk().value
 
 
 @pytest.mark.slow
@@ -255,7 +243,6 @@ def test_the_whole_self_test():
     assert done.exit_code == 0, done.output
     for words in (
         "Everything is fine",
-        "keep the target's law",
         "agree with the reference",
         "times one",
     ):

@@ -24,7 +24,6 @@ from treespec.experiments.report.prediction import (
     predictions,
 )
 from treespec.experiments.report.run import load_run
-from treespec.experiments.research.studies.predicted_and_measured import figures_of, goals
 from treespec.files import write_whole
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape
@@ -200,22 +199,6 @@ def test_no_trace_predicts_a_rule_that_accepts_otherwise(whole, tmp_path):
     assert [
         (row.sampling, row.reason) for row in new.unpredicted if row.method == tree["name"]
     ] == [("T=1", reason)]
-
-
-def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
-    figures = figures_of(load_run(whole))
-    assert set(figures["settings"]) == {"T=0", "T=1"}
-    found = goals(figures)
-    assert len(found) == 3
-    figures |= {"tokens_error": 0.0, "speedup_error": 0.5}
-    for one in figures["settings"].values():
-        one["chosen_over_fastest"] = [0.98, 0.9, 1.0]
-    assert list(goals(figures).values()) == [True, False, True]
-    figures["speedup_error"] = 0.1
-    assert all(goals(figures).values())
-    for missed in ([0.96, 0.9, 1.0], None):
-        figures["settings"]["T=1"]["chosen_over_fastest"] = missed
-        assert list(goals(figures).values()) == [True, True, False]
 
 
 def test_runs_of_before_are_reported(whole, tmp_path):

@@ -1,13 +1,7 @@
-"""What runs survive: kills and interruptions.
-
-    PYTHONPATH=tests/helpers python -m fault_injection [--kills 50] [--interrupts 12] [--only NAME,...]
+"""Kills and interruptions of runs at random moments.
 
 A short experiment on the embedded pair runs once without any fault. Then it runs in processes of its own to
 which faults happen, is resumed by the same command until it is finished, and must have the same rows as the
 unbroken run, times and meters aside; a prompt that was finished before a fault must stand in the end as it
 was, its times included.
 """
-
-from fault_injection.rows import rows_without_times
-
-__all__ = ["rows_without_times"]

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fault_injection.process import last_line, start
+from fault_injection.process import start
 from fault_injection.rows import differences, unit_of
 
 CONFIG = """\
@@ -24,22 +24,15 @@ methods:
   - {kind: generate}
   - {kind: plain}
   - {kind: assisted, lengths: [2], thresholds: [0.0]}
-  - {kind: tree, shape: {kind: chain, depth: 2}}
   - {kind: tree, shape: {kind: expansion, branching: [2, 1]}}
+  - {kind: tree, draft: {source: repeat, n: 2}, shape: {kind: budget, depth: 3}, rule: mine}
+  - {kind: tree, shape: {kind: twins, depth: 2}, law: deterministic}
 """
 """All take turns by steps. One length and one threshold: those of assisted generation would be tuned
 by the clock."""
 
-TREES = """\
-  - {kind: tree, shape: {kind: chain, depth: 2}}
-  - {kind: tree, shape: {kind: expansion, branching: [2, 1]}}
-"""
-PLUGGED_TREES = """\
-  - {kind: tree, draft: {source: repeat, n: 2}, shape: {kind: budget, depth: 3}, rule: mine}
-  - {kind: tree, shape: {kind: twins, depth: 2}, law: deterministic}
-"""
 PLUGIN = Path(__file__).parents[1] / "plugins" / "four_parts.py"
-"""Has the parts of these."""
+"""Has the parts of the last two trees."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,6 @@ class Setting:
         reference: folder of the unbroken run.
         seconds: that it took.
         rows: of a finished unit, those of the plain baseline's twin among them.
-        plugged: the trees are those of a plug-in, which a run that goes on finds in its folder.
     """
 
     work: Path
@@ -75,37 +67,28 @@ class Setting:
     reference: Path
     seconds: float
     rows: int = 0
-    plugged: bool = False
 
     def arguments(self, folder: Path) -> list[str]:
-        """Of the command that starts or resumes a run."""
-        named = self.plugged and stage_of(folder) == "before decoding"
+        """Of the command that starts or resumes a run; one that goes on finds the plug-in in its folder."""
+        named = stage_of(folder) == "before decoding"
         plugin = ["--plugin", os.fspath(PLUGIN)] if named else []
         return ["run", os.fspath(self.config), "--out", os.fspath(folder), "-q", *plugin]
 
-    def resume(self, folder: Path) -> tuple[str, ...]:
-        """Run what is missing and compare with the unbroken run; what is wrong."""
-        done = start(self.arguments(folder), self.work).wait()
-        if done.code:
-            return (f"resumed: exit code {done.code}: {last_line(done)}",)
-        return tuple(differences(folder, self.reference))
 
-
-def prepare(work: Path, prompts: int, plugged: bool = False) -> Setting:
+def prepare(work: Path, prompts: int) -> Setting:
     """Write the experiment and run it without any fault, twice: the first starts the process to fork from.
 
     Args:
         work: folder of all runs.
         prompts: of the experiment; each is run under two sampling settings.
-        plugged: take trees of a plug-in.
 
     Raises:
         RuntimeError: if even that fails, or the two differ.
     """
     config = work / "faults.yaml"
     text = CONFIG.replace("PROMPTS", str(prompts))
-    config.write_text(text.replace(TREES, PLUGGED_TREES) if plugged else text, encoding="utf-8")
-    setting = Setting(work, config, work / "reference", 0.0, plugged=plugged)
+    config.write_text(text, encoding="utf-8")
+    setting = Setting(work, config, work / "reference", 0.0)
     seconds = 0.0
     for folder in (setting.reference, work / "again"):
         begin = time.perf_counter()

@@ -1,7 +1,6 @@
 """SIGKILL and SIGINT at random moments, again and again, until a run is finished."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -14,37 +13,24 @@ SERIES = 4
 """Runs at a time; each is hit again and again until it is finished, then another begins."""
 
 
-def kills(setting: Setting, count: int, seed: int, say: Callable[[str], None]) -> list[Case]:
-    """Kill processes at so many random moments; they can do nothing about it."""
-    return _in_series(setting, "SIGKILL", count, seed, say)
+def in_series(setting: Setting, name: str, count: int, seed: int) -> list[Case]:
+    """Send a signal at so many random moments, shared between runs that go on side by side.
 
-
-def interrupts(setting: Setting, count: int, seed: int, say: Callable[[str], None]) -> list[Case]:
-    """Press Ctrl-C at so many random moments: exit code 130, one line, no traceback."""
-    return _in_series(setting, "SIGINT", count, seed, say)
-
-
-def _in_series(
-    setting: Setting, name: str, count: int, seed: int, say: Callable[[str], None]
-) -> list[Case]:
-    """Share the moments between runs that go on side by side."""
+    A process can do nothing about SIGKILL. SIGINT is Ctrl-C: exit code 130, one line, no traceback.
+    """
     shares = [len(range(i, count, SERIES)) for i in range(min(SERIES, count))]
     with ThreadPoolExecutor(SERIES) as pool:
         found = pool.map(
-            lambda i: _signals(setting, name, shares[i], f"{name}-{seed}-{i}", say),
-            range(len(shares)),
+            lambda i: _signals(setting, name, shares[i], f"{name}-{seed}-{i}"), range(len(shares))
         )
         return [case for own in found for case in own]
 
 
-def _signals(
-    setting: Setting, name: str, count: int, series: str, say: Callable[[str], None]
-) -> list[Case]:
+def _signals(setting: Setting, name: str, count: int, series: str) -> list[Case]:
     cases: list[Case] = []
     random, runs, kept = Random(series), 0, set[bytes]()
     folder = setting.work / f"{series}-{runs}"
     while len(cases) < count:
-        say(f"{series}: {len(cases) + 1} of {count}")
         process = start(setting.arguments(folder), setting.work)
         _wait(process, folder, setting, random)
         if not process.alive:  # it was finished before its moment came
@@ -59,11 +45,11 @@ def _signals(
         over = stage == "after decoding"  # the last figures may be written before it is noticed
         if name == "SIGINT" and done.code != 130 and not (over and done.code == 0):
             wrong.append(f"exit code {done.code}: {last_line(done)}")
-        if "Traceback" in done.stderr:
+        # An interrupt that falls into a finalizer is Python's to report; it goes no further.
+        if "Traceback" in done.stderr and "Exception ignored in" not in done.stderr:
             wrong.append(f"a traceback: {last_line(done)}")
         kept = now
         cases.append(Case(name, f"{stage}, exit code {done.code}", tuple(wrong)))
-    say(f"{series}: the last run goes on to its end")
     code = start(setting.arguments(folder), setting.work).wait().code
     cases[-1:] = _checked(cases[-1:], setting, folder, kept, code)
     return cases

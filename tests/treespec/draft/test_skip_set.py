@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from treespec import Sampling
-from treespec.draft.skip_set import SkipSet, SkipSets, random_skip_sets
+from treespec.draft.skip_set import SkipSet, SkipSets
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.models.variants.sublayers import sublayers_of
 from treespec.testing import TabularModel, random_table
@@ -92,14 +92,6 @@ def test_a_search_stops_at_the_sets_that_it_may_try():
         SkipSets(Layered(), [[]])
     with pytest.raises(InvalidArgument, match=r"texts\[0\]\[1\] = 5 is not a token id"):
         SkipSets(Layered(), [[0, 5]])
-
-
-def test_random_sets_are_all_different_and_as_many_as_there_are():
-    sets = random_skip_sets(3, 2, 50)
-    assert len(set(sets)) == len(sets) == 15
-    assert sets == random_skip_sets(3, 2, 50)
-    assert random_skip_sets(5, 4, 50, seed=1) != random_skip_sets(5, 4, 50, seed=2)
-    assert {len(s) for s in random_skip_sets(5, 4, 50)} == {4}
 
 
 def test_a_file_says_what_was_written(tmp_path):

@@ -1,4 +1,4 @@
-"""Sources without a model: mistakes that bias the output, greedy text, and state limited to one prompt."""
+"""Sources without a model: greedy text, and state limited to one prompt."""
 
 from functools import partial
 from itertools import zip_longest
@@ -24,7 +24,7 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table
+from treespec.testing import EnumeratingCoins, TabularModel, random_table
 from treespec.tree import TokenTree
 
 V = 3
@@ -117,152 +117,6 @@ def test_drafters_that_are_open_at_once_share_nothing(name, stored):
     in_turns = zip_longest(*map(trees, prompts))
     together = [[tree for tree in column if tree] for column in zip(*in_turns, strict=True)]
     assert together == [list(trees(prompt)) for prompt in prompts]
-
-
-def law_of_one_token(row, play):
-    """The exact distribution of the next token, for a target whose rows are all equal."""
-    target = TabularModel(lambda context: torch.tensor(row, dtype=torch.float64).log(), V)
-    return output_law(
-        play, TreeShape.chain(1), Law.DETERMINISTIC, target=target, draft=target, tokens=1, prompt=(0,),
-        draft_with=lambda *_: Fixed(),
-    ).probs  # fmt: skip
-
-
-class Fixed(Jacobi):
-    """Drafts the first two tokens of the vocabulary, each as a separate path."""
-
-    def __init__(self, tokens=(0, 1)):
-        super().__init__(1)
-        self.tokens = tokens
-
-    def _continuations(self):
-        return [-1, *(0 for _ in self.tokens)], self.tokens
-
-
-def test_one_draw_of_the_target_for_each_path_is_no_rule():
-    """As in REST and Medusa: one draw per path gives .675, .255, .07 instead of the target's .5, .3, .2."""
-
-    def by_path(tree, probs, coins):
-        for node in tree.shape.children[0]:
-            if coins.draw(probs[0]) == tree.token_ids[node]:
-                return Verdict((0, node), coins.draw(probs[node]))
-        return Verdict((0,), coins.draw(probs[0]))
-
-    row = (0.5, 0.3, 0.2)
-    assert law_of_one_token(row, verify.onehot).tolist() == pytest.approx(row, abs=1e-12)
-    wrong = law_of_one_token(row, by_path).tolist()
-    assert wrong == pytest.approx((0.675, 0.255, 0.07), abs=1e-12)
-
-
-def test_a_deterministic_child_tested_by_a_ratio_is_biased():
-    """The argmax of q = (.6, .3, .1), tested against p = (.3, .4, .3) by p/q: .5, .167, .333."""
-    p, q = (torch.tensor(row, dtype=torch.float64) for row in ((0.3, 0.4, 0.3), (0.6, 0.3, 0.1)))
-
-    def by_ratio(tree, probs, coins):
-        (node,) = tree.shape.children[0]
-        token = tree.token_ids[node]
-        if coins.accept(probs[0][token] / q[token]):
-            return Verdict((0, node), coins.draw(probs[node]))
-        return Verdict((0,), coins.draw((probs[0] - q).clamp(min=0)))
-
-    target = TabularModel(lambda context: p.log(), V)
-    law = partial(
-        output_law, shape=TreeShape.chain(1), law=Law.DETERMINISTIC, target=target, draft=target,
-        tokens=1, prompt=(0,), draft_with=lambda *_: Fixed((0,)),
-    )  # fmt: skip
-    assert law(by_ratio).probs.tolist() == pytest.approx((0.5, 1 / 6, 1 / 3), abs=1e-12)
-    assert law(verify.onehot).probs.tolist() == pytest.approx(p.tolist(), abs=1e-12)
-
-
-def toy(row):
-    """A table whose rows are all equal."""
-    logits = torch.tensor(row, dtype=torch.float64).log()
-    return TabularModel(lambda context: logits, V)
-
-
-TARGET, DRAFT = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
-
-
-def test_equal_siblings_united_and_tested_once_are_biased():
-    """Two equal draws need separate tests and residuals; a single test for both gives .3, .45, .25."""
-    q = torch.tensor(DRAFT, dtype=torch.float64)
-
-    def united(tree, probs, coins):
-        left, seen = probs[0], set()
-        for node in tree.shape.children[0]:
-            token = tree.token_ids[node]
-            if token in seen:
-                continue
-            seen.add(token)
-            if coins.accept((left[token] / q[token]).clamp(max=1)):
-                return Verdict((0, node), coins.draw(probs[node]))
-            left = (left - q).clamp(min=0)
-            left = left / left.sum()
-        return Verdict((0,), coins.draw(left))
-
-    law = partial(
-        output_law, shape=TreeShape.expansion([2]), law=Law.IID, target=toy(TARGET), draft=toy(DRAFT),
-        tokens=1,
-    )  # fmt: skip
-    assert law(united).probs.tolist() == pytest.approx((0.3, 0.45, 0.25), abs=1e-12)
-    assert law(verify.rrs).probs.tolist() == pytest.approx(TARGET, abs=1e-12)
-
-
-def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
-    """Stopping before a token of q < .2 after it was drawn gives .33, .44, .23."""
-    q = torch.tensor(DRAFT, dtype=torch.float64)
-
-    class Stopping(Fixed):
-        def __init__(self, drop):
-            super().__init__()
-            self.drop = drop
-
-        def propose(self, coins):
-            token = coins.draw(q)
-            root = torch.tensor([0])
-            if self.drop and q[token] < 0.2:
-                return TokenTree(TreeShape.chain(0), root, None, Law.IID)
-            tokens = torch.cat([root, torch.tensor([token])])
-            return TokenTree(TreeShape.chain(1), tokens, q[None], Law.IID)
-
-        def commit(self, step):
-            pass
-
-    def law(drop):
-        return output_law(
-            verify.rrs, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
-            draft_with=lambda *_: Stopping(drop),
-        ).probs.tolist()  # fmt: skip
-
-    assert law(True) == pytest.approx((0.33, 0.44, 0.23), abs=1e-12)
-    assert law(False) == pytest.approx(TARGET, abs=1e-12)
-
-
-def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have():
-    """Tokens 0 and 1 are shared; the draft's unchanged row gives .333, .444, .222 (TLI, 2502.05202)."""
-    q = torch.tensor(DRAFT, dtype=torch.float64)
-    shared = q.index_fill(0, torch.tensor(2), 0.0) / q[:2].sum()
-
-    class Translated(Fixed):
-        def __init__(self, said):
-            super().__init__()
-            self.said = said
-
-        def propose(self, coins):
-            tokens = torch.tensor([0, coins.draw(shared)])
-            return TokenTree(TreeShape.chain(1), tokens, self.said[None], Law.IID)
-
-        def commit(self, step):
-            pass
-
-    def law(said):
-        return output_law(
-            verify.rrs, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
-            draft_with=lambda *_: Translated(said),
-        ).probs.tolist()  # fmt: skip
-
-    assert law(q) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
-    assert law(shared) == pytest.approx(TARGET, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -225,17 +225,16 @@ LISTED = {
         at_node(single(entries_below(1e-8)), WITHOUT),
         where(single_precision, verify.onehot),
     ],
-    "depth 4": [where(depth_4, rule) for rule in (verify.onehot, verify.rrs, verify.block)],
-    "four children": [where(four_children, verify.onehot)]
-    + [where(four_children, rule) for rule in (verify.rrs, verify.rrsw, verify.greedy_multidraft)],
+    "depth 4": [where(depth_4, rule) for rule in (verify.onehot, verify.rrs)],
+    "four children": [
+        where(four_children, rule) for rule in (verify.onehot, verify.rrs, verify.rrsw)
+    ],
     "siblings that both have children": [
-        where(siblings_with_children, rule)
-        for rule in (verify.onehot, verify.rrs, verify.rrsw, verify.spechub)
+        where(siblings_with_children, rule) for rule in (verify.onehot, verify.rrs)
     ],
     "two tokens, four and five": [
         where(condition, verify.onehot) for condition in (two_tokens, four_tokens, five_tokens)
     ]
-    + [where(two_tokens, verify.rrs), where(four_tokens, verify.block)]
     + [where(five_tokens, verify.rrsw)],
 }
 """Biases that earlier versions did not detect, by special case."""

@@ -20,9 +20,6 @@ BIG = [TreeShape.expansion(k) for k in ([2, 1], [1, 3], [4], [1, 1, 1, 1])]
 BIG += [TreeShape.independent_chains(2, 2), TreeShape.from_parents([-1, 0, 0, 1, 2, 2])]
 """Trees of five and more nodes, in addition to all trees of up to four."""
 
-TWICE = ("optimal_transport", "canonical")
-"""Rules whose own test files prove them on the same trees."""
-
 DEAR = ("naive", "traversal")
 """Rules of many laws or branches, which are otherwise proved only on trees of up to four nodes."""
 
@@ -36,10 +33,7 @@ QUICK = ("block",)
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
     "rule",
-    [
-        pytest.param(rule, marks=[pytest.mark.slow] * (str(rule) in (*TWICE, *DEAR)))
-        for rule in LOSSLESS
-    ],
+    [pytest.param(rule, marks=[pytest.mark.slow] * (str(rule) in DEAR)) for rule in LOSSLESS],
     ids=str,
 )
 def test_lossless_on_the_default_trees(rule):

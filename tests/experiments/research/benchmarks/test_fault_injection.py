@@ -1,18 +1,13 @@
-"""The fault injection notices the faults that it looks for; slow: a small real run of it."""
+"""Runs that are killed and interrupted at random moments; and what is noticed when they are compared."""
 
 import json
-from random import Random
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from fault_injection import __main__ as command
-from fault_injection import rows_without_times, signals
-from fault_injection.rows import differences, finished_lines
+from fault_injection.rows import differences, rows_without_times
 from fault_injection.setting import prepare
-from run_folders.folders import demo_methods, write_run
-
-METHODS = len(demo_methods())
+from fault_injection.signals import in_series
+from run_folders.folders import write_run
 
 
 @pytest.fixture
@@ -55,53 +50,14 @@ def test_lost_and_doubled_rows_are_noticed(tmp_path, reference):
     assert any("appears twice" in wrong for wrong in differences(other, reference))
 
 
-def test_a_run_that_is_not_finished_is_no_result(tmp_path, reference):
-    started = write_run(tmp_path / "started", prompts=3, finished=False)
-    assert differences(started, reference) == ["the manifest does not say that the run is finished"]
-    with pytest.raises(FileNotFoundError):
-        rows_without_times(started)
-
-
-def test_the_finished_prompts_of_a_killed_run(tmp_path, reference):
-    log = reference / "prompts.jsonl"
-    lines = log.read_bytes().splitlines(keepends=True)
-    assert len(finished_lines(reference, METHODS)) == len(lines) == 3 * 2 * METHODS
-    log.write_bytes(b"".join(lines[: METHODS + 3]) + lines[METHODS + 3][:30])
-    assert finished_lines(reference, METHODS) == {line.rstrip(b"\n") for line in lines[:METHODS]}
-    assert finished_lines(tmp_path / "nothing", METHODS) == set()
-
-
-def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
-    """A process that fails before it begins ends as Python does: exit code 1 and no message of ours."""
-    process = SimpleNamespace(begun=False, alive=True)
-    slept = []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        process.begun = len(slept) >= 7
-
-    monkeypatch.setattr(signals.time, "sleep", sleep)
-    signals._wait(process, tmp_path, SimpleNamespace(seconds=0.0), Random(1))
-    assert process.begun
-    assert len(slept) == 7
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)  # a machine under load is slow, and not wrong
-def test_a_small_part_for_real(capsys):
-    few = ["--kills", "3", "--interrupts", "2", "--prompts", "3", "--no-save"]
-    assert command.main(few) == 0
-    assert "0 not survived" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_ten_kills_of_a_run_with_plug_ins(tmp_path):
-    setting = prepare(tmp_path, prompts=3, plugged=True)
+def test_runs_survive_kills_and_interrupts(tmp_path):
+    setting = prepare(tmp_path, prompts=3)
     manifest = json.loads((setting.reference / "manifest.json").read_text())
     assert [entry["file"] for entry in manifest["plugins"]] == ["four_parts.py"]
-    assert setting.rows == 6  # five methods, and the twin of one
-    cases = signals.kills(setting, 10, 0, lambda text: None)
-    assert len(cases) == 10
+    assert setting.rows == 7  # six methods, and the twin of one
+    cases = in_series(setting, "SIGKILL", 8, 0) + in_series(setting, "SIGINT", 3, 0)
+    assert len(cases) == 11
     assert [case for case in cases if case.wrong] == []
     assert any(case.what.startswith("while decoding") for case in cases)

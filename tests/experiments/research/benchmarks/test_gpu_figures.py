@@ -1,6 +1,5 @@
 """Evaluation of the GPU figures: rooflines, medians, goals and the table."""
 
-from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
 
@@ -84,63 +83,6 @@ def test_calls_take_turns_and_the_median_is_theirs():
     assert timing.low_us <= timing.median_us <= timing.high_us
     assert timer.time_captured([lambda: None], CPU, 0.0) is None
     assert timer.Timing.of([3e-6, 1e-6, 100e-6]).median_us == 3.0
-
-
-class FakeEvent:
-    clock = 0.0
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        self.at = FakeEvent.clock
-
-    def elapsed_time(self, end):
-        return 1e3 * (end.at - self.at)
-
-
-class FakeGraph:
-    """Remembers what was called while it was captured, and calls it again."""
-
-    def replay(self):
-        for call in self.calls:
-            call()
-
-
-@pytest.fixture
-def fake_cuda(monkeypatch):
-    """Stands in for the clock and the graphs of a device."""
-
-    @contextmanager
-    def capture(graph):
-        graph.calls = fake.capturing = []
-        yield
-        fake.capturing = None
-
-    def call(seconds):
-        def run():
-            if fake.capturing is not None:
-                fake.capturing.append(run)
-            else:
-                FakeEvent.clock += seconds
-
-        return run
-
-    fake = SimpleNamespace(capturing=None, call=call)
-    for name, value in (("Event", FakeEvent), ("CUDAGraph", FakeGraph), ("graph", capture)):
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    return fake
-
-
-def test_device_times_are_per_call(fake_cuda):
-    calls = [fake_cuda.call(2e-6), fake_cuda.call(4e-6), fake_cuda.call(3e-6)]
-    cuda = torch.device("cuda")
-    each = timer.time_each(calls, cuda, 0.001)
-    assert (each.low_us, each.median_us, each.high_us) == pytest.approx((2, 3, 4))
-    captured = timer.time_captured(calls, cuda, 0.001)
-    assert captured.median_us == pytest.approx(3.0)
-    assert captured.samples <= timer.MOST_SAMPLES
 
 
 def test_inputs_exceed_the_cache(monkeypatch):

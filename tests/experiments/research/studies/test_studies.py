@@ -1,9 +1,6 @@
 """What is saved of a study, and the tables of equal budgets."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
@@ -37,19 +34,3 @@ def test_a_study_keeps_what_its_run_says(tmp_path):
 def test_a_run_that_is_not_finished_is_no_study(tmp_path):
     with pytest.raises(RunFolderError, match="not finished"):
         study_of_run(load_run(write_run(tmp_path / "run", METHODS, finished=False)))
-
-
-def test_rules_meet_the_same_coins_in_every_process():
-    """Coins are numbered by the place of a case, and sets are ordered anew by every process."""
-    program = (
-        "from treespec.experiments.research.studies.rules_on_pair import cases\n"
-        "print([(tree, str(law)) for tree, law in cases()])"
-    )
-    orders = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed},
-            check=True, capture_output=True, text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
-    assert len(orders) == 1
