@@ -45,8 +45,6 @@ LAWS: dict[str, Law] = {str(law): law for law in Law}
 
 @dataclass(frozen=True)
 class Choice:
-    """Law and acceptance rule of a method under one sampling setting."""
-
     sampling: Sampling
     law: Law
     rule: Rule
@@ -71,7 +69,6 @@ class BuiltMethod:
 
     @property
     def kind(self) -> str:
-        """`generate`, `plain`, `assisted` or `tree`."""
         return self.config.kind
 
     @property
@@ -102,7 +99,6 @@ class BuiltMethod:
 
     @property
     def by_pair(self) -> bool:
-        """Whether `models.draft` drafts the method's trees."""
         return isinstance(self.config, TreeMethod) and by_pair(self.config.draft)
 
     @property
@@ -117,14 +113,11 @@ class BuiltMethod:
 
     @property
     def own_models(self) -> tuple[str, ...]:
-        """The draft models that the method names itself."""
         return tuple(name for name in self.draft_models if name is not None)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config with its objects."""
-
     config: Config
     samplings: Mapping[str, Sampling]
     methods: tuple[BuiltMethod, ...]

@@ -121,7 +121,6 @@ def _shape_examples(data: dict[str, Any], problem: str) -> str:
 
 
 def shipped() -> dict[str, Path]:
-    """The configs shipped with the package, by name."""
     folder = Path(str(files("treespec.experiments"))) / "configs"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
@@ -142,7 +141,6 @@ def write_first(file: Path) -> None:
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """A copy of `data` with one value changed."""
     return put(data, *parse_override(text), f"override {brief(text)}")
 
 
@@ -194,5 +192,4 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
 
 
 def _kind(data: Any) -> str:
-    """What a file contains instead of a mapping, in words."""
     return "nothing" if data is None else "a list" if isinstance(data, list) else brief(data, 60)

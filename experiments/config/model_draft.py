@@ -104,7 +104,6 @@ def tagged(part: Part, key: str) -> type[Strict]:
 
 
 def source_of(draft: Settings) -> Part:
-    """The registered source to which the settings belong."""
     return plugins.parts("source")[draft.source]  # pyrefly: ignore[missing-attribute]
 
 
@@ -166,7 +165,6 @@ def built_in(
 
 
 def draft_model(pair: Models, name: str | None) -> TreeModel:
-    """The draft model with this name; the pair's own draft if the name is None."""
     if name is None:
         return pair.draft
     others = getattr(pair, "others", {})

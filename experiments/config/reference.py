@@ -209,7 +209,6 @@ def _bounds(value: Mapping[str, Any]) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A default value as written in a config."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

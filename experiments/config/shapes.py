@@ -40,7 +40,6 @@ class FixedShape(Strict):
 
     @property
     def label(self) -> str:
-        """The tree's part of a method's name."""
         return self.named.format(**dict(self))
 
     @property
@@ -49,7 +48,6 @@ class FixedShape(Strict):
         return 0
 
     def tree(self) -> TreeShape:
-        """The shape that the settings describe."""
         raise NotImplementedError
 
     @model_validator(mode="after")

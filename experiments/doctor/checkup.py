@@ -47,7 +47,6 @@ class Checkup:
 
     @property
     def ok(self) -> bool:
-        """Whether all tests passed."""
         return all(test.passed for test in self.tests)
 
 

@@ -56,7 +56,6 @@ def versions() -> list[Fact]:
 
 
 def processor() -> list[Fact]:
-    """The processor's vector width, and the number of threads of torch."""
     import torch
 
     from treespec.experiments.records.manifest import environment
@@ -105,7 +104,6 @@ def compiler() -> Fact:
 
 
 def gpus() -> list[Fact]:
-    """The GPUs, with memory and compute capability."""
     import torch
 
     if not torch.cuda.is_available():
@@ -128,7 +126,6 @@ def gpus() -> list[Fact]:
 
 
 def memory() -> Fact:
-    """Free and total main memory."""
     import psutil
 
     ram = psutil.virtual_memory()

@@ -22,8 +22,6 @@ RUN_PROMPTS, RUN_TOKENS = 6, 32
 
 @dataclass(frozen=True)
 class Trial:
-    """A test of the project itself on this machine."""
-
     name: str
     passed: bool
     value: str

@@ -91,7 +91,6 @@ def check_data(check: Check) -> dict[str, Any]:
 
 
 def write_check(check: Check, folder: Path) -> Path:
-    """Write `check_data` to `check.json`. Infinities (an impossible token was seen) are written as null."""
     text = json.dumps(plain_data(check_data(check)), indent=1) + "\n"
     path = write_whole(folder / "check.json", text)
     (folder / NAME).unlink(missing_ok=True)  # texts saved while the check was unfinished

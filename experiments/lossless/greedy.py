@@ -43,7 +43,6 @@ class GreedyCheck:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """All divergences; one that is the same for both references counts once."""
         return tuple(dict.fromkeys(self.generate + self.plain))
 
     @property

@@ -31,7 +31,6 @@ class Advised:
 
     @property
     def shape(self) -> TreeShape:
-        """The first shape of the first ranking."""
         growth = self.rankings[0].best.growth
         if growth is not None:
             kind = "" if growth.config.get("kind") == "budget" else ", a tree that grows"

@@ -138,7 +138,6 @@ class _Resolver:
         ]
 
     def _growth(self, shape: Any, sampling: str) -> Any:
-        """The growth with files in place of what it wants measured."""
         update: dict[str, Any] = {}
         if getattr(shape, "latency", None) == MEASURED:
             update["latency"] = str(self.folder / "latency.json")

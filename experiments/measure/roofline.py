@@ -23,7 +23,6 @@ class Heads(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Number of query heads that share a key/value head."""
         return self.q // self.kv
 
     def __str__(self) -> str:
@@ -52,12 +51,10 @@ class Floor(NamedTuple):
 
     @property
     def us(self) -> float:
-        """The larger of the two terms."""
         return max(self.bytes_us, self.flops_us)
 
     @property
     def bound(self) -> str:
-        """The limiting resource: "memory" or "compute"."""
         return "memory" if self.bytes_us >= self.flops_us else "compute"
 
 

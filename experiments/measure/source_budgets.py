@@ -40,7 +40,6 @@ class FoundBudget:
 
     @property
     def shape(self) -> TreeShape:
-        """A budget has no single shape."""
         raise ConfigError(
             "a budget drafts a different tree at each step, so no tree file can hold it: write "
             f"`shape: {flow(self.config)}` in a config"

@@ -28,7 +28,6 @@ Sample = TypeVar("Sample")
 
 
 def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
-    """Wall time of a call in seconds."""
     wait()
     start = time.perf_counter()
     work()

@@ -71,7 +71,6 @@ class Method:
 
     @property
     def draft_tokens(self) -> int | None:
-        """Nodes of the tree without its root; 0 for plain decoding, None if the tree is not fixed."""
         if self.kind in PLAIN_KINDS:
             return 0
         return None if self.parents is None else len(self.parents) - 1

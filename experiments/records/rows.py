@@ -240,7 +240,6 @@ def as_parquet(frame: pl.DataFrame, **metadata: str) -> bytes:
 
 
 def read_table(path: Path, kind: type[Row]) -> pl.DataFrame:
-    """Read a table with exactly the columns of `kind`."""
     try:
         with open_file(path, DATA_BYTES):
             pass

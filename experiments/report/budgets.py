@@ -110,8 +110,6 @@ LEAST_SIZES = 4
 
 @dataclass(frozen=True)
 class Point:
-    """A tree on the curve of its family: nodes, root included, and kept tokens per step."""
-
     nodes: int
     tokens: Interval
 

@@ -59,8 +59,6 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class SamplingSummary:
-    """All methods under one sampling setting."""
-
     sampling: str
     rows: tuple[MethodSummary, ...]
     baseline: str | None

@@ -27,8 +27,6 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Times:
-    """The step time of a method, in milliseconds."""
-
     method: Method
     step_ms: Interval
     total_ms: Interval

@@ -81,7 +81,6 @@ class JobOutcome:
 
     @property
     def finished(self) -> bool:
-        """Whether every method finished every prompt."""
         return self.ran and not self.errors
 
     @property

@@ -50,7 +50,6 @@ class Collected:
 
     @property
     def failed(self) -> tuple[JobOutcome, ...]:
-        """Jobs that did not finish, or finished with errors."""
         return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
 
 

@@ -163,7 +163,6 @@ def _configs(
     overrides: Sequence[str],
     origins: Mapping[str, str],
 ) -> list[Config]:
-    """The config of every point; an error names the first job that it happens in."""
     configs = []
     for point in points:
         config = {key: value for key, value in data.items() if key != "output"}

@@ -110,7 +110,6 @@ class SweepFolder(HeldFolder):
         return False
 
     def _jobs(self) -> list[str]:
-        """Names of the jobs in the manifest, each a folder in `jobs/`."""
         jobs = self._data().get("jobs")
         entries = jobs if isinstance(jobs, list) else ()
         names = [job.get("name") for job in entries if isinstance(job, dict)]
@@ -231,7 +230,6 @@ class SweepFolder(HeldFolder):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The parsed `sweep.json` of a folder."""
     path = folder / "sweep.json"
     way_out = "choose another folder with --out, or start over with --fresh"
     data = read_form(path, SweepError, way_out)

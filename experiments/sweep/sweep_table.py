@@ -20,7 +20,6 @@ _Row = dict[str, Any]
 
 
 def print_collected(collected: Collected, console: Console) -> None:
-    """Print a table for each sampling setting, the failed jobs, and the notes."""
     whole = len(collected.summary) <= MOST_ROWS
     rows = (collected.summary if whole else _fastest_of_kind(collected.summary)).to_dicts()
     for sampling in dict.fromkeys(row["sampling"] for row in rows):

@@ -104,7 +104,6 @@ def places(tree: Topology) -> list[float]:
 
 
 def draw_tree(axis: Axes, tree: Topology, colours: Sequence[str], labels: Sequence[str]) -> None:
-    """Draw a tree with the root on top, and with one colour and one label per node."""
     place = places(tree)
     for node, parent in enumerate(tree.parents):
         x, y = place[node], -tree.depths[node]
@@ -122,7 +121,6 @@ def draw_tree(axis: Axes, tree: Topology, colours: Sequence[str], labels: Sequen
 def draw_cells(
     axis: Axes, values: Int[Tensor, "lines columns"], colours: Sequence[str], gap: float = 0.8
 ) -> None:
-    """Draw a grid of cells, each in the colour of its number, separated by white lines of `gap` points."""
     lines, columns = values.shape
     rgb = torch.tensor([to_rgb(colour) for colour in colours])
     axis.imshow(rgb[values.long()].numpy(), aspect="auto", interpolation="nearest")

@@ -37,7 +37,6 @@ class Span:
 
     @property
     def end(self) -> float:
-        """End of the span, in seconds since decoding began."""
         return self.start + self.seconds
 
 
@@ -60,8 +59,6 @@ class Brought:
 
 @dataclass(frozen=True)
 class Lane:
-    """The timeline of one method."""
-
     name: str
     spans: tuple[Span, ...]
     steps: tuple[Brought, ...]
@@ -73,7 +70,6 @@ class Lane:
 
     @property
     def tokens(self) -> int:
-        """Number of kept tokens."""
         return sum(len(step.texts) for step in self.steps)
 
     @property
@@ -119,13 +115,11 @@ class _Clock:
         self.spans: list[Span] = []
 
     def now(self) -> float:
-        """Current time in seconds, after queued work of the device has finished."""
         self._synchronize()
         return time.perf_counter()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Context that records its duration as a span of the stage."""
         start = self.now()
         try:
             yield

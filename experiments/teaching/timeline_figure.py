@@ -38,7 +38,6 @@ BAR, GAP = 1.15, 1.3
 
 
 def timeline_figure(lanes: Sequence[Lane]) -> Figure:
-    """Draw all lanes on one time axis."""
     longest = max(lane.seconds for lane in lanes)
     heights = [_lines(lane) + _bars(lane) * BAR + 1.1 for lane in lanes]
     total = sum(heights) + GAP * (len(lanes) - 1)
@@ -116,7 +115,6 @@ def _lines(lane: Lane) -> int:
 
 
 def _bars(lane: Lane) -> int:
-    """Number of rows of bars: two with a draft, one without."""
     return 2 if lane.total(DRAFT_PASS) or lane.total("draft") > 0.02 * lane.seconds else 1
 
 

@@ -36,8 +36,6 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Run:
-    """The data of a training run that the card reports."""
-
     command: str
     corpus: Corpus
     pair: PairSize
@@ -51,7 +49,6 @@ class Run:
 
 
 def write_card(run: Run, path: Path) -> None:
-    """Write the model card of `run` as Markdown."""
     sections = [FRONT, _data(run), _models(run), _recipe(run), _losses(run), _agreement(run)]
     write_whole(path, "\n\n".join(sections) + "\n")
 

@@ -49,7 +49,6 @@ def standard_library() -> Path:
 
 
 def read_corpus(folder: Path) -> Corpus:
-    """Read all UTF-8 Python files below `folder`, except tests and installed packages."""
     files = []
     for path in sorted(folder.rglob("*.py")):
         relative = path.relative_to(folder)
@@ -72,7 +71,6 @@ def is_held_out(path: str) -> bool:
 
 
 def size_of(files: Iterable[SourceFile]) -> int:
-    """Bytes of the texts of these files, in UTF-8."""
     return sum(len(file.text.encode()) for file in files)
 
 

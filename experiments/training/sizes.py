@@ -9,8 +9,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The dimensions of a Llama model with grouped-query heads and tied embeddings."""
-
     hidden: int
     layers: int
     intermediate: int

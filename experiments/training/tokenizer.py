@@ -49,7 +49,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, context: int) -> PreT
 
 
 def tokenize(files: Sequence[SourceFile], tokenizer: PreTrainedTokenizerFast) -> list[np.ndarray]:
-    """Token ids of each file, preceded by the end-of-text token that separates files."""
     encoded = tokenizer.backend_tokenizer.encode_batch([file.text for file in files])
     return [
         np.array([tokenizer.eos_token_id, *encoding.ids], dtype=np.int64) for encoding in encoded

@@ -53,7 +53,6 @@ class Optimizers:
         return min(warmup, decay, 1.0)
 
     def step(self, step: int, tokens: int) -> None:
-        """Update the parameters from their gradients and clear them."""
         factor = self.factor(step, tokens)
         for name, optimizer in self.parts.items():
             for group in optimizer.param_groups:
@@ -72,8 +71,6 @@ Loss = Callable[[LlamaForCausalLM, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class Progress:
-    """The progress of a run; `seconds` accumulates over resumptions."""
-
     step: int = 0
     long_steps: int = 0
     tokens: int = 0
@@ -138,7 +135,6 @@ def update(
     batch: torch.Tensor,
     progress: Progress,
 ) -> float:
-    """Take one optimizer step on a batch; return the loss before the step, in nats per token."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = loss(model, batch[:, :-1], batch[:, 1:])
     value.backward()
@@ -160,7 +156,6 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers) -> Progress:
-    """Restore a run from `path`, or start afresh if there is no such file."""
     if not path.exists():
         return Progress()
     state = torch.load(path)

@@ -323,7 +323,6 @@ class Loop:
         self.timer = StageTimer()
 
     def start(self) -> None:
-        """Begin with a text of its own."""
         pair, choice, deepest = self._pair, self._choice, self._deepest
         length = max(1, self.prefix - self._drift + self._ahead) + 1  # and the root
         self._seed, self._ahead = self._seed + 1, 0

@@ -36,9 +36,7 @@ STEPS_WITHOUT_SCRIPT = 4
 class Tokenizer(Protocol):
     """Anything that turns ids into text, such as a tokenizer of transformers."""
 
-    def decode(self, token_ids: Any, /) -> Any:
-        """The text of these ids."""
-        ...
+    def decode(self, token_ids: Any, /) -> Any: ...
 
 
 UNIT = ("prompt", "sampling", "method", "repeat")
