@@ -58,6 +58,8 @@ from treespec.experiments.report.verdict import (
     sentences,
 )
 
+__all__ = ["Run", "load_run"]
+
 
 @dataclass(frozen=True, eq=False)
 class Run(RunRecords):
