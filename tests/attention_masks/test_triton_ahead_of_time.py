@@ -23,7 +23,7 @@ def compile_all(tmp_path, *arguments):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "capability", [c if c == 90 else pytest.param(c, marks=pytest.mark.slow) for c in TARGETS]
+    "capability", [c if c == 80 else pytest.param(c, marks=pytest.mark.slow) for c in TARGETS]
 )
 def test_every_tile(tmp_path, capability):
     printed = compile_all(tmp_path, "--capability", str(capability))

@@ -65,7 +65,7 @@ def _stop_at(monkeypatch, module, name, config, folder, pair):
             run(config, folder=folder, load=lambda models: pair)
 
 
-@pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
+@pytest.mark.parametrize("sizes", [pytest.param([1, 2, 4], marks=pytest.mark.slow), [3, 16]])
 def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
     """Their steps are not predicted; all others are, and the report is written."""
     search = searching["search"] | {"sizes": sizes, "repeats": 1}

@@ -359,6 +359,7 @@ def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
     assert treespec("run", config).exit_code == 0
 
 
+@pytest.mark.slow
 def test_workers_want_the_installed_plug_ins_of_the_sweep(write, install, tmp_path, monkeypatch):
     config = write(REPEAT)
     install("1.0")

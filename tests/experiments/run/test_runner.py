@@ -226,8 +226,8 @@ SMALL = {"methods": [{"kind": "plain"}], "samplings": [{"temperature": 1}]}
 @pytest.mark.parametrize(
     ("fresh", "stride"),
     [
-        (False, 3),
-        (True, 5),
+        (False, 5),
+        (True, 9),
         pytest.param(False, 1, marks=pytest.mark.slow),
         pytest.param(True, 1, marks=pytest.mark.slow),
     ],

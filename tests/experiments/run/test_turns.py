@@ -111,7 +111,7 @@ def methods_of(pair, temperature, seed=5, new=24, methods=STATIC):
     [(5, STATIC), (6, STATIC), (5, OTHERS)],
     ids=["static", "other coins", "others"],
 )
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_every_text_is_the_one_that_it_is_by_itself(loaded_pair, temperature, coins, others):
     methods = methods_of(loaded_pair, temperature, coins, methods=others)
     alone = {name: finish(begin()) for name, begin in methods.items()}

@@ -28,8 +28,8 @@ ARCHITECTURES = (
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi", "phi3", "gpt2", "gpt_neox", "opt",
     "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss",
 )  # fmt: skip
-QUICK = ("llama", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss")
-"""Families with grouped heads, softcaps, windows, no grouping, partial rotary dimensions, sinks."""
+QUICK = ("llama", "gemma2", "gpt_neox", "gpt_oss")
+"""Families with grouped heads; softcaps and windows; no grouping, partial rotary dimensions; sinks."""
 WITHOUT_KERNELS = ("reference", "sdpa", "two_pass", "flex")
 NO_SOFTCAP = ("sdpa", "two_pass")
 TREE = TreeShape.expansion([2, 2])
