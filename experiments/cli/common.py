@@ -158,7 +158,7 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED
 
 
-JSON_VERSION = 1
+JSON_VERSION = 2
 
 
 def json_text(data: Mapping[str, Any]) -> str:

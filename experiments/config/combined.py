@@ -79,10 +79,10 @@ class CascadeDraft(Combined):
         own_draft = target if target == EMBEDDED else os.path.join(target, "draft")
         seen: dict[str, str] = {}
         for name in self.own_models:
-            shown, model = (
-                "models.draft" if name is None else repr(name),
-                name or draft or own_draft,
-            )
+            shown = "models.draft" if name is None else repr(name)
+            model = name or draft or own_draft
+            if os.path.isdir(model):
+                model = os.path.realpath(model)
             if model in seen:
                 return f"{seen[model]} and {shown}"
             seen[model] = shown

@@ -47,7 +47,8 @@ def versions() -> list[Fact]:
     facts = [Fact("Python", Status.OK, f"{platform.python_version()} ({sys.executable})")]
     for name in ("treespec", "torch", "transformers", "triton"):
         try:
-            facts.append(Fact(name, Status.OK, metadata.version(name)))
+            package = "treespec-decoding" if name == "treespec" else name
+            facts.append(Fact(name, Status.OK, metadata.version(package)))
         except metadata.PackageNotFoundError:
             advice = "only GPUs need it: pip install triton"
             facts.append(Fact(name, Status.MISSING, "not installed", advice))

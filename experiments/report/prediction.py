@@ -387,7 +387,8 @@ def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
         return said
     over = choice.over.text(in_sentence=True)
     outcome = (
-        f"reached {over} of the speed of the run's fastest on the same prompts ({choice.fastest})"
+        f"reached {over} of the speed of the run's fastest ({choice.fastest}), which was picked on the "
+        "same prompts and so looks faster than it is"
     )
     advice = f" Before the run it said: {choice.advice}" if choice.advice else ""
     return f"{said} What search chose ({choice.method}) {outcome}.{advice}"

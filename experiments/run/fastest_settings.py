@@ -198,10 +198,8 @@ def choose(
     pairs: dict[str, Pair] = {}
     refused: dict[str, TreespecError] = {}
     for dtype in reversed(DTYPES):  # the smaller numbers first
-        if any(
-            _bytes_in_float32(pair) > psutil.virtual_memory().available for pair in pairs.values()
-        ):
-            refused[dtype] = Unavailable("the models would not fit into the free memory")
+        if any(map(_too_large_in_float32, pairs.values())):
+            refused[dtype] = Unavailable("the models would take more than half of the memory")
             break
         with reporter.task(f"loading the models in {dtype}"):
             try:
@@ -240,8 +238,10 @@ def forget(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> None:
         _note(config, methods).unlink(missing_ok=True)
 
 
-def _bytes_in_float32(pair: "Pair") -> int:
-    return sum(4 * p.numel() for model in pair.models for p in model.model.parameters())
+def _too_large_in_float32(pair: "Pair") -> bool:
+    """Judged by the machine's memory, not by what is free, so that the choice does not change."""
+    size = sum(4 * p.numel() for model in pair.models for p in model.model.parameters())
+    return size > psutil.virtual_memory().total / 2
 
 
 def _quiet_times(

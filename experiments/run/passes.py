@@ -5,11 +5,14 @@ compiled on a CPU unless they turn out slower than eager ones, captured on CUDA.
 drafts counts as a model of its own, as it does for `draft_passes`.
 """
 
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,8 @@ from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
+from treespec.experiments.records.manifest import environment
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import Choice, choose
 from treespec.experiments.run.models import as_eager, load_own_drafts, parts_of
@@ -72,6 +77,8 @@ def load_with_passes(
     reporter: Reporter,
     manifest: Mapping[str, Any] | None = None,
     chosen_for: Iterable[BuiltMethod] | None = None,
+    *,
+    fresh: bool = False,
 ) -> Loaded:
     """Load all models and choose their dtype and passes, showing each choice; build missing datastores.
 
@@ -82,7 +89,8 @@ def load_with_passes(
             key, and the model if it is a named draft model or part.
 
     Passes that already are as the config asks stay. A resumed run (`manifest`) keeps its choices.
-    `chosen_for` are the methods that `fastest` is chosen for, if not those whose models are loaded.
+    `chosen_for` are the methods that `fastest` is chosen for, if not those whose models are loaded. With
+    `fresh`, passes are compared anew; `fastest_settings.forget` makes the dtype be chosen anew.
     """
     methods = list(methods)
     decisive = methods if chosen_for is None else list(chosen_for)
@@ -111,7 +119,7 @@ def load_with_passes(
             if asked == "auto" and then is not None and then.get("kind", "eager") == "eager":
                 model.passes = Passes("eager", "auto", then.get("why"))
             elif asked not in (None, model.passes.asked):
-                _choose(role, name, model, asked, reporter, then)
+                _choose(role, name, model, asked, reporter, then, fresh)
         except (Unavailable, UnsupportedModel) as error:
             drafting = "" if name is None else f" (of {name}, which drafts)"
             raise type(error)(f"models.{error}{drafting}") from error
@@ -121,16 +129,23 @@ def load_with_passes(
 
 
 def choose_ahead(
-    experiment: Experiment, load: Callable[[ModelsConfig], "Pair"], reporter: Reporter
+    experiment: Experiment,
+    load: Callable[[ModelsConfig], "Pair"],
+    reporter: Reporter,
+    *,
+    fresh: bool = False,
 ) -> None:
     """Choose the settings of a run that starts later, when other runs keep the machine busy.
 
-    What is chosen, and the compiled code, is kept beside the code.
+    What is chosen is kept beside the code that was compiled for it. Models on other devices than one CPU
+    are not loaded. What a model cannot have is reported by the run itself.
     """
     models = experiment.config.models
     chosen = models.dtype == "fastest" or "auto" in (models.passes, models.draft_passes)
-    if chosen and not os.environ.get(EAGER):
-        load_with_passes(models, experiment.methods, load, reporter)
+    on_cpu = models.device == "cpu" and models.device_map is None and not models.tensor_parallel
+    if chosen and on_cpu and not os.environ.get(EAGER):
+        with suppress(Unavailable, UnsupportedModel):
+            load_with_passes(models, experiment.methods, load, reporter, fresh=fresh)
 
 
 def _chosen(
@@ -187,17 +202,19 @@ def _choose(
     asked: str,
     reporter: Reporter,
     then: Mapping[str, Any] | None,
+    fresh: bool,
 ) -> None:
     """Make a model run its passes as asked, and show this and the choice of `auto`.
 
-    `then` is what the manifest of a resumed run says: what `auto` chose is not chosen again.
+    `then` is what the manifest of a resumed run says: what `auto` chose is not chosen again. What an
+    earlier process measured is used, unless `fresh`.
     """
     from treespec.models.passes.choosing_passes import choose_passes
-    from treespec.models.passes.code_on_disk import kept_slowdown, note_slowdown
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
     chosen = asked == "auto" and compiles and then is None
-    slowdown = kept_slowdown(model) if chosen else None
+    note = _slowdown_note(model) if chosen else None
+    slowdown = None if note is None or fresh else _kept_slowdown(note)
     if slowdown is None or slowdown < 1:
         with reporter.task(
             f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
@@ -205,9 +222,8 @@ def _choose(
             choose_passes(model, asked, draft=role != "target")
             if model.passes.kind == "eager":  # as asked, or `choose_passes` has said why
                 return
-            if chosen and slowdown is None:
-                slowdown = _slowdown(model)
-                note_slowdown(model, slowdown)
+            if note is not None and slowdown is None:
+                slowdown = _measured_slowdown(model, note)
     if asked == "auto" and then is not None:
         model.passes = replace(model.passes, why=then.get("why"))
         return
@@ -255,6 +271,33 @@ def _in_words(kind: str, frozen: bool) -> str:
     if kind != "compiled":
         return kind
     return f"compiled ({'with' if frozen else 'without'} packed weights)"
+
+
+def _slowdown_note(model: "TransformersModel") -> Path:
+    """The file that keeps how a compiled pass compares with an eager one, on this machine."""
+    from treespec.models.passes.code_on_disk import code_key
+    from treespec.models.passes.compiled_pass import code_folder
+
+    about = json.dumps([code_key(model), environment()["hardware"]])
+    return code_folder() / "treespec" / f"slowdown-{sha256(about.encode()).hexdigest()}"
+
+
+def _kept_slowdown(note: Path) -> float | None:
+    with suppress(OSError, ValueError):
+        return float(note.read_text(encoding="utf-8"))
+    return None
+
+
+def _measured_slowdown(model: "TransformersModel", note: Path) -> float:
+    """Measure, and keep what was measured on a quiet machine."""
+    watch = LoadWatch()
+    slowdown = _slowdown(model)
+    busy = watch.busy_percent()
+    if busy is None or busy <= BUSY_RUN_PERCENT:
+        with suppress(OSError):  # then it is measured again next time
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(str(slowdown), encoding="utf-8")
+    return slowdown
 
 
 def _slowdown(model: "TransformersModel") -> float:

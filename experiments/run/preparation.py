@@ -126,7 +126,12 @@ def load_inputs(
     if session.fresh:
         forget(config.models, session.known.methods)
     loaded = load_with_passes(
-        config.models, experiment.methods, load, session.reporter, session.manifest
+        config.models,
+        experiment.methods,
+        load,
+        session.reporter,
+        session.manifest,
+        fresh=session.fresh,
     )
     pair = loaded.pair
     if session.manifest is not None:

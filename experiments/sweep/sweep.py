@@ -102,11 +102,15 @@ def run_sweep(
         if runner.threads is not None:  # local workers, which keep the machine busy once they run
             threads = torch.get_num_threads()
             torch.set_num_threads(runner.threads)
-            for job in remaining:
-                experiment = starts[job.name].experiment
+            # Most jobs differ in seeds, prompts or samplings only: then one choice is made for all.
+            choices = {
+                repr((one.config.models, [method.config for method in one.methods])): one
+                for one in (starts[job.name].experiment for job in remaining)
+            }
+            for experiment in choices.values():
                 if fresh:
                     forget(experiment.config.models, experiment.methods)
-                choose_ahead(experiment, load_models, Reporter(console))
+                choose_ahead(experiment, load_models, Reporter(console), fresh=fresh)
             torch.set_num_threads(threads)
         if fresh:  # after all checks, so that a typo does not cost the earlier sweep
             records.clear()

@@ -186,6 +186,7 @@ class Advice:
                 for choice in self.others
             ],
             "needed": None if needed is None else vars(needed),
+            "too_few": self.too_few or None,
         }
 
 

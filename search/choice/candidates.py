@@ -21,6 +21,9 @@ DEPTH_RATIO = 1.35
 
 RANKED_TREES = 20
 
+MOST_IN_CHAINS = 2**21
+"""Limit on the nodes of all considered chains together: those of depth up to 2047."""
+
 DEEPEST_UNASKED = 64
 """Edges of the deepest tree that is considered if no depth is given."""
 
@@ -43,6 +46,13 @@ class Limits:
     max_size: int | None = None
     depth: int | None = None
     branching: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that leave nothing to consider."""
+        if self.sizes is not None and not self.sizes:
+            raise InvalidLimit("sizes is empty: give at least one, or leave it out")
+        if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
+            raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 
     def largest(self, covered: int | None, *, strict: bool = True) -> int:
         """Nodes of the largest tree to consider, if times are known for trees of up to `covered` nodes.
@@ -145,6 +155,11 @@ def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
     """All chains within the limits, the shortest first."""
     sizes = None if limits.sizes is None else set(limits.sizes)
     depths = [depth for depth in range(1, room.depth + 1) if sizes is None or depth + 1 in sizes]
+    if sum(depths) > MOST_IN_CHAINS:
+        raise InvalidLimit(
+            f"depth = {room.depth}: more than {MOST_IN_CHAINS:,} nodes in chains of all lengths up to it; "
+            "give sizes, or a smaller depth"
+        )
     return [TreeShape.chain(depth) for depth in depths]
 
 

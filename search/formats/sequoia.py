@@ -43,14 +43,14 @@ def load(data: Any) -> TreeShape:
         raise MalformedTree(f"Successors = {shown(successors)}, but must be {size} lists of nodes")
     parents = [-1]
     for node, children in enumerate(successors):
-        if not isinstance(children, list) or children != list(
-            range(len(parents), len(parents) + len(children))
-        ):
+        count = len(children) if isinstance(children, list) else 0
+        following = list(range(len(parents), len(parents) + count))
+        if repr(children) != repr(following):  # neither 1.0 nor True is a node
             raise MalformedTree(
                 f"Successors[{node}] = {shown(children)}, but nodes are numbered level by level: the "
                 f"next is {len(parents)}"
             )
-        parents += [node] * len(children)
+        parents += [node] * count
         if len(parents) > size:
             break
     if len(parents) != size:
@@ -63,7 +63,7 @@ def load(data: Any) -> TreeShape:
             plain = plain and (given.dtype, given.device) == (expected.dtype, expected.device)
             follows = plain and given.equal(expected)
         else:
-            follows = given == expected
+            follows = repr(given) == repr(expected)
         if not follows:
             raise MalformedTree(f"{name} = {shown(given)} does not follow from Successors")
     return shape

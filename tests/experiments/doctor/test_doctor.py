@@ -43,6 +43,7 @@ def test_quick_look_as_json(monkeypatch):
     } <= set(found)  # fmt: skip
     assert {"GPU", "GPU 0"} & set(found)
     assert found["torch"]["value"].startswith(torch.__version__)
+    assert found["treespec"]["status"] == "ok"
     assert found["vectors"]["value"] == torch.backends.cpu.get_cpu_capability()
     assert "sdpa" in found["tree attention, cpu"]["value"]
     assert {fact["status"] for fact in data["facts"]} <= {"ok", "missing", "problem"}

@@ -313,3 +313,12 @@ def test_ten_thousand_samples_of_the_embedded_pair(biased, monkeypatch):
     )
     assert bool(check.failed) == biased
     assert check.laws[0].comparison.samples == 10_000
+
+
+def test_the_shipped_config_covers_every_law():
+    from treespec.experiments.config.build import build
+    from treespec.experiments.config.file import load_config
+
+    experiment = build(load_config("check_lossless"))
+    choices = [m.choices["T=1"] for m in experiment.methods if m.kind == "tree"]
+    assert {choice.law for choice in choices} == set(Law)

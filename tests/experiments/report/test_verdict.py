@@ -58,6 +58,18 @@ def test_excerpts_of_three_files_are_too_few():
     assert compare(replace(data, files=(0, 0, 1, 1, 2, 2)), *sides) is None
 
 
+def test_a_repeated_interval_names_fewer_winners():
+    rng = np.random.default_rng(3)
+    data = measurements(
+        {"t": np.exp(rng.normal(0, 0.1, 12)), "c": np.exp(rng.normal(0.12, 0.1, 12))}
+    )
+    sides = ("trees", ["t"]), ("chains", ["c"])
+    assert compare(data, *sides).winner.family == "trees"
+    early = compare(replace(data, boundary=6.0), *sides)
+    assert early.winner is None
+    assert early.ratio.estimate == pytest.approx(compare(data, *sides).ratio.estimate)
+
+
 def test_the_file_of_an_excerpt_is_read_from_its_id(tmp_path):
     path = write_run(tmp_path / "run", prompts=8)
     manifest = json.loads((path / "manifest.json").read_text())

@@ -157,7 +157,7 @@ def test_what_does_not_fit_in_float32_is_not_loaded_in_it(kept, timed):
 
     choice, pair = chosen(load)
     assert (choice.dtype, pair.dtype) == ("bfloat16", "bfloat16")
-    assert "float32 cannot be used: the models would not fit" in choice.why
+    assert "float32 cannot be used: the models would take more than half" in choice.why
 
 
 def test_models_that_are_given_keep_their_dtype(kept, timed, loaded_pair):

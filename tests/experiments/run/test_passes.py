@@ -30,7 +30,6 @@ from treespec.models import (
 )
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.passes import choosing_passes as library
-from treespec.models.passes import code_on_disk
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,13 @@ def pair():
 
 
 @pytest.fixture
-def chosen(monkeypatch):
+def folder(tmp_path):
+    """Where compiled passes are noted as faster or slower than eager ones."""
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def chosen(monkeypatch, folder):
     """The calls of `choose_passes`."""
     calls = []
 
@@ -61,8 +66,7 @@ def chosen(monkeypatch):
 
     monkeypatch.setattr(library, "choose_passes", choose)
     monkeypatch.setattr(passes, "_slowdown", lambda model: 0.5)
-    monkeypatch.setattr(code_on_disk, "kept_slowdown", lambda model: None)
-    monkeypatch.setattr(code_on_disk, "note_slowdown", lambda model, slowdown: None)
+    monkeypatch.setattr(passes, "_slowdown_note", lambda model: folder / str(id(model)))
     return calls
 
 
@@ -128,25 +132,37 @@ def test_compiled_passes_that_are_slower_are_not_used(pair, chosen, monkeypatch)
 
 
 @pytest.mark.parametrize(("kept", "kind"), [(0.25, "compiled"), (1.5, "eager")])
-def test_passes_are_chosen_once(kept, kind, pair, chosen, monkeypatch):
+def test_passes_are_chosen_once(kept, kind, pair, chosen, folder):
     """What an earlier process measured decides; code that turned out slower is not made again."""
-    monkeypatch.setattr(code_on_disk, "kept_slowdown", lambda model: kept)
-    monkeypatch.setattr(passes, "_slowdown", None)
+    folder.mkdir()
+    for model in (pair.target, pair.draft):
+        (folder / str(id(model))).write_text(str(kept))
     load_with_passes(models(), [], lambda config: pair, Reporter(None))
     assert {model.passes.kind for model in (pair.target, pair.draft)} == {kind}
     assert {asked for _, asked, _ in chosen} == {"auto" if kind == "compiled" else "eager"}
     assert pair.target.passes.asked == "auto"
     assert f"takes {kept:.2f} of the time" in pair.target.passes.why
+    for model in (pair.target, pair.draft):
+        model.passes = EAGER
+    load_with_passes(models(), [], lambda config: pair, Reporter(None), fresh=True)
+    assert "takes 0.50 of the time" in pair.target.passes.why
 
 
-def test_a_sweep_chooses_before_its_workers_start(settings, pair, chosen, monkeypatch):
-    kept = {}
-    monkeypatch.setattr(
-        code_on_disk, "note_slowdown", lambda m, slowdown: kept.update({id(m): slowdown})
-    )
+@pytest.mark.parametrize(("busy", "noted"), [(2.0, True), (60.0, False), (None, True)])
+def test_what_a_busy_machine_measured_is_not_kept(busy, noted, pair, chosen, folder, monkeypatch):
+    monkeypatch.setattr(passes, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: busy))
+    load_with_passes(models(), [], lambda config: pair, Reporter(None))
+    assert folder.exists() == noted
+
+
+def test_a_sweep_chooses_before_its_workers_start(settings, pair, chosen, folder, monkeypatch):
+    monkeypatch.setattr(passes, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: 0.0))
     experiment = build(Config(**settings | {"models": models()}))
     passes.choose_ahead(experiment, lambda config: pair, Reporter(None))
-    assert kept == {id(pair.target): 0.5, id(pair.draft): 0.5}
+    kept = {file.name: file.read_text() for file in folder.iterdir()}
+    assert kept == {str(id(model)): "0.5" for model in (pair.target, pair.draft)}
+    on_cuda = build(Config(**settings | {"models": models(device="cuda")}))
+    passes.choose_ahead(on_cuda, None, Reporter(None))  # workers need the memory of the device
     named = ModelsConfig(dtype="float32", passes="eager", draft_passes="eager")
     passes.choose_ahead(build(Config(**settings | {"models": named})), None, Reporter(None))
 

@@ -227,10 +227,12 @@ LISTED = {
     ],
     "depth 4": [where(depth_4, rule) for rule in (verify.onehot, verify.rrs)],
     "four children": [
-        where(four_children, rule) for rule in (verify.onehot, verify.rrs, verify.rrsw)
+        where(four_children, rule)
+        for rule in (verify.onehot, verify.rrs, verify.rrsw, verify.greedy_multidraft)
     ],
     "siblings that both have children": [
-        where(siblings_with_children, rule) for rule in (verify.onehot, verify.rrs)
+        where(siblings_with_children, rule)
+        for rule in (verify.onehot, verify.rrs, verify.rrsw, verify.spechub)
     ],
     "two tokens, four and five": [
         where(condition, verify.onehot) for condition in (two_tokens, four_tokens, five_tokens)

@@ -3,7 +3,7 @@
 The compiler finds code by its source text, which is known only when most of the work is done. So a process
 that has compiled a model leaves a note in the folder of the code, named by a hash of everything that the
 text depends on. The note is deleted together with the code. A wrong note only makes a run say wrongly where
-its code came from. The note also keeps how fast the code turned out, so that this is measured once.
+its code came from.
 """
 
 import hashlib
@@ -47,24 +47,11 @@ def note_on_disk(model: TransformersModel) -> None:
         note.touch()
 
 
-def note_slowdown(model: TransformersModel, slowdown: float) -> None:
-    """Keep the time of a compiled pass over that of an eager one, if passes were compiled before."""
-    with suppress(OSError):  # then it is measured again next time
-        _note(model).write_text(str(slowdown), encoding="utf-8")
-
-
-def kept_slowdown(model: TransformersModel) -> float | None:
-    """What `note_slowdown` kept; None if nothing was measured, or the code is gone."""
-    with suppress(OSError, ValueError):
-        return float(_note(model).read_text(encoding="utf-8"))
-    return None
-
-
 def _note(model: TransformersModel) -> Path:
-    return compiled_pass.code_folder() / "treespec" / _key(model)
+    return compiled_pass.code_folder() / "treespec" / code_key(model)
 
 
-def _key(model: TransformersModel) -> str:
+def code_key(model: TransformersModel) -> str:
     """A hash of all that the code depends on: machine, versions, and the model without weight values."""
     inner: PreTrainedModel = model.model
     packed = compiled_pass.too_large_to_pack(inner) is None

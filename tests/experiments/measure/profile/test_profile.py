@@ -365,6 +365,26 @@ def test_an_interruption_keeps_what_is_there(loaded_pair):
     assert len(together(timed)[""]["verify"][16][8]) == 2
 
 
+def test_a_round_that_was_stopped_is_judged_too(loaded_pair):
+    """Its times count, so that what disturbed them is told, be it the first one."""
+    calls = []
+
+    def stop(what):
+        calls.append(what)
+        if len(calls) == 4:  # behind the warming up, and one of two places of the first round
+            raise KeyboardInterrupt
+
+    class Busy(Quiet):
+        def busy_percent(self):
+            return 60.0
+
+    timed = profile_pair(
+        loaded_pair, [setting()], (16, 40), text, repeats=9, progress=stop, watch=Busy
+    )
+    assert (timed.interrupted, timed.rounds, timed.measured) == (True, 0, 0)
+    assert timed.disturbed.startswith("1 of 1 rounds were disturbed: other processes")
+
+
 def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
     before = torch.get_rng_state()
     wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)

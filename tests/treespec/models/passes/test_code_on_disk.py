@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from treespec.models.passes import compiled_pass
-from treespec.models.passes.code_on_disk import (
-    is_on_disk,
-    kept_slowdown,
-    note_on_disk,
-    note_slowdown,
-)
+from treespec.models.passes.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.sublayers import layers_from
 
@@ -42,16 +37,6 @@ def test_what_was_compiled_is_known_and_nothing_else(folder, load, monkeypatch):
     assert is_on_disk(model)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "other"))
     assert not is_on_disk(model)
-
-
-def test_how_fast_the_code_is_is_kept_with_it(folder, load):
-    model, other = TransformersModel(load("llama")), TransformersModel(load("qwen2"))
-    assert kept_slowdown(model) is None
-    note_on_disk(model)
-    assert kept_slowdown(model) is None
-    note_slowdown(model, 0.25)
-    note_on_disk(model)  # by a later process
-    assert (kept_slowdown(model.fresh()), kept_slowdown(other)) == (0.25, None)
 
 
 def test_where_nothing_can_be_compiled_or_written(folder, load, monkeypatch):
