@@ -21,8 +21,8 @@ Each boundary is replaced by the quantile of Student's t with n - 1 degrees of f
 tail probability (S. J. Pocock, Group Sequential Methods in the Design and Analysis of Clinical Trials,
 Biometrika 64, 1977, 191-199).
 
-**Standard error.** Computed for the logarithm of the ratio of totals, from the linearised contribution of
-each prompt. Not from the bootstrap: an early look needs a tail of 1e-6 or less, which 10,000 resamples
+**Standard error.** That of the logarithm of the ratio (`report.halvings`), from the linearised contribution
+of each prompt. Not from the bootstrap: an early look needs a tail of 1e-6 or less, which 10,000 resamples
 cannot resolve, while a standard error can be multiplied by any boundary.
 
 **Skewness.** If a few prompts are much more expensive than the others, Student's statistic T is skewed, and
@@ -47,13 +47,14 @@ In simulations, at most 5.4 % of runs named a winner among equals, with fixed in
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf, isfinite, sqrt
+from math import cbrt, exp, inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.halvings import Fitted
 from treespec.experiments.report.statistics import CONFIDENCE
 from treespec.search.intervals import Interval
 
@@ -188,80 +189,26 @@ def boundary_at(samples: int, planned: int, earlier: Sequence[int], *, last: boo
     return student(boundaries((*(count / planned for count in seen), share))[-1], samples)
 
 
-def moments(*columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Logarithm of a ratio of totals, its standard error, and the skewness of the samples; `[...]` each.
+def interval_at(fitted: Fitted, boundary: float) -> Interval:
+    """The ratio of a comparison, with the interval of a look.
 
-    The columns hold tokens of n independent samples and their seconds or steps, then those of the other
-    side; `[..., n]` each. To first order, a sample contributes its share of a total to the logarithm of
-    that total; the contributions of one sample are added with their signs, as comparisons are paired.
+    Args:
+        fitted: the comparison.
+        boundary: of the look, through Student's t; the interval is unbounded if it is infinite.
     """
-    values = [np.asarray(column, dtype=np.float64) for column in columns]
-    totals = [column.sum(-1, keepdims=True) for column in values]
-    signs = (1.0, -1.0, -1.0, 1.0)
-    n = values[0].shape[-1]
-    estimate = sum(s * np.log(t[..., 0]) for s, t in zip(signs, totals, strict=True))
-    contributions = np.asarray(
-        sum(s * c / t for s, c, t in zip(signs, values, totals, strict=True))
-    )
-    square_sum = (contributions**2).sum(-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        skewness = (
-            sqrt(n * (n - 1))
-            / max(1, n - 2)
-            * sqrt(n)
-            * (contributions**3).sum(-1)
-            / square_sum**1.5
-        )
-    return (
-        np.asarray(estimate),
-        np.sqrt(n / (n - 1) * square_sum),
-        np.nan_to_num(skewness, posinf=0, neginf=0),
-    )
-
-
-def reach(
-    tokens: ArrayLike,
-    spent: ArrayLike,
-    b_tokens: ArrayLike,
-    b_spent: ArrayLike,
-    boundary: float,
-) -> tuple[Floats, Floats]:
-    """Distances from the logarithm of a ratio of totals to the bounds of the interval of a look.
-
-    The arguments are as for `moments`; the distances, below and above, are infinite if the boundary is.
-    """
-    _, error, skewness = moments(tokens, spent, b_tokens, b_spent)
+    estimate = exp(fitted.log_ratio)
     if not isfinite(boundary):
-        return np.full_like(error, inf), np.full_like(error, inf)
-    n = np.shape(tokens)[-1]
-    below = np.maximum(boundary, _skewed(boundary, skewness, n))
-    above = np.maximum(boundary, -_skewed(-boundary, skewness, n))
-    return below * error, above * error
+        return Interval(estimate, 0.0, inf)
+    below = max(boundary, _skewed(boundary, fitted)) * fitted.error
+    above = max(boundary, -_skewed(-boundary, fitted)) * fitted.error
+    return Interval(estimate, estimate * exp(-below), estimate * exp(above))
 
 
-def _skewed(boundary: float, skewness: Floats, n: int) -> Floats:
+def _skewed(boundary: float, fitted: Fitted) -> float:
     """The value of T at which Hall's statistic reaches the boundary."""
-    scaled = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / sqrt(n)
-    return 3 / scaled * (np.cbrt(1 + scaled * (boundary - scaled / 6)) - 1)
-
-
-def repeated_interval(
-    tokens: ArrayLike,
-    spent: ArrayLike,
-    b_tokens: ArrayLike,
-    b_spent: ArrayLike,
-    boundary: float,
-) -> Interval:
-    """The ratio of totals with the interval of a look.
-
-    Example:
-        >>> repeated_interval([64, 64], [1.0, 1.0], [64, 64], [2.0, 2.0], 3.0)
-        Interval(estimate=2.0, low=2.0, high=2.0)
-    """
-    estimate = float(np.sum(tokens) / np.sum(spent) * np.sum(b_spent) / np.sum(b_tokens))
-    below, above = reach(tokens, spent, b_tokens, b_spent, boundary)
-    with np.errstate(over="ignore"):
-        return Interval(estimate, float(estimate * np.exp(-below)), float(estimate * np.exp(above)))
+    skewness = fitted.skewness if abs(fitted.skewness) > 1e-6 else 1e-6
+    scaled = skewness / sqrt(fitted.samples)
+    return 3 / scaled * (cbrt(1 + scaled * (boundary - scaled / 6)) - 1)
 
 
 def boundary_of(

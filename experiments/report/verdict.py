@@ -1,29 +1,16 @@
 """The verdict of a run on trees, chains and plain decoding, in sentences.
 
 The best of many methods looks better than it is on the prompts used to choose it. Therefore each side of a
-comparison is chosen on one half of the prompts and measured on the other half, and vice versa (two-fold
-cross-fitting; prompts alternate between the halves, and excerpts of one file share a half). Every prompt is
-used, and no prompt measures a choice that it influenced. The interval is a paired bootstrap of these
-per-prompt measurements; for a run with `until` it is the repeated interval of its looks
-(`report.sequential`).
+comparison is chosen on one half of the prompts and measured on the other half, and vice versa, and this is
+averaged over the halvings of the prompts (`report.halvings`): no order of prompts or methods changes a bit
+of a verdict. Excerpts of one file are one sample. The interval is that of a single look, or for a run with
+`until` the repeated interval of its looks (`report.sequential`).
 
-A winner is named only if the interval excludes 1. How often that happens in a simulation with 12 prompts,
-nominal 2.5 % for each side (1,500 experiments; prompts differ by 10 %, methods on a prompt by 5 %):
-
-    winner named, tree / chain             best against best    chosen on the other half
-    6 trees and 8 chains, all equal        2.5 % / 2.2 %        3.5 % / 2.9 %
-    8 trees and 1 chain, all equal         6.0 % / 0.9 %        3.0 % / 2.9 %
-    one tree of six is 8 % faster          24 %  / 0.1 %        38 %  / 0.1 %
-
-Comparing best against best is biased toward the side with more candidates: in the second row by 2 % of the
-speed, against 0.1 % with cross-fitting.
+A winner is named only if the interval excludes 1.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.cautions import (
@@ -34,6 +21,7 @@ from treespec.experiments.report.cautions import (
     turns_caution,
 )
 from treespec.experiments.report.equality import equality
+from treespec.experiments.report.halvings import fit
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
 from treespec.experiments.report.results import plain_elsewhere
 from treespec.experiments.report.sequential import (
@@ -41,9 +29,10 @@ from treespec.experiments.report.sequential import (
     REPEATED,
     ended_early,
     ending,
-    repeated_interval,
+    interval_at,
+    student,
 )
-from treespec.experiments.report.statistics import by_file, paired_bootstrap
+from treespec.experiments.report.statistics import by_file
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
@@ -52,8 +41,9 @@ LEAST_PROMPTS = 4
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "
-    "round, so that no prompt measures a choice that it influenced "
-    '("a or b": the halves chose differently). A winner is named only if the 95 % interval excludes 1.'
+    "round, so that no prompt measures a choice that it influenced; this is averaged over the halvings of "
+    'the prompts ("a or b": they chose differently). A winner is named only if the 95 % interval '
+    "excludes 1."
 )
 
 
@@ -132,42 +122,19 @@ def compare(
     """
     if not left[1] or not right[1] or data.samples < LEAST_PROMPTS:
         return None
-    sides, columns = [], []
-    for family, names in (left, right):
-        chosen, tokens, spent = cross_fit(data, names, cost)
-        sides.append(Side(family, chosen))
-        columns += [tokens, spent]
-    if data.boundary is None:
-        ratio = paired_bootstrap(*columns, files=data.files)
-    else:
-        totals = by_file(columns, data.prompts if data.files is None else data.files)
-        ratio = repeated_interval(*totals, boundary=data.boundary)
-    return Comparison(sides[0], sides[1], ratio, len(data.prompts), data.samples)
-
-
-def cross_fit(
-    data: Measurements, names: Sequence[str], cost: str = "decode_s"
-) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """Tokens and cost per prompt of the best of `names`, chosen on the other half of the prompts.
-
-    Excerpts of one file share a half.
-
-    Returns:
-        The method chosen for each half, and tokens and cost, `[prompts]` each.
-    """
-    table = np.stack(
+    tables = [
         [[data.values[name, "new_tokens"], data.values[name, cost]] for name in names]
-    )  # [methods, 2, prompts]
-    order = np.arange(table.shape[-1]) if data.files is None else np.array(data.files)
-    half = np.unique(order, return_inverse=True)[1] % 2
-    measured = np.empty(table.shape[1:])
-    chosen = []
-    for side in (0, 1):
-        tokens, spent = table[:, :, half != side].sum(-1).T
-        best = int(np.argmax(tokens / spent))
-        chosen.append(names[best])
-        measured[:, half == side] = table[best][:, half == side]
-    return tuple(chosen), measured[0], measured[1]
+        for _, names in (left, right)
+    ]
+    if data.files is not None:
+        tables = [by_file(table, data.files) for table in tables]
+    fitted = fit(*tables)
+    sides = [
+        Side(family, tuple(names[method] for method in chosen))
+        for (family, names), chosen in ((left, fitted.left), (right, fitted.right))
+    ]
+    boundary = student(ONE_LOOK, data.samples) if data.boundary is None else data.boundary
+    return Comparison(*sides, interval_at(fitted, boundary), len(data.prompts), data.samples)
 
 
 def comparisons(data: Measurements) -> list[Comparison]:

@@ -10,7 +10,7 @@ from treespec.experiments.report import times, verdict
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.sequential import ENDED_EARLY
-from treespec.experiments.report.verdict import compare, comparisons, cross_fit
+from treespec.experiments.report.verdict import compare, comparisons
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
@@ -34,21 +34,15 @@ def measurements(seconds):
     return Measurements("T=0", methods, tuple(range(prompts)), prompts, values, ())
 
 
-def test_each_half_is_measured_with_the_choice_of_the_other():
-    # t1 is the faster on even prompts, t2 on odd ones
-    data = measurements({"t1": [1, 4, 1, 4], "t2": [2, 3, 2, 3]})
-    chosen, tokens, seconds = cross_fit(data, ["t1", "t2"])
-    assert chosen == ("t2", "t1")
-    assert seconds.tolist() == [2, 4, 2, 4]
-    assert tokens.tolist() == [64] * 4
-
-
-def test_excerpts_of_one_file_are_in_the_same_half():
-    data = measurements({"t1": [1, 1, 4, 4, 1, 1, 4, 4], "t2": [2, 2, 3, 3, 2, 2, 3, 3]})
-    data = replace(data, files=(0, 0, 1, 1, 2, 2, 3, 3))
-    chosen, _, seconds = cross_fit(data, ["t1", "t2"])
-    assert chosen == ("t2", "t1")
-    assert seconds.tolist() == [2, 2, 4, 4, 2, 2, 4, 4]
+def test_excerpts_of_one_file_are_one_sample():
+    data = measurements(
+        {"t1": [1, 1, 4, 4, 1, 1, 4, 4], "t2": [2, 2, 3, 3, 2, 2, 3, 3], "c": [1] * 8}
+    )
+    sides = ("trees", ["t1", "t2"]), ("chains", ["c"])
+    of_files = compare(replace(data, files=(0, 0, 1, 1, 2, 2, 3, 3)), *sides)
+    summed = compare(measurements({"t1": [2, 8, 2, 8], "t2": [4, 6, 4, 6], "c": [2] * 4}), *sides)
+    assert of_files.ratio == summed.ratio
+    assert (of_files.prompts, of_files.samples) == (8, 4)
 
 
 def test_excerpts_of_three_files_are_too_few():
@@ -87,20 +81,6 @@ def test_the_file_of_an_excerpt_is_read_from_its_id(tmp_path):
     data = run.measurements["T=0"]
     assert (data.samples, data.totals.prompts) == (4, 4)
     assert "8 prompts of 4 files" in run.verdicts["T=0"][0]
-
-
-def test_choosing_does_not_flatter():
-    """Eight equal trees against one chain: the best tree of eight looks faster, but is not."""
-    rng = np.random.default_rng(0)
-    honest, naive = [], []
-    for _ in range(400):
-        times = np.exp(rng.normal(0, 0.05, (9, 12)))
-        data = measurements({f"t{i}": times[i] for i in range(8)} | {"c": times[8]})
-        _, _, seconds = cross_fit(data, [f"t{i}" for i in range(8)])
-        honest.append(np.log(times[8].sum() / seconds.sum()))
-        naive.append(np.log(times[8].sum() / times[:8].sum(1).min()))
-    assert abs(np.mean(honest)) < 0.004
-    assert np.mean(naive) > 0.015
 
 
 def test_a_clear_winner_is_found_and_named():
