@@ -86,6 +86,8 @@ def fit(left: ArrayLike, right: ArrayLike, *, seed: int = 0) -> Fitted:
     columns = np.concatenate([side.reshape(-1, side.shape[-1]) for side in sides])
     samples = np.lexsort(columns[::-1])
     halves = halvings(len(samples), seed)
+    if len(sides[0]) == len(sides[1]) == 1:  # nothing is chosen: every halving gives the same
+        halves = halves[:1]
     logs, parts, chosen = zip(
         *(_measured(side[..., samples], halves) for side in sides), strict=True
     )

@@ -201,7 +201,9 @@ def interval_at(fitted: Fitted, boundary: float) -> Interval:
         return Interval(estimate, 0.0, inf)
     below = max(boundary, _skewed(boundary, fitted)) * fitted.error
     above = max(boundary, -_skewed(-boundary, fitted)) * fitted.error
-    return Interval(estimate, estimate * exp(-below), estimate * exp(above))
+    with np.errstate(over="ignore"):
+        low, high = estimate * np.exp([-below, above])
+    return Interval(estimate, float(low), float(high))
 
 
 def _skewed(boundary: float, fitted: Fitted) -> float:

@@ -38,6 +38,10 @@ from treespec.experiments.report.times import noise_caution, resolution_sentence
 from treespec.search.intervals import Interval
 
 LEAST_PROMPTS = 4
+"""Fewest prompts for a comparison: two halves of two prompts each."""
+
+ONE_LOOK = 1.959963984540054
+"""Boundary of a run that is looked at once: the normal quantile of 97.5 %."""
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "
@@ -134,7 +138,8 @@ def compare(
         for (family, names), chosen in ((left, fitted.left), (right, fitted.right))
     ]
     boundary = student(ONE_LOOK, data.samples) if data.boundary is None else data.boundary
-    return Comparison(*sides, interval_at(fitted, boundary), len(data.prompts), data.samples)
+    ratio = interval_at(fitted, boundary)
+    return Comparison(sides[0], sides[1], ratio, len(data.prompts), data.samples)
 
 
 def comparisons(data: Measurements) -> list[Comparison]:

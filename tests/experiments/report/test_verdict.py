@@ -41,7 +41,7 @@ def test_excerpts_of_one_file_are_one_sample():
     sides = ("trees", ["t1", "t2"]), ("chains", ["c"])
     of_files = compare(replace(data, files=(0, 0, 1, 1, 2, 2, 3, 3)), *sides)
     summed = compare(measurements({"t1": [2, 8, 2, 8], "t2": [4, 6, 4, 6], "c": [2] * 4}), *sides)
-    assert of_files.ratio == summed.ratio
+    assert of_files.ratio == pytest.approx(summed.ratio)
     assert (of_files.prompts, of_files.samples) == (8, 4)
 
 
@@ -206,7 +206,7 @@ def test_an_estimate_that_ended_its_run_is_said_to_lie_too_far_from_one(
     assert (ENDED_EARLY in lines) is early
 
 
-@pytest.mark.parametrize("noise", [1.0, 4.0])
+@pytest.mark.parametrize("noise", [1.0, 4.5])
 def test_winners_that_are_no_better_than_identical_methods_are_doubted(
     tmp_path, monkeypatch, noise
 ):

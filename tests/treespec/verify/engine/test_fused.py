@@ -39,8 +39,8 @@ ROWS = {
     "1": Sampling(),
     "top_p": Sampling(temperature=1.3, top_p=0.8),
 }
-PER_CASE = 20
-"""Random trees for each of 6 rules and 5 kinds of rows: 600 in total."""
+PER_CASE = 34
+"""Random trees for each of 6 rules and 5 kinds of rows: 1020 in total."""
 
 
 @pytest.fixture(autouse=True, scope="module")
