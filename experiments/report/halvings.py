@@ -26,6 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 MOST_HALVINGS = 400
 """Halvings that are averaged; all of them if there are fewer."""
 
+NAMED = 0.1
+"""Methods chosen on at least this share of the halves are named."""
+
 Floats = NDArray[np.float64]
 
 
@@ -38,7 +41,7 @@ class Fitted:
         error: its standard error.
         skewness: skewness of the samples' contributions, averaged over the halvings.
         samples: number of samples.
-        left: numbers of the left family's methods that were chosen, those chosen most often first.
+        left: numbers of the left family's methods that were chosen often, those chosen most often first.
         right: the same of the right family.
     """
 
@@ -122,5 +125,5 @@ def _measured(side: Floats, halves: NDArray[np.bool_]) -> tuple[Floats, Floats, 
     of_samples = side[chosen, :, np.arange(halves.shape[1])]  # [H, n, 2]
     shares = of_samples / totals[:, None]
     often = np.bincount(np.concatenate(best), minlength=len(side))
-    ranked = [int(m) for m in np.argsort(-often, kind="stable") if often[m]]
+    ranked = [int(m) for m in np.argsort(-often, kind="stable") if often[m] >= NAMED * often.sum()]
     return np.log(totals[:, 0] / totals[:, 1]), shares[..., 0] - shares[..., 1], ranked
