@@ -12,6 +12,7 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report import details
 from treespec.experiments.report.acceptance import (
     NodeAcceptance,
+    SourceLevel,
     acceptance_finding,
     count_all,
     source_data,
@@ -131,6 +132,10 @@ class Run(RunRecords):
         return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
+    def sources(self) -> list[SourceLevel]:
+        return sources_of(self)
+
+    @cached_property
     def findings(self) -> dict[str, Finding | None]:
         """The tabular sections of the report, by name; None where the run has no data for one.
 
@@ -143,7 +148,7 @@ class Run(RunRecords):
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
-            "sources": source_finding(sources_of(self)),
+            "sources": source_finding(self.sources),
             "predictions": prediction_finding(self.predictions, self.choices, self.unpredicted),
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self, self.measurements),
@@ -199,7 +204,7 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
             for duel in run.comparisons[summary.sampling]
         ],
         "methods": [_method(row, summary.sampling) for row in summary.rows],
-        "sources": source_data(sources_of(run), summary.sampling),
+        "sources": source_data(run.sources, summary.sampling),
     }
 
 

@@ -11,8 +11,6 @@ The choice is kept beside the machine code of compiled passes, so that runs, swe
 `treespec profile` of the same models and methods use the same dtype.
 """
 
-import hashlib
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +31,9 @@ from treespec.experiments.config.model_draft import all_of
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
+from treespec.experiments.run import notes
 from treespec.experiments.run.models import part_name
+from treespec.experiments.run.notes import keep, kept
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.room import nodes_of
 from treespec.tree.shape import TreeShape
@@ -193,8 +193,8 @@ def choose(
         why = f"it is not measured for models on {config.device} or on several devices"
         return Choice("bfloat16", why), None
     note = _note(config, methods)
-    with suppress(OSError, ValueError, TypeError):
-        return Choice(**json.loads(note.read_text(encoding="utf-8"))), None
+    with suppress(TypeError):  # nothing was kept, or something else
+        return Choice(**kept(note)), None
     pairs: dict[str, Pair] = {}
     refused: dict[str, TreespecError] = {}
     for dtype in reversed(DTYPES):  # the smaller numbers first
@@ -226,9 +226,7 @@ def choose(
     steps = [step for step in steps if {name for name, _ in step.drafted} <= known]
     with reporter.task("timing passes in " + " and ".join(pairs)):
         choice = decide(steps, _quiet_times(models, config))
-    with suppress(OSError):  # then it is measured again next time
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(asdict(choice)), encoding="utf-8")
+    keep(note, asdict(choice))
     return choice, pairs[choice.dtype]
 
 
@@ -341,18 +339,16 @@ def _note(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> Path:
     """The file of the choice for these models and methods on this machine."""
     from treespec.experiments.records.manifest import environment
     from treespec.kernels import build
-    from treespec.models.passes.compiled_pass import code_folder, missing_for_compiling
+    from treespec.models.passes.compiled_pass import missing_for_compiling
 
     about = environment()
     depends = [
         config.model_dump(mode="json"),
         [method.config.model_dump(mode="json") for method in methods],
         about["versions"],
-        about["hardware"],
         missing_for_compiling(),
         build.source(),
         about["treespec_version"],
         [_folder(name) for name in (config.target, config.draft)],
     ]
-    key = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-    return code_folder() / "treespec" / f"dtype-{key}.json"
+    return notes.note("dtype", depends)

@@ -5,28 +5,22 @@ compiled on a CPU unless they turn out slower than eager ones, captured on CUDA.
 drafts counts as a model of its own, as it does for `draft_passes`.
 """
 
-import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
-from treespec.experiments.records.manifest import environment
+from treespec.experiments.run import compiled_speed
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import Choice, choose
 from treespec.experiments.run.models import as_eager, load_own_drafts, parts_of
+from treespec.experiments.run.notes import kept
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes, in_words
 
@@ -37,17 +31,8 @@ if TYPE_CHECKING:
 EAGER = "TREESPEC_EAGER"
 """If this environment variable is set, as in tests, `fastest` and `auto` measure and compile nothing."""
 
-TIMED_PASSES, TIMED_NODES = 5, 4
-"""How many passes are timed, over how many nodes each."""
-
-COMPARED_ROUNDS = 3
-"""How many times compiled passes are compared with eager ones."""
-
 PART = "part"
 """The role of a part of the target that drafts."""
-
-TIMED_PREFIX = 256
-"""Cached tokens before the timed passes, as after a prompt."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +198,8 @@ def _choose(
 
     compiles = asked == "compiled" or (asked == "auto" and model.device.type == "cpu")
     chosen = asked == "auto" and compiles and then is None
-    note = _slowdown_note(model) if chosen else None
-    slowdown = None if note is None or fresh else _kept_slowdown(note)
+    note = compiled_speed.note_of(model) if chosen else None
+    slowdown = None if note is None or fresh else kept(note)
     if slowdown is None or slowdown < 1:
         with reporter.task(
             f"{'compiling' if compiles else 'preparing'} passes of {_called(role, name)}"
@@ -223,14 +208,15 @@ def _choose(
             if model.passes.kind == "eager":  # as asked, or `choose_passes` has said why
                 return
             if note is not None and slowdown is None:
-                slowdown = _measured_slowdown(model, note)
+                slowdown = compiled_speed.measured(model, note)
     if asked == "auto" and then is not None:
         model.passes = replace(model.passes, why=then.get("why"))
         return
     if slowdown is not None:
         if slowdown >= 1:
             choose_passes(model, "eager", draft=role != "target")
-        why = f"a compiled pass over {TIMED_NODES} nodes takes {slowdown:.2f} of the time of an eager one"
+        nodes = compiled_speed.TIMED_NODES
+        why = f"a compiled pass over {nodes} nodes takes {slowdown:.2f} of the time of an eager one"
         model.passes = replace(model.passes, asked="auto", why=why)
     if asked == "auto" or compiles:
         reporter.note(f"passes of {_called(role, name)}: {in_words(asdict(model.passes))}")
@@ -271,55 +257,3 @@ def _in_words(kind: str, frozen: bool) -> str:
     if kind != "compiled":
         return kind
     return f"compiled ({'with' if frozen else 'without'} packed weights)"
-
-
-def _slowdown_note(model: "TransformersModel") -> Path:
-    """The file that keeps how a compiled pass compares with an eager one, on this machine."""
-    from treespec.models.passes.code_on_disk import code_key
-    from treespec.models.passes.compiled_pass import code_folder
-
-    about = json.dumps([code_key(model), environment()["hardware"]])
-    return code_folder() / "treespec" / f"slowdown-{sha256(about.encode()).hexdigest()}"
-
-
-def _kept_slowdown(note: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        return float(note.read_text(encoding="utf-8"))
-    return None
-
-
-def _measured_slowdown(model: "TransformersModel", note: Path) -> float:
-    """Measure, and keep what was measured on a quiet machine."""
-    watch = LoadWatch()
-    slowdown = _slowdown(model)
-    busy = watch.busy_percent()
-    if busy is None or busy <= BUSY_RUN_PERCENT:
-        with suppress(OSError):  # then it is measured again next time
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(str(slowdown), encoding="utf-8")
-    return slowdown
-
-
-def _slowdown(model: "TransformersModel") -> float:
-    """Time of a model's pass over that of an eager one: the median of rounds in which they alternate."""
-    from treespec.models.runner import TreeRunner
-
-    eager = model.fresh(runner=TreeRunner)
-    return statistics.median(
-        _pass_seconds(model) / _pass_seconds(eager) for _ in range(COMPARED_ROUNDS)
-    )
-
-
-def _pass_seconds(model: "TransformersModel") -> float:
-    """Median time of a pass over a few nodes after a prompt, measured here and now."""
-    length = max(1, min(TIMED_PREFIX, model.max_length - TIMED_NODES))
-    fresh, prompt = model.fresh(), torch.arange(length) % model.vocab_size
-    fresh.prefill(prompt)
-    nodes = torch.arange(TIMED_NODES) % model.vocab_size
-    seconds = []
-    for _ in range(TIMED_PASSES + 1):
-        start = time.perf_counter()
-        fresh.run(nodes, (-1, *[0] * (TIMED_NODES - 1)))
-        seconds.append(time.perf_counter() - start)
-        fresh.keep(())
-    return statistics.median(seconds[1:])

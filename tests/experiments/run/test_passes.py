@@ -13,7 +13,7 @@ from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report import details, results
 from treespec.experiments.report.details import facts
-from treespec.experiments.run import passes
+from treespec.experiments.run import compiled_speed, passes
 from treespec.experiments.run.fastest_settings import Choice
 from treespec.experiments.run.models import (
     as_eager,
@@ -65,15 +65,9 @@ def chosen(monkeypatch, folder):
             model.passes = Passes("eager", asked)
 
     monkeypatch.setattr(library, "choose_passes", choose)
-    monkeypatch.setattr(passes, "_slowdown", lambda model: 0.5)
-    monkeypatch.setattr(passes, "_slowdown_note", lambda model: folder / str(id(model)))
+    monkeypatch.setattr(compiled_speed, "slowdown", lambda model: 0.5)
+    monkeypatch.setattr(compiled_speed, "note_of", lambda model: folder / str(id(model)))
     return calls
-
-
-def test_slowdown_is_the_median_of_rounds_in_turns(monkeypatch):
-    seconds = iter([3.0, 1.0, 90.0, 1.0, 4.0, 2.0])
-    monkeypatch.setattr(passes, "_pass_seconds", lambda model: next(seconds))
-    assert passes._slowdown(SimpleNamespace(fresh=lambda runner: None)) == 3.0
 
 
 def models(**more):
@@ -122,7 +116,7 @@ def test_what_is_compiled_is_said(asked, pair, chosen):
 
 def test_compiled_passes_that_are_slower_are_not_used(pair, chosen, monkeypatch):
     """Only the choice of `auto` is changed: who asks for compiled passes gets them."""
-    monkeypatch.setattr(passes, "_slowdown", lambda model: 3.52)
+    monkeypatch.setattr(compiled_speed, "slowdown", lambda model: 3.52)
     config = models(passes="auto", draft_passes="compiled")
     loaded = load_with_passes(config, [], lambda config: pair, Reporter(None))
     assert loaded.models == models(passes="eager", draft_passes="compiled")
@@ -150,13 +144,17 @@ def test_passes_are_chosen_once(kept, kind, pair, chosen, folder):
 
 @pytest.mark.parametrize(("busy", "noted"), [(2.0, True), (60.0, False), (None, True)])
 def test_what_a_busy_machine_measured_is_not_kept(busy, noted, pair, chosen, folder, monkeypatch):
-    monkeypatch.setattr(passes, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: busy))
+    monkeypatch.setattr(
+        compiled_speed, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: busy)
+    )
     load_with_passes(models(), [], lambda config: pair, Reporter(None))
     assert folder.exists() == noted
 
 
 def test_a_sweep_chooses_before_its_workers_start(settings, pair, chosen, folder, monkeypatch):
-    monkeypatch.setattr(passes, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: 0.0))
+    monkeypatch.setattr(
+        compiled_speed, "LoadWatch", lambda: SimpleNamespace(busy_percent=lambda: 0.0)
+    )
     experiment = build(Config(**settings | {"models": models()}))
     passes.choose_ahead(experiment, lambda config: pair, Reporter(None))
     kept = {file.name: file.read_text() for file in folder.iterdir()}
@@ -360,33 +358,6 @@ def test_passes_are_compared_when_a_run_goes_on(settings, tmp_path, monkeypatch)
         RunFolderError, match=r"compiled .* are eager now .*'no-such-compiler' is not"
     ):
         load_inputs(session, build(config), load_models)
-
-
-def test_passes_are_timed_behind_a_prompt():
-    class Model:
-        vocab_size, max_length = 50, 1000
-        rows, runs = 0, 0
-
-        def fresh(self):
-            return self
-
-        def prefill(self, tokens):
-            assert int(tokens.max()) < self.vocab_size
-            self.rows = len(tokens)
-
-        def run(self, tokens, parents):
-            assert len(tokens) == len(parents)
-            self.runs += 1
-
-        def keep(self, nodes):
-            assert not nodes
-
-    model = Model()
-    assert passes._pass_seconds(model) >= 0
-    assert (model.rows, model.runs) == (256, 6)
-    model.max_length = 100
-    passes._pass_seconds(model)
-    assert model.rows == 96
 
 
 def test_the_report_tells(monkeypatch):
