@@ -20,6 +20,7 @@ from treespec.experiments.config.model_draft import (
     source_of,
     state_of,
 )
+from treespec.experiments.config.questions import Picked, require_answerable
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -28,6 +29,7 @@ from treespec.experiments.config.schema import (
     PlainMethod,
     TreeMethod,
 )
+from treespec.experiments.config.shapes import BudgetShape
 from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
@@ -75,6 +77,14 @@ class BuiltMethod:
     def shape(self) -> TreeShape | None:
         """The tree, if it is the same at every step; else None."""
         return self.tree if isinstance(self.tree, TreeShape) else None
+
+    @property
+    def group(self) -> str:
+        """`plain`, `assisted`, `chain` or `tree`: the group of methods that it is compared in."""
+        if not isinstance(self.config, TreeMethod):
+            return "assisted" if self.kind == "assisted" else "plain"
+        straight = isinstance(self.config.shape, BudgetShape) and self.config.shape.branching == 1
+        return "chain" if straight or (self.shape is not None and self.shape.is_chain) else "tree"
 
     @property
     def max_depth(self) -> int:
@@ -160,7 +170,17 @@ def build(config: Config) -> Experiment:
         raise ConfigError(
             f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
         )
+    if not any(map(wants_measured, config.methods)):  # else names and trees are known later
+        require_answerable(config.compare, [_picked(method) for method in methods])
     return Experiment(config, samplings, tuple(methods))
+
+
+def _picked(method: BuiltMethod) -> Picked:
+    source = source_of(method.config.draft).name if isinstance(method.config, TreeMethod) else None
+    if method.group == "assisted":
+        source = "model"
+    rules = sorted({str(choice.rule) for choice in method.choices.values()})
+    return Picked(method.name, method.group, source, rules)
 
 
 def _require_draft(path: str, method: Method, config: Config) -> None:

@@ -22,6 +22,7 @@ from treespec.experiments.config.base import (
 )
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
 from treespec.experiments.config.model_draft import Draft, ModelDraft
+from treespec.experiments.config.questions import Compared
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
@@ -324,15 +325,15 @@ class SearchConfig(Strict):
 
 
 class Until(Strict):
-    """Look at the results after 8, 12, 18, 27, 40, 60, 90, ... prompts; end the run once they are clear.
+    """Look at the results after 12, 18, 27, 40, 60, 90, ... prompts; end the run once they are clear.
 
     The prompts are those of a run without this key; their number is an upper limit. Either `decided` or
     `half_width` says when to end; `until: decided` is short for `until: {decided: true}`.
     """
 
     decided: Annotated[bool, Field(strict=True)] = False
-    """End when trees and chains differ under every sampling setting: the interval of their speed ratio,
-    corrected for looking repeatedly, excludes 1."""
+    """End when trees and chains, or the sides of every question of `compare`, differ under every sampling
+    setting: the interval of their speed ratio, corrected for looking repeatedly, excludes 1."""
     half_width: Annotated[float, Field(gt=0, le=10)] | None = None
     """End when half the width of the same interval is below this under every sampling setting: 0.03 for
     three percentage points. If trees or chains are missing, the interval of the best speculative method
@@ -385,6 +386,9 @@ class Config(Strict):
     """How often each prompt is decoded, with different seeds; a prompt still counts as one sample."""
     until: UntilClear = None
     """End the run as soon as the comparison is clear: `decided`, or a rule; null to decode all prompts."""
+    compare: Annotated[tuple[Compared, ...], Field(max_length=MOST_METHODS)] = ()
+    """Which methods to compare with which: `[{left: {source: suffix_tree}, right: {source: lookup}}]`.
+    Empty for trees against chains. Speculation is always compared with plain decoding."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
     together: Count | None = None

@@ -11,6 +11,7 @@ from treespec.experiments.doctor import self_test
 from treespec.experiments.doctor.facts import QUESTIONS, Fact, Status, ask
 from treespec.experiments.doctor.self_test import Trial, attempt
 from treespec.experiments.doctor.speed import Speed, meaning, measure_speed
+from treespec.experiments.records.machine_load import BUSY_PERCENT, LoadWatch
 from treespec.experiments.report.table import Cell, Column, Table
 from treespec.experiments.report.terminal import print_table, say
 
@@ -80,11 +81,12 @@ def examine(quick: bool = False, tell: Callable[[str], None] = lambda text: None
 
     for device, dtype in product(devices, DTYPES):
         tests[f"passes on {device} in {dtype}"] = partial(time_passes, device, dtype)
-    trials = [loaded]
+    trials, watch = [loaded], LoadWatch()
     for name, test in tests.items():
         tell(name)
         trials.append(attempt(name, test))
-    return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds))
+    busy = (watch.busy_percent() or 0) > BUSY_PERCENT
+    return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds, busy))
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:

@@ -62,9 +62,8 @@ def processor() -> list[Fact]:
     from treespec.experiments.records.manifest import environment
 
     simd = torch.backends.cpu.get_cpu_capability()
-    slow = "half precision is slow here for more than one row; models.dtype=fastest measures it"
     status = Status.OK if simd in ("AVX512", "AVX2") else Status.PROBLEM
-    vectors = Fact("vectors", status, simd, "" if simd == "AVX512" else slow)
+    vectors = Fact("vectors", status, simd)
     threads, cores = torch.get_num_threads(), environment()["hardware"]["cores"]
     status, advice = Status.OK, ""
     if threads > cores:

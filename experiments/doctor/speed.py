@@ -67,18 +67,22 @@ def measure_speed(device: str, dtype: str) -> Speed:
     )
 
 
-def meaning(speeds: Sequence[Speed]) -> tuple[str, ...]:
-    """What the times mean for trees: a sentence per device and dtype, and advice on the dtype."""
-    sentences = [_sentence(speed) for speed in speeds]
-    for device in dict.fromkeys(speed.device for speed in speeds):
-        on_device = [speed for speed in speeds if speed.device == device]
-        best = min(on_device, key=lambda speed: speed.pass_ms[TREE_ROWS])
-        if len(on_device) > 1:
-            sentences.append(
-                f"Of these, {best.dtype} verifies {TREE_ROWS} nodes fastest on {device}; "
-                "models.dtype=fastest measures it with your models."
-            )
-    return tuple(sentences)
+ADVICE = (
+    "Which dtype and passes decode fastest depends on the models: models.dtype=fastest and passes=auto, "
+    "the defaults, measure it with yours, and every report says what they chose."
+)
+
+TOO_BUSY = (
+    "Other processes used the CPU while these were timed, so they say nothing about trees: try again when "
+    "it is idle."
+)
+
+
+def meaning(speeds: Sequence[Speed], busy: bool) -> tuple[str, ...]:
+    """What the times mean for trees, a sentence per device and dtype; nothing on a busy machine."""
+    if not speeds:
+        return ()
+    return (TOO_BUSY,) if busy else (*map(_sentence, speeds), ADVICE)
 
 
 def _sentence(speed: Speed) -> str:

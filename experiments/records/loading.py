@@ -41,6 +41,7 @@ class Method:
             third copy of the same loop, the fastest baseline would be faster by chance.
         straight: whether its trees are chains that a source drafts within a budget.
         by_pair: whether the draft model of the run's `models` drafts.
+        source: its draft source; None for plain decoding.
         growth: how its trees grow, or their budget, as configs write it; None for a fixed tree.
         size, depth: nodes of its trees, root included, and their depth, at most; None if unknown.
         files: SHA-256 of the files that it reads, by the key that names them.
@@ -55,6 +56,7 @@ class Method:
     searched: bool = False
     straight: bool = False
     by_pair: bool = True
+    source: str | None = None
     growth: Mapping[str, Any] | None = None
     size: int | None = None
     depth: int | None = None
@@ -177,6 +179,9 @@ class RunRecords:
                 and m["growth"].get("branching") == 1,
                 by_pair=(m.get("draft") or {}).get("source", "model") == "model"
                 and (m.get("draft") or {}).get("model") is None,
+                source=None
+                if m["kind"] in PLAIN_KINDS
+                else (m.get("draft") or {}).get("source", "model"),
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
                 growth=m.get("growth"),
                 size=m.get("size"),

@@ -14,7 +14,7 @@ from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes, node_at
 from treespec.experiments.records.rows import SOURCES_JOINED
-from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
@@ -69,7 +69,7 @@ class NodeAcceptance:
     @cached_property
     def shares(self) -> tuple[Interval, ...]:
         columns = {"steps": self.steps} | dict(enumerate(self.accepted.T))
-        totals = bootstrap(columns, files=self.files)
+        totals = Totals.of(columns, files=self.files)
         return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
 
     @cached_property
@@ -83,10 +83,10 @@ class NodeAcceptance:
             columns["kept", depth] = self.accepted[:, nodes[depth]].sum(1)
         if not columns:
             return ()
-        totals = bootstrap(columns, files=self.files)
+        totals = Totals.of(columns, files=self.files)
         return tuple(self._level(depth, nodes[depth], totals) for depth in depths)
 
-    def _level(self, depth: int, nodes: NDArray[np.int64], totals: Bootstrap) -> LevelAcceptance:
+    def _level(self, depth: int, nodes: NDArray[np.int64], totals: Totals) -> LevelAcceptance:
         tries = int(totals.observed["tried", depth])
         hits = np.bincount(np.array(self.shape.ranks)[nodes], self.accepted[:, nodes].sum(0))
         share = totals.ratio([("kept", depth)], [("tried", depth)])
@@ -249,7 +249,7 @@ def _source_levels(run: RunRecords, sampling: str, method: str) -> Iterator[Sour
         for key in tried
         for column, counts in (("tried", tried), ("kept", kept))
     }
-    totals = bootstrap(columns, files=run.files_of(order))
+    totals = Totals.of(columns, files=run.files_of(order))
     for key in sorted(tried):
         hits, tries = ranks[key], tried[key].total()
         yield SourceLevel(

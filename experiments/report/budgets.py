@@ -3,16 +3,16 @@
 What a fair comparison should hold equal depends on what is scarce. If the target's pass is the bottleneck,
 it is the number of verified nodes. If drafting is, it is the number of draft passes, which equals the depth
 of the tree. On a given machine it is time, and only time decides which side is faster. Each side is chosen
-and measured on different halves of the prompts, as in `treespec.experiments.report.verdict`.
+and measured on different halves of the prompts (`treespec.experiments.report.comparisons`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.report.comparisons import Comparison, compare, trees_and_chains
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.table import Column, Finding, Table, interval
-from treespec.experiments.report.verdict import Comparison, compare
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
@@ -37,7 +37,9 @@ class Budget:
     @property
     def said(self) -> str:
         winner = self.duel.winner
-        return "not decided" if winner is None else f"{winner.family} better"
+        if winner is None:
+            return self.duel.outcome
+        return "tree better" if winner is self.duel.left else "chain better"
 
 
 COLUMNS = (
@@ -101,7 +103,7 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     return [
         Budget(data.sampling, name, measure, duel)
         for name, left, right, measure in candidates
-        if (duel := compare(data, ("tree", left), ("chain", right), COSTS[measure]))
+        if (duel := compare(data, trees_and_chains(left, right), COSTS[measure]))
     ]
 
 

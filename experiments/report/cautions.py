@@ -47,8 +47,8 @@ LEAST_STEPS, LEAST_GAIN = 20, 0.1
 """Fewest steps of each kind, and smallest share of the step time gained, for a caution about turns."""
 
 
-def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
-    """Number of prompts for a narrow enough interval; None if it is already, or has no bounds.
+def prompts_to_tell(ratio: Interval, samples: int, effect: float = SMALLEST_EFFECT) -> int | None:
+    """Number of samples with which an interval resolves an effect; None if it does, or has no bounds.
 
     Example:
         >>> prompts_to_tell(Interval(1.0, 0.8, 1.25), 12)
@@ -56,27 +56,19 @@ def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
         >>> prompts_to_tell(Interval(1.5, 1.2, 1.9), 12) is None
         True
     """
-    if (
-        not ratio.bounded
-        or ratio.low <= 0
-        or ratio.low >= 1 / SMALLEST_EFFECT
-        or ratio.high <= SMALLEST_EFFECT
-    ):
+    if not ratio.bounded or ratio.low <= 0 or ratio.low >= 1 / effect or ratio.high <= effect:
         return None
     half_width = log(ratio.high / ratio.low) / 2
-    return ceil(prompts * (half_width / log(SMALLEST_EFFECT)) ** 2)
+    return ceil(samples * (half_width / log(effect)) ** 2)
 
 
-def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
-    """A sentence if an interval over so many samples is too wide for its comparison to mean anything.
-
-    `what` names the two compared sides, as the subject of the sentence.
-    """
+def spread_caution(ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
+    """A sentence if an interval over so many samples is too wide for its comparison to mean anything."""
     needed = prompts_to_tell(ratio, samples)
     if needed is None:
         return None
     return (
-        f"Caution: {what} cannot be told apart here: the interval includes both a gain and a loss of "
+        "Caution: the two cannot be told apart here: the interval includes both a gain and a loss of "
         f"10 %. This does not show that they are equal; with this spread it takes about {needed} {unit}."
     )
 
@@ -101,6 +93,7 @@ def drift(run: RunRecords) -> Drift | None:
 
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
+    rows = rows.sort("decode_s", "steps")  # the last bits of a mean depend on the order of rows
     units = (
         rows.with_columns(
             (pl.col("decode_s") / pl.col("steps")).log().alias("time"),
@@ -108,9 +101,13 @@ def drift(run: RunRecords) -> Drift | None:
         )
         .filter(pl.col("time").is_finite())
         .with_columns(pl.col("time") - pl.col("time").mean().over("method", "sampling"))
-        .group_by("repeat", "prompt", "setting")
+        .sort("time")
+        .group_by("repeat", "prompt", "setting", "sampling", maintain_order=True)
         .agg(pl.col("time").mean(), pl.col("prompt_tokens").first())
-        .sort("repeat", "prompt", "setting")
+    )
+    starts = run.steps.group_by("prompt", "sampling", "repeat").agg(pl.col("at_s").min())
+    units = units.join(starts, on=["prompt", "sampling", "repeat"], how="left").sort(
+        "at_s", "repeat", "prompt", "setting", nulls_last=True
     )
     if len(units) < LEAST_UNITS:
         return None

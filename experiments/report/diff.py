@@ -1,4 +1,4 @@
-"""Compare two runs: the same methods on the same prompts, with the paired bootstrap."""
+"""Compare two runs: the same methods on the same prompts, paired over prompts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +14,10 @@ from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, Totals
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
-from treespec.experiments.report.verdict import LEAST_PROMPTS
 from treespec.search.intervals import Interval
 
 MOST_LISTED = 20
@@ -218,7 +217,7 @@ def _method(
         for name in summed
     }
     files = [run.files_of(of_run["number"]) for run, of_run in zip(runs, sums, strict=True)]
-    totals = bootstrap(columns, files=files[0] or files[1])
+    totals = Totals.of(columns, files=files[0] or files[1])
     left, right = (of_run.select(key, "repeat", "tokens", "prompt_tokens") for of_run in rows)
     texts = left.join(right, on=[key, "repeat"], suffix="_b")
     texts = texts.filter(pl.col("prompt_tokens") == pl.col("prompt_tokens_b"))
@@ -242,8 +241,8 @@ def _versions(run: RunRecords) -> dict[str, Any]:
 
 
 def _decided(entry: MethodDiff) -> str:
-    if entry.prompts < LEAST_PROMPTS:
-        return f"fewer than {LEAST_PROMPTS} prompts"
+    if entry.prompts < FEWEST_FOR_WINNER:
+        return f"fewer than {FEWEST_FOR_WINNER} prompts"
     if entry.speed.contains(1.0):
         return "not decided"
     return "B is faster" if entry.speed.estimate > 1 else "A is faster"
@@ -285,8 +284,8 @@ def print_diff(diff: RunDiff, console: Console) -> None:
         say(console, "\nThe configs are the same.")
     say(
         console,
-        "\nRatios are of totals over the common prompts, prefill excluded, with 95 % intervals of the "
-        "paired bootstrap over prompts. They cover how prompts differ, but not how the machine differed "
+        "\nRatios are of totals over the common prompts, prefill excluded, with 95 % intervals, "
+        "paired over prompts. They cover how prompts differ, but not how the machine differed "
         "between the runs: methods of one run take turns on the same machine, two runs do not.",
         "dim",
     )

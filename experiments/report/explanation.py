@@ -22,7 +22,7 @@ from math import prod
 import numpy as np
 
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
@@ -110,7 +110,7 @@ def _explicable(data: Measurements) -> set[str]:
     }
 
 
-def _totals(data: Measurements) -> Bootstrap:
+def _totals(data: Measurements) -> Totals:
     """The totals T, S, V, M and D of every method, resampled together."""
     columns = {}
     for m in data.methods:
@@ -124,10 +124,10 @@ def _totals(data: Measurements) -> Bootstrap:
             (m.name, "M"): verify + draft,
             (m.name, "D"): decode,
         }
-    return bootstrap(columns, files=data.files)
+    return Totals.of(columns, files=data.files)
 
 
-def _explain(totals: Bootstrap, a: str, b: str) -> Explanation:
+def _explain(totals: Totals, a: str, b: str) -> Explanation:
     *factors, measured = (
         totals.ratio([(a, over), (b, under)], [(a, under), (b, over)])
         for over, under in (("T", "S"), ("S", "V"), ("V", "M"), ("M", "D"), ("T", "D"))

@@ -11,17 +11,19 @@ the result is a function of the set of samples: no order of prompts, methods or 
 The standard error is the root mean square of those of the halvings, each from the linearised contribution
 of every sample to the logarithm of the ratio. It is not the standard error of the averaged contributions:
 averaging hides how much the choice itself varies, which named a winner among equals in 11 to 18 % of runs.
-Bounds are quantiles of Student's t with one degree of freedom less than there are samples.
+Its interval is that of every other ratio (`report.statistics`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from math import comb, sqrt
+from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from treespec.experiments.report.statistics import LogRatio
 
 MOST_HALVINGS = 400
 """Halvings that are averaged; all of them if there are fewer."""
@@ -37,18 +39,13 @@ class Fitted:
     """A comparison of two families.
 
     Args:
-        log_ratio: logarithm of tokens per cost of the left family's choices over the right family's.
-        error: its standard error.
-        skewness: skewness of the samples' contributions, averaged over the halvings.
-        samples: number of samples.
+        ratio: tokens per cost of the left family's choices over the right family's; its skewness is that of
+            the samples' contributions, averaged over the halvings.
         left: numbers of the left family's methods that were chosen often, those chosen most often first.
         right: the same of the right family.
     """
 
-    log_ratio: float
-    error: float
-    skewness: float
-    samples: int
+    ratio: LogRatio
     left: tuple[int, ...]
     right: tuple[int, ...]
 
@@ -84,31 +81,31 @@ def fit(left: ArrayLike, right: ArrayLike, *, seed: int = 0) -> Fitted:
         seed: of the halvings, if there are more than `MOST_HALVINGS`.
     """
     sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
-    orders = [_by_values(side) for side in sides]
+    orders = [by_values(side) for side in sides]
     sides = [side[order] for side, order in zip(sides, orders, strict=True)]
-    columns = np.concatenate([side.reshape(-1, side.shape[-1]) for side in sides])
-    samples = np.lexsort(columns[::-1])
+    samples = in_order(*sides)
     halves = halvings(len(samples), seed)
     if len(sides[0]) == len(sides[1]) == 1:  # nothing is chosen: every halving gives the same
         halves = halves[:1]
     logs, parts, chosen = zip(
         *(_measured(side[..., samples], halves) for side in sides), strict=True
     )
-    contributions = parts[0] - parts[1]
-    n = len(samples)
-    mean = contributions.mean(0)
-    spread = float((mean**2).sum())
-    skewness = sqrt(n * (n - 1)) / max(1, n - 2) * sqrt(n) * float((mean**3).sum())
+    contributions, n = parts[0] - parts[1], len(samples)
+    averaged = LogRatio.of(float((logs[0] - logs[1]).mean()), contributions.mean(0))
+    error = float(np.sqrt(n / (n - 1) * (contributions**2).sum(-1).mean()))
     return Fitted(
-        float((logs[0] - logs[1]).mean()),
-        float(np.sqrt(n / (n - 1) * (contributions**2).sum(-1).mean())),
-        skewness / spread**1.5 if spread > 0 else 0.0,
-        n,
+        replace(averaged, error=error),
         *(tuple(order[list(c)].tolist()) for order, c in zip(orders, chosen, strict=True)),
     )
 
 
-def _by_values(side: Floats) -> NDArray[np.int64]:
+def in_order(*sides: Floats) -> NDArray[np.int64]:
+    """An order of the samples that depends on their values alone; the methods are in such an order."""
+    columns = np.concatenate([side.reshape(-1, side.shape[-1]) for side in sides])
+    return np.lexsort(columns[::-1])
+
+
+def by_values(side: Floats) -> NDArray[np.int64]:
     """An order of the methods that depends neither on theirs nor on that of the samples."""
     keys = np.sort(side, axis=-1).reshape(len(side), -1)
     return np.lexsort(keys.T[::-1])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum, inf
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.sequential import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
-from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.experiments.report.statistics import Totals, by_file
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
@@ -97,10 +98,11 @@ class Measurements:
 
     def total(self, method: str, column: str) -> float | None:
         values = self.values.get((method, column))
-        return None if values is None else float(values.sum())
+        return None if values is None else fsum(values.tolist())
 
     def rate(self, method: str, time: str = "decode_s") -> float:
-        return float(self.values[method, "new_tokens"].sum() / self.values[method, time].sum())
+        tokens, cost = (fsum(self.values[method, c].tolist()) for c in ("new_tokens", time))
+        return tokens / cost if cost else inf
 
     def fastest(self, names: Sequence[str]) -> str | None:
         return max(names, key=self.rate, default=None)
@@ -114,9 +116,14 @@ class Measurements:
         return self.fastest(self.named("plain")) if self.prompts else None
 
     @cached_property
-    def totals(self) -> Bootstrap:
-        """All columns, resampled together over the prompts; needs at least one prompt."""
-        return bootstrap(self.values, files=self.files)
+    def totals(self) -> Totals:
+        """All columns by independent sample; needs at least one prompt."""
+        return Totals.of(self.values, self.files)
+
+    def samples_of(self, name: str, cost: str = "decode_s") -> NDArray[np.float64]:
+        """Tokens and cost of a method on every independent sample, `[2, samples]`."""
+        columns = [self.values[name, "new_tokens"], self.values[name, cost]]
+        return np.stack(columns) if self.files is None else by_file(columns, self.files)
 
 
 def measure(run: RunRecords, sampling: str) -> Measurements:
@@ -211,37 +218,41 @@ def _no_twin(run: RunRecords) -> str | None:
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
     if not data.in_turns:
         return data
-    names = [*(m.name for m in data.methods), *twins]
-    steady = {m.name for m in data.methods if m.draft_tokens is not None}
-    steady |= {name for name in twins if run.twins[name] in steady}
+    every = [*(m.name for m in data.methods), *twins]
     steps = run.all_steps.filter(
         pl.col("sampling") == data.sampling,
         pl.col("prompt").is_in(list(data.prompts)),
-        pl.col("method").is_in(names),
-    )
+        pl.col("method").is_in(every),
+    ).sort("at_s", "step_s", "step")
+    # Numbered as they ran, so that the order of records and of methods in the config changes no bit.
+    names = list(dict.fromkeys([*steps["method"], *every]))
+    prompts = list(dict.fromkeys([*steps["prompt"], *data.prompts]))
+    steady = {m.name for m in data.methods if m.draft_tokens is not None}
+    steady |= {name for name in twins if run.twins[name] in steady}
     work = steps.select("method", "size", "depth", pl.col("step") == 0)
     adjusted = adjust(
         Steps(
             method=_places(steps["method"], names),
-            prompt=_places(steps["prompt"], data.prompts),
+            prompt=_places(steps["prompt"], prompts),
             work=work.select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy().astype(int)
             - 1,
             at=(steps["at_s"] + steps["step_s"] / 2).to_numpy(),
             seconds=steps["step_s"].to_numpy(),
             steady=np.array([name in steady for name in names]),
-            prompts=len(data.prompts),
+            prompts=len(prompts),
         ),
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
+    asked = [prompts.index(prompt) for prompt in data.prompts]
     values = dict(data.values)
     for i, name in enumerate(names):
         prefill = values[name, "total_s"] - values[name, "decode_s"]
-        values[name, "decode_s"] = adjusted.seconds[i]
-        values[name, OF_PROMPT] = adjusted.of_prompts[i]
-        values[name, "total_s"] = prefill + adjusted.seconds[i]
+        values[name, "decode_s"] = adjusted.seconds[i, asked]
+        values[name, OF_PROMPT] = adjusted.of_prompts[i, asked]
+        values[name, "total_s"] = prefill + adjusted.seconds[i, asked]
         for column in STAGED:
             if (name, column) in values:
-                values[name, column] = adjusted.stages[column][i]
+                values[name, column] = adjusted.stages[column][i, asked]
     groups = len({run.group_of(name) for name in names})
     remarks = [APART.format(groups=groups) if groups > 1 else None, adjusted.remark(names)]
     remark = " ".join(filter(None, remarks)) or None

@@ -8,7 +8,7 @@ import polars as pl
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
@@ -64,8 +64,8 @@ class Metered:
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
     compared = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
-    if (alone := run.manifest["config"].get("alone")) is not None:
-        compared = compared.filter(pl.col("prompt") < alone, pl.col("repeat") == 0)
+    if run.manifest["config"].get("alone") is not None:
+        compared = compared.filter(pl.col("alone_s").is_not_null())
     entries = []
     for m in data.methods:
         energies = compared.filter(method=m.name)
@@ -73,7 +73,7 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
         known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
         sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
         columns = {c: sums[c] for c in ("new_tokens", *known)}
-        totals = bootstrap(columns, files=run.files_of(sums["prompt"])) if known else None
+        totals = Totals.of(columns, files=run.files_of(sums["prompt"])) if known else None
         energy = {c: totals.ratio([c], ["new_tokens"]) for c in known} if totals else {}
         memory = {c: value for c, value in largest.items() if value is not None}
         entries.append(Metered(m.name, m.group, memory, energy))

@@ -171,7 +171,7 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
     widths = [s.half_width for s in speedups if s.bounded and s.half_width > 0]
     if widths:
         notes.append(
-            f"Intervals: 95 %, paired bootstrap over prompts; half-widths of the speedups "
+            f"Intervals: 95 %, paired over prompts; half-widths of the speedups "
             f"(column ±) {min(widths):.2f} to {max(widths):.2f}. Speeds exclude the prefill."
         )
     elif not speedups:
@@ -181,10 +181,11 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         )
     else:
         notes.append("Speeds exclude the prefill. With so few prompts there are no intervals.")
-    notes.append(
-        "* and bold: not distinguishable from the fastest lossless method (the paired interval of the "
-        "ratio contains 1; not corrected for having picked the fastest on the same prompts)."
-    )
+    if any(row.among_fastest for s in summaries for row in s.rows):
+        notes.append(
+            "* and bold: no lossless method is shown to be faster, by 95 % intervals that hold jointly for "
+            "all pairs of methods."
+        )
     notes += _warmup_and_repeats(run)
     if any(row.stage_ms is None for s in summaries for row in s.rows):
         notes.append("The methods of transformers are timed as a whole: no stage times.")

@@ -21,6 +21,12 @@ from treespec.experiments.report.acceptance import (
 )
 from treespec.experiments.report.budgets import Budget, Point, budget_finding, budgets, scaling
 from treespec.experiments.report.categories import Category, categories, category_finding
+from treespec.experiments.report.comparisons import (
+    Comparison,
+    comparison_finding,
+    comparisons,
+    to_data,
+)
 from treespec.experiments.report.explanation import (
     Explanation,
     explanation_finding,
@@ -38,6 +44,7 @@ from treespec.experiments.report.prediction import (
     prediction_finding,
     predictions,
 )
+from treespec.experiments.report.ranking import ranking_finding
 from treespec.experiments.report.results import (
     COMPACT_COLUMNS,
     hardware_line,
@@ -52,12 +59,7 @@ from treespec.experiments.report.summary import (
 )
 from treespec.experiments.report.table import Finding, Table
 from treespec.experiments.report.times import resolution, times_finding
-from treespec.experiments.report.verdict import (
-    Comparison,
-    comparison_finding,
-    comparisons,
-    sentences,
-)
+from treespec.experiments.report.verdict import sentences
 
 __all__ = ["Run", "load_run"]
 
@@ -81,7 +83,7 @@ class Run(RunRecords):
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
-        return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
+        return {sampling: comparisons(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def budgets(self) -> list[Budget]:
@@ -144,6 +146,7 @@ class Run(RunRecords):
         """
         return {
             "comparisons": comparison_finding(self.comparisons),
+            "ranking": ranking_finding(self.measurements),
             "budgets": budget_finding(self.budgets),
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
@@ -193,16 +196,7 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
         "verdict": run.verdicts[summary.sampling],
         "resolution": resolution(run.measurements[summary.sampling]),
         "times": run.measurements[summary.sampling].totals_because or "adjusted",
-        "comparisons": [
-            {
-                "left": duel.left,
-                "right": duel.right,
-                "ratio": duel.ratio,
-                "prompts": duel.prompts,
-                "winner": None if duel.winner is None else duel.winner.family,
-            }
-            for duel in run.comparisons[summary.sampling]
-        ],
+        "comparisons": [to_data(duel) for duel in run.comparisons[summary.sampling]],
         "methods": [_method(row, summary.sampling) for row in summary.rows],
         "sources": source_data(run.sources, summary.sampling),
     }

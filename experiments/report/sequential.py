@@ -21,21 +21,8 @@ Each boundary is replaced by the quantile of Student's t with n - 1 degrees of f
 tail probability (S. J. Pocock, Group Sequential Methods in the Design and Analysis of Clinical Trials,
 Biometrika 64, 1977, 191-199).
 
-**Standard error.** That of the logarithm of the ratio (`report.halvings`), from the linearised contribution
-of each prompt. Not from the bootstrap: an early look needs a tail of 1e-6 or less, which 10,000 resamples
-cannot resolve, while a standard error can be multiplied by any boundary.
-
-**Skewness.** If a few prompts are much more expensive than the others, Student's statistic T is skewed, and
-runs with `until: decided` name a winner among equals in up to 9.4 % of cases. Hall's statistic
-
-    g(T) = (sqrt(n) / s) ((1 + s T / (3 sqrt(n)))^3 - 1) + s / (6 sqrt(n)),    s the sample's skewness,
-
-is not skewed to order 1 / sqrt(n), and increases with T, so it can be inverted (P. Hall, On the Removal of
-Skewness by Transformation, J. R. Stat. Soc. B 54, 1992, 221-228). Each bound is the wider of those from T
-and g: with few prompts the sample may hide an existing skew, or show one that does not exist. Among 8,000
-runs of equals in the worst scenario of the study, 9.3 % named a winner by T, 6.8 % by g, 6.5 % by N. J.
-Johnson's statistic of 1978, which does not increase with T everywhere, and 5.4 % by T together with either.
-The curvature of the logarithm is left out: it reduces the skew by about as much as few prompts hide of it.
+**Intervals** are those of `report.statistics`, with the boundary of the look in place of that of one look.
+An early look needs a tail of 1e-6 or less: no resampling could resolve it.
 
 **Repeated intervals** contain the ratios that a look does not exclude. With probability 95 % all repeated
 intervals of a run contain the true ratio (C. Jennison and B. W. Turnbull, Interim Analyses: The Repeated
@@ -47,18 +34,16 @@ In simulations, at most 5.4 % of runs named a winner among equals, with fixed in
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import cbrt, exp, inf, isfinite, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.halvings import Fitted
-from treespec.experiments.report.statistics import CONFIDENCE
-from treespec.search.intervals import Interval
+from treespec.experiments.report.statistics import CONFIDENCE, FEWEST_FOR_WINNER, student
 
-FIRST_LOOK = 8
+FIRST_LOOK = FEWEST_FOR_WINNER
 """Number of prompts at the first look; each further look comes after half as many prompts again."""
 
 NODES = 401
@@ -85,7 +70,7 @@ def looks(most: int) -> list[int]:
 
     Example:
         >>> looks(200)
-        [8, 12, 18, 27, 40, 60, 90, 135, 200]
+        [12, 18, 27, 40, 60, 90, 135, 200]
         >>> looks(6)
         [6]
     """
@@ -164,18 +149,6 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
     return tuple(bounds)
 
 
-def student(boundary: float, samples: int) -> float:
-    """The boundary with the same tail for a statistic whose variance is estimated from `samples` samples.
-
-    Example:
-        >>> round(student(2.031, 60), 3), round(student(2.031, 8), 3)
-        (2.076, 2.479)
-    """
-    from scipy.special import ndtr, stdtrit
-
-    return -float(stdtrit(samples - 1, ndtr(-boundary))) if isfinite(boundary) else inf
-
-
 def boundary_at(samples: int, planned: int, earlier: Sequence[int], *, last: bool) -> float:
     """The boundary of a look, through Student's t, from numbers of samples.
 
@@ -187,30 +160,6 @@ def boundary_at(samples: int, planned: int, earlier: Sequence[int], *, last: boo
         return inf
     share = 1.0 if last else samples / planned
     return student(boundaries((*(count / planned for count in seen), share))[-1], samples)
-
-
-def interval_at(fitted: Fitted, boundary: float) -> Interval:
-    """The ratio of a comparison, with the interval of a look.
-
-    Args:
-        fitted: the comparison.
-        boundary: of the look, through Student's t; the interval is unbounded if it is infinite.
-    """
-    estimate = exp(fitted.log_ratio)
-    if not isfinite(boundary):
-        return Interval(estimate, 0.0, inf)
-    below = max(boundary, _skewed(boundary, fitted)) * fitted.error
-    above = max(boundary, -_skewed(-boundary, fitted)) * fitted.error
-    with np.errstate(over="ignore"):
-        low, high = estimate * np.exp([-below, above])
-    return Interval(estimate, float(low), float(high))
-
-
-def _skewed(boundary: float, fitted: Fitted) -> float:
-    """The value of T at which Hall's statistic reaches the boundary."""
-    skewness = fitted.skewness if abs(fitted.skewness) > 1e-6 else 1e-6
-    scaled = skewness / sqrt(fitted.samples)
-    return 3 / scaled * (cbrt(1 + scaled * (boundary - scaled / 6)) - 1)
 
 
 def boundary_of(

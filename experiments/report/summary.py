@@ -1,6 +1,6 @@
 """The results of each method under each sampling setting: the rows of the table and the report."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
+from treespec.experiments.report.joint import joint
 from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
-from treespec.experiments.report.statistics import Bootstrap
+from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, Totals
 from treespec.search.intervals import Interval
 
 
@@ -35,7 +36,8 @@ class MethodSummary:
         wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
             number is unknown.
         errors: number of prompts on which the method failed; they enter no other number.
-        among_fastest: whether the interval of the speed over that of the fastest method contains 1.
+        among_fastest: whether no lossless method is shown to be faster, by joint intervals over all pairs
+            (`report.joint`); False for all methods if there are too few samples for a winner.
         metrics: means of plug-in metrics over the compared prompts, by name; only those that the method
             has values for.
     """
@@ -72,7 +74,7 @@ class SamplingSummary:
 
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
     totals = data.totals if data.prompts else None
-    fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
+    fastest = among_fastest(data)
     rows = tuple(_row(run, data, totals, m, fastest) for m in data.methods if totals is not None)
     failed = {
         m.name: next(iter(_error_messages(run, data.sampling, m.name)), "not run yet")
@@ -81,6 +83,16 @@ def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
     return SamplingSummary(
         data.sampling, rows, data.baseline, len(data.prompts), data.attempted, failed
     )
+
+
+def among_fastest(data: Measurements) -> set[str]:
+    """Names of the lossless methods that no lossless method is shown to be faster than."""
+    names = [m.name for m in data.methods if m.lossless]
+    if data.samples < FEWEST_FOR_WINNER or len(names) < 2:
+        return set()
+    pairs = [(a, b) for a in names for b in names if a != b]
+    found = joint({name: data.samples_of(name) for name in names}, pairs, data.boundary)
+    return set(names) - {slower for (_, slower), ratio in found.items() if ratio.low > 1}
 
 
 def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np.float64]]:
@@ -102,9 +114,9 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
 def _row(
     run: RunRecords,
     data: Measurements,
-    totals: Bootstrap,
+    totals: Totals,
     m: Method,
-    fastest: str | None,
+    fastest: Collection[str],
 ) -> MethodSummary:
     baseline, steps = data.baseline, data.total(m.name, "steps") or 0.0
     seconds = data.total(m.name, "decode_s") or 0.0
@@ -126,11 +138,7 @@ def _row(
         wasted=(drafted - accepted) / drafted if drafted else None,
         equality=equality(run, data.sampling, m.name),
         errors=len(_error_messages(run, data.sampling, m.name)),
-        among_fastest=(
-            m.lossless
-            and fastest is not None
-            and speed_ratio(totals, m.name, fastest).contains(1.0)
-        ),
+        among_fastest=m.name in fastest,
         metrics={
             column.removeprefix(METRIC): totals.ratio([(m.name, column)], [(m.name, ROWS)])
             for name, column in data.values
@@ -139,7 +147,7 @@ def _row(
     )
 
 
-def speed_ratio(totals: Bootstrap, method: str, baseline: str, time: str = "decode_s") -> Interval:
+def speed_ratio(totals: Totals, method: str, baseline: str, time: str = "decode_s") -> Interval:
     """Tokens per second of `method` over those of `baseline`, on the same prompts.
 
     With another column than a time, such as `steps`, tokens per unit of that column.

@@ -13,7 +13,7 @@ import polars as pl
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.measurements import CLOCK, Measurements
-from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
 
@@ -94,7 +94,7 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
             return None
         columns = {c: np.asarray(prompts[c], dtype=float) for c in ("alone_s", "decode_s")}
         files = run.files_of(prompts["prompt"])
-        return bootstrap(columns, files=files).ratio(["alone_s"], ["decode_s"])
+        return Totals.of(columns, files=files).ratio(["alone_s"], ["decode_s"])
 
     return [
         Times(m, step_ms(m.name, "decode_s"), step_ms(m.name, CLOCK), alone_over_turns(m.name))

@@ -4,6 +4,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from treespec import plugins
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
 from treespec.tree import TreeShape
@@ -38,7 +39,21 @@ def _drawn(run: RunRecords, counts: Acceptances, method: Method) -> dict[str, An
             pictures[sampling] = Markup(svg)
     samplings = dict.fromkeys([*method.rule, *run.samplings])
     rules = {s: _rule(method, s) for s in samplings}
-    return {"method": method, "shape": shape, "pictures": pictures, "rules": rules}
+    return {
+        "method": method, "shape": shape, "pictures": pictures, "rules": rules,
+        "varies": _varies(method),
+    }  # fmt: skip
+
+
+def _varies(method: Method) -> str:
+    """Why the tree of a method differs from step to step."""
+    kind = (method.growth or {}).get("kind", "growth")
+    if kind == "budget":
+        return f"Whatever {method.source} finds, within its budget"
+    part = plugins.parts("growth").get(kind)
+    if part is None or part.plugged:  # a plug-in of the run need not be loaded
+        return f"Grown by {kind}"
+    return "Grows with the probabilities of the draft"
 
 
 def _rule(method: Method, sampling: str) -> str:

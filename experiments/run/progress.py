@@ -1,5 +1,6 @@
 """Show the progress of a run: a bar on a screen, occasional lines in a file or a pipe."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     Task,
     TextColumn,
     TimeElapsedColumn,
@@ -47,15 +49,26 @@ class Reporter:
 
     @contextmanager
     def task(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a task of unknown length; calling the yielded function replaces the text."""
+        """Show a task of unknown length and its time; calling the yielded function replaces the text."""
         if self.console is None:
             yield lambda text: None
         elif self._lines:
             self.note(f"{text} ...")
-            yield _throttled(lambda text: self.note(f"{text} ..."))
+            latest, start = [text], time.monotonic()
+            with _every(
+                LINE_EVERY_S,
+                lambda: self.note(f"{latest[0]} ... {clock(round(time.monotonic() - start))}"),
+            ):
+                yield lambda text: latest.__setitem__(0, text)
         else:
-            with self.console.status(text) as status:
-                yield lambda text: status.update(text)
+            columns = [
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(),
+            ]
+            with Progress(*columns, console=self.console, transient=True) as progress:
+                task = progress.add_task(text, total=None)
+                yield lambda text: progress.update(task, description=text)
 
     @contextmanager
     def units(
@@ -140,6 +153,24 @@ class _TimeLeft(ProgressColumn):
         if ends is None:
             return Text()
         return Text(f"{self.at_most}{clock(max(0, round(ends - time.monotonic())))} left")
+
+
+@contextmanager
+def _every(seconds: float, show: Callable[[], None]) -> Iterator[None]:
+    """Call a function every so many seconds, from a thread of its own: one call may take minutes."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(seconds):
+            show()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _throttled(say: Callable[[str], None]) -> Callable[[str], None]:

@@ -1,6 +1,6 @@
 """Runs with `until`, which end when their result is clear enough: their prompts, and what their looks saw.
 
-Looks come after 8, 12, 18, 27, 40, ... prompts (`report.sequential.looks`), or files where prompts are
+Looks come after 12, 18, 27, 40, ... prompts (`report.sequential.looks`), or files where prompts are
 excerpts. Nothing is judged between two looks, and what a look saw is written to the manifest, so that a
 run that was killed and resumed ends after the same prompt.
 """
@@ -13,19 +13,14 @@ import polars as pl
 
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import Config, Method, Prompts, TreeMethod, Until
-from treespec.experiments.config.shapes import BudgetShape
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, NoFinishedPrompt
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.comparisons import Comparison, compare, duels, speculation
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.sequential import looks
-from treespec.experiments.report.verdict import (
-    Comparison,
-    best_against_plain,
-    trees_against_chains,
-)
 from treespec.experiments.run.prompts import RawPrompt
 
 
@@ -52,11 +47,11 @@ def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
     """The numbers of prompts after which a run looks; it never looks between excerpts of one file.
 
     Example:
-        >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(14)]
+        >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(20)]
         >>> ends_of_looks(texts)
-        [8, 12, 14]
-        >>> ends_of_looks([RawPrompt(f"{i}", "text", None, "", file=f"{i // 2}") for i in range(20)])
-        [16, 20]
+        [12, 18, 20]
+        >>> ends_of_looks([RawPrompt(f"{i}", "text", None, "", file=f"{i // 2}") for i in range(30)])
+        [24, 30]
     """
     ends = _ends_of_samples(prompts)
     return [ends[samples - 1] for samples in looks(len(ends))]
@@ -81,7 +76,7 @@ def require_decidable(experiment: Experiment) -> None:
     if until is None:
         return
     sides = set[str]().union(*map(_sides, experiment.config.methods, experiment.methods))
-    if {"tree", "chain"} <= sides:
+    if {"tree", "chain"} <= sides or experiment.config.compare:
         return
     wanted = {"tree": "no tree", "chain": "no chain or assisted generation"}
     missing = " and ".join(words for side, words in wanted.items() if side not in sides)
@@ -106,10 +101,7 @@ def _sides(written: Method, built: BuiltMethod) -> set[str]:
         return {"chain" if written.kind == "assisted" else "plain"}
     if wants_measured(written):  # a search may find either
         return {"tree", "chain"}
-    if built.shape is not None:
-        return {"chain" if built.shape.is_chain else "tree"}
-    straight = isinstance(written.shape, BudgetShape) and written.shape.branching == 1
-    return {"chain" if straight else "tree"}
+    return {built.group}
 
 
 def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
@@ -119,13 +111,18 @@ def look_at(run: Run, until: Until, prompts: int) -> list[dict[str, Any]]:
         run, all_prompts=run.all_prompts.filter(counted), all_steps=run.all_steps.filter(counted)
     )
     names = [setting["name"] for setting in run.manifest["samplings"]]
-    return [_entry(name, until, prompts, seen.measurements.get(name)) for name in names]
+    return [_entry(seen, name, until, prompts) for name in names]
 
 
-def _entry(sampling: str, until: Until, prompts: int, data: Measurements | None) -> dict[str, Any]:
-    """What a look sees in one sampling setting; `data` is None if no prompt has been measured."""
-    comparison = None if data is None else _deciding(until, data)
-    ratio = None if comparison is None else comparison.ratio
+def _entry(run: Run | None, sampling: str, until: Until, prompts: int) -> dict[str, Any]:
+    """What a look sees in one sampling setting; `run` is None if no prompt has been measured."""
+    data = None if run is None else run.measurements.get(sampling)
+    found = [] if run is None or data is None else _deciding(run, until, data)
+    clear = [duel is not None and _clear(until, duel) for duel in found]
+    # the least clear one: an entry has room for one ratio
+    least = next((d for d, is_clear in zip(found, clear, strict=True) if not is_clear), None)
+    shown = least or next(iter(found), None)
+    ratio = None if shown is None else shown.ratio
     return plain_data(
         {
             "prompts": prompts,
@@ -135,22 +132,22 @@ def _entry(sampling: str, until: Until, prompts: int, data: Measurements | None)
             "low": ratio and ratio.low,
             "high": ratio and ratio.high,
             "boundary": data and data.boundary,
-            "decided": comparison is not None and _clear(until, comparison),
+            "decided": bool(clear) and all(clear),
         }
     )
 
 
-def _deciding(until: Until, data: Measurements) -> Comparison | None:
-    """The comparison that `until` judges.
+def _deciding(run: Run, until: Until, data: Measurements) -> list[Comparison | None]:
+    """The comparisons that `until` judges: those of the verdict.
 
-    Trees against chains; for `half_width`, if the run lacks one of the two, the best method against plain
-    decoding.
+    For `half_width`, if nothing else is asked and the run lacks trees or chains, the best method against
+    plain decoding.
     """
     groups = {method.group for method in (*data.methods, *data.failed) if method.lossless}
     trees_and_chains = "tree" in groups and groups & {"chain", "assisted"}
-    if until.decided or trees_and_chains:
-        return trees_against_chains(data)
-    return best_against_plain(data)
+    if until.decided or trees_and_chains or run.manifest["config"].get("compare"):
+        return [duel for _, duel in duels(run, data)]
+    return [compare(data, speculation(data))]
 
 
 def _clear(until: Until, comparison: Comparison) -> bool:
@@ -169,6 +166,6 @@ def clear_after(
         try:
             looks += look_at(load_run(records.path), until, end)
         except NoFinishedPrompt:
-            looks += [_entry(name, until, end, None) for name in samplings]
+            looks += [_entry(None, name, until, end) for name in samplings]
         records.keep_manifest(manifest)
     return all(look["decided"] for look in looks if look["prompts"] == end)

@@ -24,10 +24,10 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.measure.searched_run import brief_run
 from treespec.experiments.report.budgets import meant_for
+from treespec.experiments.report.comparisons import Comparison, between, compare
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table, interval, keyed
-from treespec.experiments.report.verdict import Comparison, compare
 from treespec.experiments.research.benchmarks.results_file import print_and_save
 from treespec.search.growth.opt_tree import OptTreeGrowth
 from treespec.search.traces.calibration import Calibration
@@ -74,7 +74,7 @@ def duels(data: Measurements) -> list[Comparison]:
         (dynamic, ("chain", chains)),
         *(((name, [name]), ("chain", chains)) for name in names if "taken" in name),
     ]
-    return [duel for left, right in pairs if (duel := compare(data, left, right, "steps"))]
+    return [duel for left, right in pairs if (duel := compare(data, between(left, right), "steps"))]
 
 
 def _drafting(data: Measurements) -> list[str]:

@@ -3,7 +3,9 @@
     python -m treespec.experiments.research.studies.studies runs/equal_budget sweeps/context_length ...
 
 For each finished run or sweep (`make studies` produces them), write `results/study-<name>-<machine>.json`
-with its tables, verdicts and comparisons, and the config, versions, hardware and commit from its manifest.
+with its tables, verdicts and comparisons, and the config, versions, hardware and commit from its manifest;
+and for a run `results/records-<name>-<machine>.parquet`, with the tokens, steps and seconds of every prompt
+under every method, from which its sentences can be computed anew (`studies.sentences`).
 """
 
 import json
@@ -11,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich.console import Console
 
@@ -19,12 +22,25 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import read_manifest
 from treespec.experiments.report.run import Run, load_run, report_data
 from treespec.experiments.report.terminal import say
-from treespec.experiments.research.benchmarks.results_file import of_manifest, write
+from treespec.experiments.research.benchmarks.results_file import of_manifest, path_of, write
 
 COLUMNS = (
     *("method", "kind", "group", "law", "rule", "parents", "lossless", "tokens_per_step"),
     *("tokens_per_second", "speedup", "step_ms", "stage_ms", "wasted", "equality"),
 )
+
+
+RECORD_SCHEMA = {
+    "sampling": pl.String,
+    "prompt": pl.Int64,
+    "file": pl.Int64,
+    "method": pl.String,
+    "group": pl.String,
+    "lossless": pl.Boolean,
+    "tokens": pl.Float64,
+    "steps": pl.Float64,
+    "seconds": pl.Float64,
+}
 
 
 def study_of_run(run: Run) -> dict[str, Any]:
@@ -60,6 +76,31 @@ def study_of_run(run: Run) -> dict[str, Any]:
     }
 
 
+def records_of_run(run: Run) -> pl.DataFrame:
+    """The compared prompts of a run: sampling, prompt, its file (if excerpts), method, group, and sums."""
+    tables = []
+    for sampling, data in run.measurements.items():
+        for method in data.methods:
+            columns = {
+                name: data.values[method.name, column]
+                for name, column in (
+                    ("tokens", "new_tokens"),
+                    ("steps", "steps"),
+                    ("seconds", "decode_s"),
+                )
+            }
+            about = {
+                "sampling": sampling,
+                "prompt": data.prompts,
+                "file": data.files or [None] * len(data.prompts),
+                "method": method.name,
+                "group": method.group,
+                "lossless": method.lossless,
+            }
+            tables.append(pl.DataFrame({**about, **columns}, schema=RECORD_SCHEMA))
+    return pl.concat(tables)
+
+
 def study_of_sweep(folder: Path) -> dict[str, Any]:
     """The summary of a sweep, with the config of its first job and what that job was measured with."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -82,10 +123,15 @@ def main(
     for folder in folders:
         sweep = (folder / "sweep.json").is_file()
         try:
-            study = study_of_sweep(folder) if sweep else study_of_run(load_run(folder))
+            run = None if sweep else load_run(folder)
+            study = study_of_sweep(folder) if run is None else study_of_run(run)
         except TreespecError as error:
             raise typer.BadParameter(str(error)) from None
         say(console, f"written: {write(f'study-{folder.name}', study)}")
+        if run is not None:
+            path = path_of(f"records-{folder.name}").with_suffix(".parquet")
+            records_of_run(run).write_parquet(path, compression="zstd")
+            say(console, f"written: {path}")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_growing_and_huge_trees_are_described(run, tmp_path):
     huge = SyntheticMethod("huge", "tree", TreeShape.independent_chains(300, 1), (0.01,) * 300)
     folder = write_run(tmp_path / "run", [huge, TREE], prompts=2, new_tokens=8, temperatures=[0.0])
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["methods"][1]["parents"] = None
+    manifest["methods"][1] |= {"parents": None, "growth": {"kind": "opt_tree"}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     loaded = load_run(folder)
     counts = count_all(loaded)

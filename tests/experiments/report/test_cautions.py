@@ -40,11 +40,11 @@ TREE = SyntheticMethod("tree", "tree", TreeShape.kary(2, 3), (0.6, 0.2), (4.0, 2
 )
 def test_wide_intervals_say_how_many_prompts_would_do(ratio, needed):
     assert prompts_to_tell(ratio, 12) == needed
-    text = spread_caution("this and that", ratio, 12)
+    text = spread_caution(ratio, 12)
     assert (text is None) == (needed is None)
     if text:
         assert f"about {needed} prompts" in text
-        assert text.startswith("Caution: this and that cannot be told apart")
+        assert text.startswith("Caution: the two cannot be told apart")
 
 
 def drifting(tmp_path, change, prompts=12, jitter=0.02, longer=False):
@@ -111,7 +111,7 @@ def test_a_verdict_on_noise_carries_its_caution(tmp_path):
     )
     lines = run.verdicts["T=1"]
     assert lines[0].startswith("No winner between trees and chains")
-    assert lines[1].startswith("Caution: the best tree and the best chain cannot be told apart")
+    assert lines[1].startswith("Caution: the two cannot be told apart")
 
 
 def test_a_run_that_went_on_elsewhere_says_so(tmp_path):

@@ -19,8 +19,8 @@ PLAIN, OTHER = SyntheticMethod("plain", "plain"), SyntheticMethod("other", "plai
 
 
 def with_meters(folder, about, **columns):
-    """A run of two methods and three prompts with these meter readings."""
-    write_run(folder, [PLAIN, OTHER], prompts=3, temperatures=[0.0])
+    """A run of two methods and four prompts with these meter readings."""
+    write_run(folder, [PLAIN, OTHER], prompts=4, temperatures=[0.0])
     frame = pl.read_parquet(folder / "prompts.parquet")
     frame = frame.with_columns(
         pl.Series(name, values, dtype=frame.schema[name]) for name, values in columns.items()
@@ -40,14 +40,23 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
     run = with_meters(
         tmp_path / "run",
         {"sources": {}, "unavailable": {"gpu_energy_j": "no <GPU>"}},
-        peak_rss_bytes=[100 * mib, 90 * mib, 120 * mib, 95 * mib, 110 * mib, 80 * mib],
-        cpu_energy_j=[64.0, 32.0, 128.0, 32.0, 96.0, 32.0],
+        peak_rss_bytes=[
+            100 * mib,
+            90 * mib,
+            120 * mib,
+            95 * mib,
+            110 * mib,
+            80 * mib,
+            9 * mib,
+            9 * mib,
+        ],
+        cpu_energy_j=[64.0, 32.0, 128.0, 32.0, 96.0, 32.0, 96.0, 32.0],
     )
     plain, other = metered(run, run.measurements["T=0"])
     assert plain.bytes == {"peak_rss_bytes": 120 * mib}
     assert plain.joules_per_token["cpu_energy_j"].estimate == pytest.approx(
         1.5
-    )  # 288 J, 192 tokens
+    )  # 384 J, 256 tokens
     assert plain.joules_per_token["cpu_energy_j"].bounded
     assert other.joules_per_token["cpu_energy_j"].estimate == pytest.approx(0.5)
     page = section_html(meter_finding(run, run.measurements))
@@ -57,7 +66,7 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
 
 
 def test_energy_that_is_missing_on_one_prompt_is_not_summed(tmp_path):
-    run = with_meters(tmp_path / "run", {}, cpu_energy_j=[1.0, 1.0, None, 1.0, 1.0, 1.0])
+    run = with_meters(tmp_path / "run", {}, cpu_energy_j=[1.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0])
     plain, other = metered(run, run.measurements["T=0"])
     assert "cpu_energy_j" not in plain.joules_per_token
     assert "cpu_energy_j" in other.joules_per_token

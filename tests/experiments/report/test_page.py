@@ -56,6 +56,7 @@ def test_the_verdict_comes_first(parsed):
         "Verdict",
         "Results",
         "Comparisons",
+        "Ranking",
         "Trees against chains at equal budgets",
         "Figures",
         "What explains the speedup",

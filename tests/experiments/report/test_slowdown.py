@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from treespec.experiments.report import slowdown
 from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust, by_prompt
-from treespec.experiments.report.statistics import paired_bootstrap
+from treespec.experiments.report.statistics import paired_ratio
 from treespec.experiments.research.benchmarks.results_file import RESULTS
 
 COSTS = np.array([6.0, 6.0, 2.0, 8.0, 4.0]) * 1e-3
@@ -48,7 +48,7 @@ def ratio(steps, values=None):
     """The cost of the first method over that of the second, with its interval."""
     seconds = adjust(steps).seconds if values is None else steps.totals(values)
     ones = np.ones(steps.prompts)
-    return paired_bootstrap(ones, seconds[1], ones, seconds[0])
+    return paired_ratio(ones, seconds[1], ones, seconds[0])
 
 
 @st.composite

@@ -1,67 +1,15 @@
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
+from run_folders.measured import measurements
 
-from treespec.experiments.records.loading import Method
 from treespec.experiments.report import times, verdict
-from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
+from treespec.experiments.report.measurements import BY_PROMPTS
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.sequential import ENDED_EARLY
-from treespec.experiments.report.verdict import compare, comparisons
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
-
-CHAIN, TREE = (-1, 0, 1), (-1, 0, 0)
-
-
-def measurements(seconds):
-    """64 tokens per prompt; `seconds` by name: t... is a tree, c... a chain, a assisted, g generate."""
-    kinds = {
-        "t": ("tree", TREE),
-        "c": ("tree", CHAIN),
-        "a": ("assisted", None),
-        "g": ("generate", None),
-    }
-    methods = tuple(Method(name, *kinds[name[0]], {}, {}, True) for name in seconds)
-    prompts = len(next(iter(seconds.values())))
-    values = {}
-    for name, of_prompts in seconds.items():
-        values[name, "new_tokens"] = np.full(prompts, 64.0)
-        values[name, "decode_s"] = np.asarray(of_prompts, dtype=float)
-    return Measurements("T=0", methods, tuple(range(prompts)), prompts, values, ())
-
-
-def test_excerpts_of_one_file_are_one_sample():
-    data = measurements(
-        {"t1": [1, 1, 4, 4, 1, 1, 4, 4], "t2": [2, 2, 3, 3, 2, 2, 3, 3], "c": [1] * 8}
-    )
-    sides = ("trees", ["t1", "t2"]), ("chains", ["c"])
-    of_files = compare(replace(data, files=(0, 0, 1, 1, 2, 2, 3, 3)), *sides)
-    summed = compare(measurements({"t1": [2, 8, 2, 8], "t2": [4, 6, 4, 6], "c": [2] * 4}), *sides)
-    assert of_files.ratio == pytest.approx(summed.ratio)
-    assert (of_files.prompts, of_files.samples) == (8, 4)
-
-
-def test_excerpts_of_three_files_are_too_few():
-    data = measurements({"t": [1.0] * 6, "c": [2.0] * 6})
-    sides = ("trees", ["t"]), ("chains", ["c"])
-    assert compare(data, *sides).samples == 6
-    assert compare(replace(data, files=(0, 0, 1, 1, 2, 2)), *sides) is None
-
-
-def test_a_repeated_interval_names_fewer_winners():
-    rng = np.random.default_rng(3)
-    data = measurements(
-        {"t": np.exp(rng.normal(0, 0.1, 12)), "c": np.exp(rng.normal(0.12, 0.1, 12))}
-    )
-    sides = ("trees", ["t"]), ("chains", ["c"])
-    assert compare(data, *sides).winner.family == "trees"
-    early = compare(replace(data, boundary=6.0), *sides)
-    assert early.winner is None
-    assert early.ratio.estimate == pytest.approx(compare(data, *sides).ratio.estimate)
 
 
 def test_the_file_of_an_excerpt_is_read_from_its_id(tmp_path):
@@ -79,30 +27,8 @@ def test_the_file_of_an_excerpt_is_read_from_its_id(tmp_path):
     run = load_run(path)
     assert run.files == {prompt: prompt // 2 for prompt in range(8)}
     data = run.measurements["T=0"]
-    assert (data.samples, data.totals.prompts) == (4, 4)
+    assert (data.samples, data.totals.samples) == (4, 4)
     assert "8 prompts of 4 files" in run.verdicts["T=0"][0]
-
-
-def test_a_clear_winner_is_found_and_named():
-    rng = np.random.default_rng(2)
-    noise = np.exp(rng.normal(0, 0.05, (4, 12)))
-    data = measurements(
-        {"g": 4 * noise[0], "a": 2.5 * noise[1], "c": 2 * noise[2], "t": 1.5 * noise[3]}
-    )
-    found = {(c.left.family, c.right.label): c for c in comparisons(data)}
-    duel = found["the best tree", "c"]
-    assert duel.winner is duel.left
-    assert duel.ratio.estimate == pytest.approx(4 / 3, rel=0.05)
-    ours = found["the best of our chains and trees", "g"]
-    assert ours.left.label == "t"
-    assert ours.ratio.estimate == pytest.approx(4 / 1.5, rel=0.05)
-
-
-def test_too_few_prompts_or_an_empty_side_give_no_comparison():
-    data = measurements({"t": [1, 1, 1], "c": [2, 2, 2]})
-    assert compare(data, ("trees", ["t"]), ("chains", ["c"])) is None
-    data = measurements({"t": [1, 1, 1, 1]})
-    assert compare(data, ("trees", ["t"]), ("chains", [])) is None
 
 
 def fixed(name, shape, draft, **more):
@@ -119,11 +45,14 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
     duel, gain, by_prompts = run.verdicts["T=0"]
     assert by_prompts == f"Caution: {BY_PROMPTS}."
     assert duel == (
-        "Trees beat chains: the best tree (tree) runs 1.25 times as fast as the best chain (chain), "
-        "95 % interval 1.25 to 1.25, 12 prompts."
+        "Trees beat chains: tree runs 1.25 times as fast as chain, 95 % interval 1.25 to 1.25, 12 prompts."
     )
     assert gain.startswith(
-        "Speculation pays: tree runs 2.50 times as fast as plain decoding (generate"
+        "Speculation pays: the best speculative method (tree), as chosen on half of such prompts, runs "
+        "2.50 times as fast as plain decoding (generate)"
+    )
+    assert gain.endswith(
+        "tree is faster than plain decoding: at least 2.50 times as fast, jointly over 2 pairs."
     )
 
 
@@ -156,7 +85,7 @@ def test_a_lossy_method_cannot_win(tmp_path):
         fixed("fast", TreeShape.kary(2, 3), 3.0, lossless=False),
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0]))
-    assert "the best tree (tree)" in run.verdicts["T=1"][0]
+    assert run.verdicts["T=1"][0].startswith("Trees beat chains: tree runs")
 
 
 def test_an_unexplained_divergence_is_a_caution(tmp_path):
@@ -220,7 +149,67 @@ def test_winners_that_are_no_better_than_identical_methods_are_doubted(
     monkeypatch.setattr(times, "resolution", lambda data: twins)
     cautions = [line for line in run.verdicts["T=0"] if "two identical methods" in line]
     assert run.verdicts["T=0"][0].startswith("Trees beat chains")
-    sides = "trees and chains, and speculation and plain decoding"
+    sides = "trees and chains, and speculation and plain"
     assert [line.startswith(f"Caution: {sides} differ") for line in cautions] == [True] * (
         noise > 1
     )
+
+
+def duels_of(folder, samplings=("T=0",)):
+    run = load_run(folder)
+    return [run.verdicts[sampling][0] for sampling in samplings]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"), [(2, "No verdict: 2 prompts"), (6, "No winner is named")]
+)
+def test_few_prompts_have_no_winner(tmp_path, prompts, said):
+    """However far apart the two are."""
+    methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 9.0)]
+    path = write_run(tmp_path / "run", methods, prompts=prompts, temperatures=[0.0], jitter=0.1)
+    (line,) = duels_of(path)
+    assert line.startswith(said)
+    run = load_run(path)
+    assert not any(duel.winner for duel in run.comparisons["T=0"])
+    assert not any(row.among_fastest for row in run.summaries[0].rows)
+    if prompts == 6:
+        assert "about" in line
+        assert "prompts tell a difference of 5 % apart" in line
+    else:
+        assert not run.summaries[0].rows[0].tokens_per_step.bounded
+
+
+def asking(path, *questions):
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["config"]["compare"] = [
+        dict(zip(("left", "right"), q, strict=True)) for q in questions
+    ]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def test_questions_of_ones_own_are_answered_in_place_of_trees_and_chains(tmp_path):
+    methods = [
+        SyntheticMethod("plain", "plain"),
+        fixed("lookup 3", TreeShape.chain(3), 39.0),
+        fixed("lookup 2", TreeShape.chain(2), 45.0),
+        fixed("suffix 3", TreeShape.chain(3), 31.0),
+    ]
+    path = write_run(tmp_path / "run", methods, temperatures=[0.0], jitter=0.02)
+    path = asking(path, ("suffix *", "lookup *"), ({"name": "suf*"}, "plain"))
+    first, second, third, *_ = load_run(path).verdicts["T=0"]
+    assert first.startswith(
+        "suffix * is faster than lookup *: suffix 3, as chosen on half of such prompts, runs 1.2"
+    )
+    assert "the best of lookup * so chosen (lookup 3)" in first
+    assert "suffix 3 is faster than every method of lookup *" in first
+    assert second.startswith(("plain is faster than name suf*", "name suf* is faster than plain"))
+    assert third.startswith(("Speculation pays", "Speculation does not pay"))
+
+
+def test_trees_and_chains_of_one_source_are_compared_beside_other_questions(tmp_path):
+    methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 31.0)]
+    path = write_run(tmp_path / "run", methods, temperatures=[0.0])
+    lines = load_run(asking(path, ("chain", "tree"))).verdicts["T=0"]
+    assert lines[0].startswith("No winner between chain and tree")
+    assert lines[1].startswith("No winner between trees and chains")

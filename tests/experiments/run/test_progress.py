@@ -73,13 +73,17 @@ def test_the_time_left_is_that_of_all_the_work(clock):
     assert lines[-1] == "decoded: 50 of 50 texts in 8:20"
 
 
-def test_a_task_in_a_file(clock):
+def test_a_task_in_a_file_says_every_now_and_then_what_runs(monkeypatch):
+    """Also while one call runs for long: compiling takes a minute."""
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.02)
     console = file_console()
     with Reporter(console).task("loading [b]") as say:
-        say("at once")
-        clock[0] = 3700.0
-        say("an hour later")
-    assert said(console) == ["loading [b] ...", "an hour later ..."]
+        time.sleep(0.05)
+        say("compiling")
+        time.sleep(0.05)
+    lines = said(console)
+    assert lines[:2] == ["loading [b] ...", "loading [b] ... 0:00"]
+    assert lines[-1] == "compiling ... 0:00"
     assert progress.clock(3700) == "1:01:40"
 
 

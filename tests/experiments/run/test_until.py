@@ -9,6 +9,7 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec.experiments.config.schema import Until
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.measure.searched_run import dry_run
+from treespec.experiments.report import sequential
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import decoding
 from treespec.experiments.run import until as looks_module
@@ -18,6 +19,12 @@ from treespec.tree import TreeShape
 CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
 TREE = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2]}}
 WIDE = {"half_width": 9.0}
+
+
+@pytest.fixture(autouse=True)
+def early(monkeypatch):
+    """First looks after 8 prompts instead of 12 keep these runs short."""
+    monkeypatch.setattr(sequential, "FIRST_LOOK", 8)
 
 
 @pytest.fixture
@@ -159,7 +166,7 @@ def test_excerpts_of_a_file_are_one_sample(start, many, loaded_pair):
     assert [(look["prompts"], look["samples"]) for look in manifest["looks"]] == [(16, 8)]
     run = load_run(result.folder)
     data = run.measurements["T=0"]
-    assert (len(data.prompts), data.samples, data.totals.prompts) == (16, 8, 8)
+    assert (len(data.prompts), data.samples, data.totals.samples) == (16, 8, 8)
     assert data.files == tuple(i // 2 for i in range(16))
     assert "16 prompts of 8 files" in run.verdicts["T=0"][0]
 
