@@ -34,6 +34,7 @@ from treespec.experiments.records.changes import changes_of_machine
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.machine_load import IN_TURNS, NOT_RELIABLE, busy_sentence
 from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.statistics import ONE_LOOK, student
 from treespec.search.intervals import Interval
 
 SMALLEST_EFFECT = 1.1
@@ -47,19 +48,35 @@ LEAST_STEPS, LEAST_GAIN = 20, 0.1
 """Fewest steps of each kind, and smallest share of the step time gained, for a caution about turns."""
 
 
-def prompts_to_tell(ratio: Interval, samples: int, effect: float = SMALLEST_EFFECT) -> int | None:
-    """Number of samples with which an interval resolves an effect; None if it does, or has no bounds.
+def samples_for(ratio: Interval, samples: int, effect: float) -> int:
+    """Number of samples with which half the interval, on the logarithmic scale, is as wide as an effect.
+
+    Example:
+        >>> samples_for(Interval(1.0, 0.8, 1.25), 12, 1.1)
+        53
+    """
+    half_width = log(ratio.high / ratio.low) / 2
+    # with many samples, Student's t comes down to the normal quantile
+    return ceil(samples * (half_width * ONE_LOOK / student(ONE_LOOK, samples) / log(effect)) ** 2)
+
+
+def prompts_to_tell(ratio: Interval, samples: int) -> int | None:
+    """Number of samples with which an interval resolves 10 %; None if it does, or has no bounds.
 
     Example:
         >>> prompts_to_tell(Interval(1.0, 0.8, 1.25), 12)
-        66
+        53
         >>> prompts_to_tell(Interval(1.5, 1.2, 1.9), 12) is None
         True
     """
-    if not ratio.bounded or ratio.low <= 0 or ratio.low >= 1 / effect or ratio.high <= effect:
+    if (
+        not ratio.bounded
+        or ratio.low <= 0
+        or ratio.low >= 1 / SMALLEST_EFFECT
+        or ratio.high <= SMALLEST_EFFECT
+    ):
         return None
-    half_width = log(ratio.high / ratio.low) / 2
-    return ceil(samples * (half_width / log(effect)) ** 2)
+    return samples_for(ratio, samples, SMALLEST_EFFECT)
 
 
 def spread_caution(ratio: Interval, samples: int, unit: str = "prompts") -> str | None:

@@ -12,7 +12,7 @@ from treespec.experiments.report.cautions import (
     drift_caution,
     load_caution,
     machine_caution,
-    prompts_to_tell,
+    samples_for,
     spread_caution,
     turns_caution,
 )
@@ -135,10 +135,7 @@ def _answer(duel: Comparison, data: Measurements, unit: str) -> str:
         f"{_interval(ratio, data)}, {_counted(data)}"
     )
     if not duel.enough:
-        needed = max(
-            prompts_to_tell(ratio, duel.samples, SMALL_EFFECT) or 0,
-            FEWEST_FOR_WINNER,
-        )
+        needed = max(samples_for(ratio, duel.samples, SMALL_EFFECT), FEWEST_FOR_WINNER)
         return (
             f"No winner is named on fewer than {FEWEST_FOR_WINNER} {unit}: {measured}. With this spread, "
             f"about {needed} {unit} tell a difference of 5 % apart."

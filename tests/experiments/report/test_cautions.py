@@ -34,8 +34,8 @@ TREE = SyntheticMethod("tree", "tree", TreeShape.kary(2, 3), (0.6, 0.2), (4.0, 2
         (Interval(1.3, 0.95, 1.8), None),  # no great loss, at least
         (Interval(0.9, 0.7, 1.05), None),
         (Interval(1.2, float("nan"), float("nan")), None),
-        (Interval(1.0, 0.8, 1.25), 66),
-        (Interval(1.0, 1 / 1.1**2, 1.1**2), 48),
+        (Interval(1.0, 0.8, 1.25), 53),
+        (Interval(1.0, 1 / 1.1**2, 1.1**2), 39),
     ],
 )
 def test_wide_intervals_say_how_many_prompts_would_do(ratio, needed):
