@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,7 +14,32 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 
-@rule(laws={Law.IID}, reference="arXiv:2211.17192", lossless=False, scope=Scope.ELDERS)
+def _off_target(
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"],
+    children: Sequence[int],
+    accepted: int | None,
+    *,
+    lenience: float,
+) -> float:
+    """Exact, averaged over what the draft might have drawn: each residual is the same for every draw."""
+    left, reached, law = target_probs, 1.0, target_probs * 0
+    for _ in children:
+        taken = torch.minimum(draft_probs, left / lenience) if lenience else draft_probs
+        law, reached = law + reached * taken, reached * (1 - float(taken.sum()))
+        if reached <= 0:
+            break
+        left = residual(left, lenience * draft_probs)
+    return float((law + max(reached, 0.0) * left - target_probs).abs().sum()) / 2
+
+
+@rule(
+    laws={Law.IID},
+    reference="arXiv:2211.17192",
+    lossless=False,
+    scope=Scope.ELDERS,
+    off_target=_off_target,
+)
 def lenient(
     tree: TokenTree, target_probs: Rows, coins: Coins, /, *, lenience: float = 0.5
 ) -> Verdict:

@@ -79,6 +79,10 @@ ChildAcceptance = Callable[
 ]
 """`(target_probs, draft_probs, children in draw order) -> acceptance probability of each child`."""
 
+OffTarget = Callable[..., float]
+"""`(target_probs, draft_probs, children in draw order, accepted child, **settings)` -> the total variation
+between the law of the token that follows a node, and the target's row."""
+
 Needs = Callable[[TreeShape, Sequence[LawOfNode]], str | None]
 """`(shape, law of each node) -> why the rule cannot decide on such a tree, or None if it can`."""
 
@@ -104,6 +108,7 @@ class Rule:
         on_trees: Mapping[Law, "Rule"] | None = None,
         mixes: Collection[Law] = (),
         by_member: bool = False,
+        off_target: OffTarget | None = None,
     ) -> None:
         wraps(decide)(self)
         self._decide, self._needs, self._distinct = decide, needs, distinct
@@ -111,7 +116,7 @@ class Rule:
         self.lossless, self.one_hot = lossless, one_hot
         self.scope, self.child_acceptance = scope, child_acceptance
         self.on_trees: Mapping[Law, Rule] = on_trees or {}
-        self.by_member = by_member
+        self.by_member, self._off_target = by_member, off_target
         parameters = signature(decide).parameters.values()
         self.settings: Mapping[str, float] = {
             p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY
@@ -133,6 +138,35 @@ class Rule:
         rows = CheckedRows.of(tree, target_probs)
         self.require(tree)
         return self._decide(tree, rows, coins, **self.settings)
+
+    def off_target(self, tree: TokenTree, target_probs: Rows, verdict: Verdict) -> float | None:
+        """How far a step departs from the target: the price of a lossy rule, beside its speed.
+
+        The total variation between the law of each emitted token and the target's row, added up over the
+        visited rows; divided by the emitted tokens, it is the smallest share of tokens that must differ
+        from what the target would have chosen. At temperature 0 that is the share that does differ.
+
+        Returns:
+            The sum; 0 for a lossless rule, None for a lossy one that does not say.
+        """
+        if self.lossless:
+            return 0.0
+        if self._off_target is None:
+            return None
+        ids, total = tree.token_ids, 0.0
+        for node, child in zip(verdict.path, (*verdict.path[1:], None), strict=True):
+            children = [ids[c] for c in tree.shape.children[node]]
+            if children:
+                drawn = tree.law_of(node) is not Law.DETERMINISTIC
+                draft_probs = tree.draft_probs_of(node) if drawn else None
+                total += self._off_target(
+                    target_probs[node],
+                    draft_probs,
+                    children,
+                    None if child is None else ids[child],
+                    **self.settings,
+                )
+        return total
 
     def using(self, **settings: float | int) -> "Rule":
         """Return the rule with other settings.
@@ -253,6 +287,7 @@ def rule(
     on_trees: Mapping[Law, Rule] | None = None,
     mixes: Collection[Law] = (),
     by_member: bool = False,
+    off_target: OffTarget | None = None,
 ) -> Callable[[Callable[..., Verdict]], Rule]:
     """Decorate a function `(tree, target_probs, coins) -> Verdict` to make it a `Rule`.
 
@@ -272,8 +307,11 @@ def rule(
         mixes: the laws that it covers in groups of mixed trees; empty if it does not cover such trees.
         by_member: whether it accepts a deterministic child if and only if the text continues with it, so
             that acceptance can be read off the text alone.
+        off_target: for a lossy rule, how far it departs from the target at one node (`Rule.off_target`).
     """
-    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes, by_member
+    facts = (
+        lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes, by_member, off_target,
+    )  # fmt: skip
     return lambda decide: Rule(decide, laws, reference, *facts)
 
 

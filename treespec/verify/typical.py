@@ -1,5 +1,7 @@
 """Typical acceptance: accept tokens that the target finds probable enough. Lossy, for comparison only."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,7 +12,25 @@ from treespec.tree import Law, TokenTree
 from treespec.verify.rule import Scope, require_number, rule
 
 
-@rule(laws=Law, mixes=Law, reference="arXiv:2401.10774", lossless=False, scope=Scope.TREE)
+def _off_target(
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    accepted: int | None,
+    **settings: float,
+) -> float:
+    """Given the drafted tree, of which no coin decides: an upper bound if its children were drawn."""
+    return 0.0 if accepted is None else 1 - float(target_probs[accepted])
+
+
+@rule(
+    laws=Law,
+    mixes=Law,
+    reference="arXiv:2401.10774",
+    lossless=False,
+    scope=Scope.TREE,
+    off_target=_off_target,
+)
 def typical(
     tree: TokenTree,
     target_probs: Rows,
