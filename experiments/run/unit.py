@@ -13,7 +13,7 @@ from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.loading import PLAIN_KINDS
-from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.records.outcome import Outcome, failed_row
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
 from treespec.experiments.run.baselines import (
     first_difference,
@@ -26,13 +26,6 @@ from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.turns import Decoding, finish, take_turns
-from treespec.experiments.run.unit_rows import (
-    failed_row,
-    metrics_of,
-    prompt_row,
-    step_row,
-    tree_rows,
-)
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 from treespec.target import make_target
 
@@ -171,14 +164,14 @@ def run_unit(
             prompts.append(failed_row(columns, message))
             continue
         try:
-            metrics = metrics_of(outcome)
+            metrics = outcome.metrics()
         except InvalidPlugin as error:
             prompts.append(failed_row(columns, str(error)))
             continue
-        prompts.append(prompt_row(columns | alone.get(name, {}), outcome, text, compared, metrics))
-        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps)]
-        if repeat == 0 and prompt.index < config.trees:
-            trees += tree_rows(key, outcome, piece_of)
+        prompts.append(outcome.row(columns | alone.get(name, {}), text, compared, metrics))
+        steps += [step.row(key, i) for i, step in enumerate(outcome.steps)]
+        if repeat == 0 and prompt.index < config.trees and outcome.staged:
+            trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
     return prompts, steps, trees
 
 
