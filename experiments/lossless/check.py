@@ -28,7 +28,7 @@ from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
-from treespec.experiments.run.turns import finish
+from treespec.experiments.run.unit import finish
 from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
 

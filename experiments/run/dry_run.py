@@ -24,8 +24,7 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.runner import place_for
 from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.turns import finish
-from treespec.experiments.run.unit import Bench, runs_alone
+from treespec.experiments.run.unit import Bench, finish, runs_alone
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

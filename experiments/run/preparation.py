@@ -29,8 +29,7 @@ from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.turns import Decoding, take_turns
-from treespec.experiments.run.unit import Bench, seed_of
+from treespec.experiments.run.unit import Bench, Decoding, seed_of, take_turns
 from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:

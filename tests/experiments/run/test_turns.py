@@ -19,7 +19,7 @@ from treespec.experiments.run.baselines import generate_assisted, generate_plain
 from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.paused import paused
-from treespec.experiments.run.turns import finish, take_turns
+from treespec.experiments.run.unit import finish, take_turns
 from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
 from treespec.stopping import stop_at_tokens
