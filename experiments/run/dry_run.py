@@ -15,14 +15,13 @@ from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
-from treespec.experiments.run.decoding import units_of
 from treespec.experiments.run.groups import reference_of
 from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
-from treespec.experiments.run.runner import place_for
+from treespec.experiments.run.runner import place_for, units_of
 from treespec.experiments.run.session import Searching, Session, open_session
 from treespec.experiments.run.unit import Bench, finish, runs_alone
 

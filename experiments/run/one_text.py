@@ -19,7 +19,7 @@ from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
-from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.session import require_fits
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
 

@@ -17,16 +17,14 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
-from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
-from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.room import reserve_rows
-from treespec.experiments.run.session import Session
+from treespec.experiments.run.session import Session, require_fits
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.unit import Bench, Decoding, seed_of, take_turns
@@ -41,8 +39,8 @@ WARMUP_TOKENS = 8
 
 def prepare(
     session: Session, load: Callable[[ModelsConfig], "Pair"]
-) -> tuple[Bench, list[Unit], dict[str, Any]]:
-    """Do everything that precedes the first unit.
+) -> tuple[Bench, list[Prompt], dict[str, Any]]:
+    """Do everything that precedes the first unit; return bench, prompts and manifest.
 
     Records of earlier starts are repaired or deleted last, right before the manifest is written. If
     anything is refused or fails before that, they stay as they are.
@@ -106,7 +104,7 @@ def prepare(
         groups=groups,
         tuned=tuned_choices(manifest["tuning"]["assisted"]),
     )
-    return bench, units_of(experiment, prompts, session.finished), manifest
+    return bench, prompts, manifest
 
 
 def load_inputs(

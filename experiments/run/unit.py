@@ -10,7 +10,6 @@ comparison.
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -268,7 +267,7 @@ def take_turns(
         others.
     """
     outcomes: dict[_Name, Outcome | str] = {}
-    with _surroundings():
+    with torch.inference_mode(), quiet_transformers():  # of the thread, so around all texts
         texts = {name: _begun_late(begin) for name, begin in decodings.items()}
         steps: dict[_Name, list[StepOutcome]] = {name: [] for name in decodings}
         kept = Counter[_Name]()
@@ -298,17 +297,10 @@ def finish(decoding: Decoding) -> Outcome:
     Raises:
         TreespecError, RuntimeError: what the decoding raises.
     """
-    with _surroundings():
+    with torch.inference_mode(), quiet_transformers():
         return Outcome.of(decoding)
 
 
 def _begun_late(begin: Callable[[], Decoding]) -> Generator[StepOutcome]:
     """The steps of a text, which begins with its first step and can be closed wherever it stands."""
     yield from begin()
-
-
-@contextmanager
-def _surroundings() -> Iterator[None]:
-    """Contexts that belong to the thread rather than to a text: entered once, around all texts."""
-    with torch.inference_mode(), quiet_transformers():
-        yield

@@ -318,9 +318,9 @@ def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
 
 def test_greenlet_is_asked_for_before_anything_runs(start, monkeypatch):
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run import readiness
+    from treespec.experiments.run import session
 
-    monkeypatch.setattr(readiness, "find_spec", lambda name: None)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install greenlet"):
         start({"methods": [{"kind": "plain"}, {"kind": "generate"}]})
     assert start({"methods": [{"kind": "plain"}]}).folder.is_dir()
