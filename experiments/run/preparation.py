@@ -10,12 +10,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import BuiltMethod, Experiment, build
-from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
+from treespec.experiments.config.schema import AssistedMethod, ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
-from treespec.experiments.records.manifest import method_data, new_manifest, session_data
+from treespec.experiments.records.manifest import (
+    GROWTH_FILES,
+    method_data,
+    new_manifest,
+    session_data,
+)
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
@@ -92,19 +97,10 @@ def prepare(
             planned_of(session.ready.measured),
         ) | {"settings": loaded.data}
     session.take_over(searched)
-    if measured is not None and searched:
-        # Growths name the files that they read; these have just moved into the run's folder.
-        experiment = _with_trees(session, measured, records)
+    if searched:  # the files that growths name have just moved into the run's folder
         manifest["methods"] = [method_data(method) for method in experiment.methods]
-        groups = groups_of(experiment.methods, together)
     records.keep_manifest(manifest)
-    bench = replace(
-        bench,
-        experiment=experiment,
-        groups=groups,
-        tuned=tuned_choices(manifest["tuning"]["assisted"]),
-    )
-    return bench, prompts, manifest
+    return replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"])), prompts, manifest
 
 
 def load_inputs(
@@ -178,7 +174,21 @@ def _search(
     with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
         measured, experiment = search_in(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
-    return measured, experiment, files
+        methods = [
+            _moved(method, folder.search, session.records.search) for method in experiment.methods
+        ]
+    return measured, replace(experiment, methods=tuple(methods)), files
+
+
+def _moved(method: BuiltMethod, old: Path, new: Path) -> BuiltMethod:
+    """The method, with files that its growth has read named in the folder that they will move to."""
+    shape = getattr(method.config, "shape", None)
+    read = {key: Path(str(getattr(shape, key, None))) for key in GROWTH_FILES}
+    update = {key: str(new / path.name) for key, path in read.items() if path.parent == old}
+    if not update or not isinstance(method.config, TreeMethod):
+        return method
+    shape = method.config.shape.model_copy(update=update)
+    return replace(method, config=method.config.model_copy(update={"shape": shape}))
 
 
 def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> int:
