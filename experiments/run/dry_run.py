@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from treespec.errors import in_words
-from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.build import BuiltMethod, wants_measured
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
-from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
