@@ -22,7 +22,7 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.runner import place_for, units_of
 from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.unit import Bench, finish, runs_alone
+from treespec.experiments.run.unit import Bench, finish
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -89,7 +89,7 @@ def _timed(
     bench = Bench.of(session.known, pair)
     units = units_of(session.known, prompts, session.finished)
     remaining = Counter(unit.sampling for unit in units)
-    alone = Counter(u.sampling for u in units if runs_alone(config, u.prompt, u.repeat))
+    alone = Counter(u.sampling for u in units if u.runs_alone(config))
     in_turns = config.together != 1 and len(session.known.methods) > 1
     doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}

@@ -36,7 +36,7 @@ from treespec.experiments.run.session import (
     open_session,
     ready,
 )
-from treespec.experiments.run.unit import Bench, run_unit, runs_alone
+from treespec.experiments.run.unit import Bench, Unit, run_unit
 from treespec.experiments.run.until import clear_after, ends_of_looks
 
 if TYPE_CHECKING:
@@ -50,15 +50,6 @@ class RunResult:
     folder: Path
     already_finished: bool
     failures: tuple[PromptRow, ...]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One repeat of one prompt under one sampling setting."""
-
-    prompt: Prompt
-    sampling: str
-    repeat: int
 
 
 def run(
@@ -166,7 +157,7 @@ def decode_units(
     `going` gives `units` in order, and may stop before their end where the run ends early.
     """
     config, prompts = session.config, len(session.ready.measured)
-    alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
+    alone = sum(unit.runs_alone(config) for unit in units)
     with session.reporter.units(
         len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods),
         done=session.wanted - len(units),
@@ -178,10 +169,8 @@ def decode_units(
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
             rows = run_unit(
                 bench,
-                unit.prompt,
-                unit.sampling,
+                unit,
                 lambda methods, count, unit_label=label: advance(f"{unit_label}: {methods}", count),
-                repeat=unit.repeat,
             )
             session.records.append(*rows)
             session.ready.tracker.unit(rows[0])

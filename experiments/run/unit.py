@@ -107,13 +107,21 @@ class Bench:
         )
 
 
+@dataclass(frozen=True)
+class Unit:
+    """One repeat of one prompt under one sampling setting."""
+
+    prompt: Prompt
+    sampling: str
+    repeat: int
+
+    def runs_alone(self, config: Config) -> bool:
+        """Whether every method also decodes the prompt by itself, under the meters."""
+        return self.repeat == 0 and self.prompt.index < config.alone
+
+
 def run_unit(
-    bench: Bench,
-    prompt: Prompt,
-    sampling: str,
-    started: Callable[[str, int], None] = lambda label, texts: None,
-    *,
-    repeat: int = 0,
+    bench: Bench, unit: Unit, started: Callable[[str, int], None]
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
     """Decode one prompt by all methods in turns, and return the rows.
 
@@ -123,12 +131,13 @@ def run_unit(
         The rows of `prompts`, `steps` and `trees`.
 
     `started` is called with a label and a number of texts before each group of methods runs, and before
-    each method that runs by itself. Each `repeat` has its own order of methods and its own coins.
+    each method that runs by itself. Each repeat has its own order of methods and its own coins.
     """
-    config = bench.experiment.config
-    unit = (config.seed, prompt.index, sampling)
+    config, prompt = bench.experiment.config, unit.prompt
+    sampling, repeat = unit.sampling, unit.repeat
+    coins = (config.seed, prompt.index, sampling)
     repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
-    seeds = {m.name: seed_of(*unit, m.name, *repeated) for m in bench.experiment.methods}
+    seeds = {m.name: seed_of(*coins, m.name, *repeated) for m in bench.experiment.methods}
 
     begins = {
         m.name: partial(bench.decode, m, prompt, sampling, seed=seeds[m.name])
@@ -136,7 +145,7 @@ def run_unit(
     }
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
-    rng = random.Random(seed_of(*unit, *repeated))
+    rng = random.Random(seed_of(*coins, *repeated))
     for group in _rotated_groups(bench, prompt.index + repeat, sampling):
         started(together_in_words(group), len(group))
         members = list(group.items())
@@ -145,7 +154,7 @@ def run_unit(
         turns = {name: begins[method.name] for name, method in members}
         outcomes |= take_turns(turns, seed=rng.getrandbits(32))
     alone: dict[str, dict[str, Any]] = {}
-    if runs_alone(config, prompt, repeat):
+    if unit.runs_alone(config):
         for name, method in order:
             if name == method.name and isinstance(outcomes[name], Outcome):
                 started(f"{name} by itself", 1)
@@ -186,11 +195,6 @@ def run_unit(
         if repeat == 0 and prompt.index < config.trees and outcome.staged:
             trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
     return prompts, steps, trees
-
-
-def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
-    """Whether every method also decodes this prompt by itself, under the meters."""
-    return repeat == 0 and prompt.index < config.alone
 
 
 def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[Group]:

@@ -112,10 +112,10 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(start, many, monkeyp
     clear_after(monkeypatch, 12, seen)
     real = runner.run_unit
 
-    def interrupted(bench, prompt, *arguments, **more):
-        if prompt.index == at:
+    def interrupted(bench, unit, *arguments):
+        if unit.prompt.index == at:
             raise KeyboardInterrupt
-        return real(bench, prompt, *arguments, **more)
+        return real(bench, unit, *arguments)
 
     monkeypatch.setattr(runner, "run_unit", interrupted)
     with pytest.raises(KeyboardInterrupt):
