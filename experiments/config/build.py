@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from treespec import plugins
 from treespec.draft import NoDrafter
@@ -16,6 +16,7 @@ from treespec.experiments.config.model_draft import (
     all_of,
     by_pair,
     draft_models,
+    label_of_draft,
     laws_of,
     source_of,
     state_of,
@@ -29,13 +30,13 @@ from treespec.experiments.config.schema import (
     PlainMethod,
     TreeMethod,
 )
-from treespec.experiments.config.shapes import BudgetShape
-from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
+from treespec.experiments.config.shapes import BudgetShape, label_of_shape, tree_of, unmeasured
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
 from treespec.reading_models import nearest
 from treespec.sampling.distributions import Sampling
+from treespec.search import InvalidGrowth
 from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
@@ -181,6 +182,38 @@ def _picked(method: BuiltMethod) -> Picked:
         source = "model"
     rules = sorted({str(choice.rule) for choice in method.choices.values()})
     return Picked(method.name, method.group, source, rules)
+
+
+def wants_measured(method: Method) -> TypeGuard[TreeMethod]:
+    """Whether a method can be built only after the config's `search` has measured something."""
+    shape = getattr(method, "shape", None)
+    keys = ("rates", "acceptance", "latency", "calibration")
+    return any(getattr(shape, key, None) == MEASURED for key in keys)
+
+
+def stand_in(path: str, method: TreeMethod) -> TreeMethod:
+    """The method to build in place of one that waits for a measurement, under a name of its own.
+
+    `path` is that of the method in its config, for messages.
+    """
+    name = method.name or label_of(method)
+    # The config may hold the same growth without a calibration too
+    if getattr(method.shape, "calibration", None) == MEASURED:
+        name += ", calibrated"
+    try:
+        return method.model_copy(update={"shape": unmeasured(method.shape), "name": name})
+    except InvalidGrowth as error:
+        raise ConfigError(f"{path}.shape.{error}") from None
+
+
+def label_of(method: TreeMethod) -> str:
+    """The name of a method that the config does not name.
+
+    It says the tree, the draft source unless that is `models.draft`, and law and rule if they are given.
+    """
+    law_and_rule = ", ".join(name for name in (method.law, method.rule) if name)
+    source = "" if by_pair(method.draft) else f"{label_of_draft(method.draft)} "
+    return source + label_of_shape(method.shape) + (f" ({law_and_rule})" if law_and_rule else "")
 
 
 def _require_draft(path: str, method: Method, config: Config) -> None:

@@ -107,6 +107,14 @@ def source_of(draft: Settings) -> Part:
     return plugins.parts("source")[draft.source]  # pyrefly: ignore[missing-attribute]
 
 
+def label_of_draft(draft: Settings) -> str:
+    """The name of a draft source, with the settings that differ from the defaults."""
+    if isinstance(draft, Combined):
+        return draft.label
+    given = draft.model_dump(exclude={"source"}, exclude_defaults=True)
+    return " ".join([source_of(draft).name, *(f"{key}={value}" for key, value in given.items())])
+
+
 def by_pair(draft: Settings) -> bool:
     """Whether `models.draft` drafts; the config's `search` measures that model only."""
     return isinstance(draft, ModelDraft) and draft.model is None

@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 from treespec import plugins
-from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
+from treespec.experiments.config import schema as _ours  # noqa: F401  (registers built-in parts)
 from treespec.experiments.config.base import about_law
 from treespec.experiments.config.shapes import AnyShape
 from treespec.plugins import Part, first_line

@@ -7,7 +7,6 @@ from typing import Any
 
 from treespec import plugin_files
 from treespec.errors import InvalidPlugin, Unreadable
-from treespec.experiments.config import trees as _ours  # noqa: F401  (registers built-in growths)
 from treespec.experiments.config.file import read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError

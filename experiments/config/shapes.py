@@ -1,4 +1,4 @@
-"""The trees a config can ask for: fixed shapes, searched shapes, limits, and registered growths."""
+"""The trees a config can ask for, fixed, searched, limited or grown, and how each is made."""
 
 import logging
 from dataclasses import replace
@@ -8,15 +8,27 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from treespec import plugins
+from treespec.errors import InvalidPlugin, TreespecError, in_words
 from treespec.experiments.config.base import Number
 from treespec.experiments.config.model_draft import OneOf
-from treespec.experiments.config.search_files import read_acceptance
+from treespec.experiments.config.search_files import read_acceptance, read_calibration
 from treespec.experiments.config.spellings import SPELLINGS, spelled
 from treespec.plugins import Budget
+from treespec.protocols import Growth
 from treespec.reading_models import Strict
 from treespec.search import LatencyModel, Ranking, Trace, best_tree, optimal_tree
 from treespec.search.choice.ranking import CHOSEN
-from treespec.search.growth.keys import MEASURED, MOST_NODES, Count, Name, Nodes, Prefix, Size
+from treespec.search.growth.keys import (
+    MEASURED,
+    MOST_NODES,
+    Count,
+    GrowthSettings,
+    Name,
+    Nodes,
+    Prefix,
+    Size,
+)
 from treespec.search.traces.replay import require_given_trees
 from treespec.tree.shape import TreeShape, expansion_size
 
@@ -310,3 +322,50 @@ Shape = Annotated[
     ),
 ]
 """A shape, as a mapping or spelled as on the command line."""
+
+
+def tree_of(shape: Any) -> TreeShape | Growth | Budget:
+    """Build the shape, growth or budget that a config's `shape` describes."""
+    return shape.tree() if isinstance(shape, FixedShape | BudgetShape) else _growth(shape)
+
+
+def _growth(config: Any) -> Growth:
+    arguments = {key: value for key, value in config if key != "kind"}
+    if arguments.get("calibration") is not None:
+        arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
+    if arguments.get("latency") is not None:
+        arguments["latency"] = LatencyModel.load(arguments["latency"])
+    part = plugins.parts("growth")[config.kind]
+    if not part.plugged:  # null stands for the default
+        arguments = {key: value for key, value in arguments.items() if value is not None}
+    try:
+        return part.make(**arguments)
+    except Exception as error:
+        if isinstance(error, TreespecError) or not part.plugged:
+            raise
+        raise InvalidPlugin(
+            f"growth {part.name!r} of {part.origin}: {in_words(error, 'its constructor')}"
+        ) from error
+
+
+def unmeasured(shape: Any) -> Any:
+    """The shape to build in place of one that waits for a measurement: of the same laws and rules.
+
+    Raises:
+        InvalidGrowth: if a growth needs the measurement; begins with the key.
+    """
+    if isinstance(shape, OptimalShape | BestShape):
+        # about as many nodes as searched trees have on a CPU, since `dtype: fastest` counts them
+        return ExpansionShape(kind="expansion", branching=(2, 1, 1, 1))
+    if isinstance(shape, GrowthSettings):
+        return shape.unmeasured()
+    # of a plug-in, which has these keys too
+    waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
+    return shape.model_copy(update=dict.fromkeys(waiting))
+
+
+def label_of_shape(shape: Any) -> str:
+    """The tree's part of a method's name; the settings, for a growth of a plug-in."""
+    if isinstance(shape, FixedShape | BudgetShape | GrowthSettings):
+        return shape.label
+    return " ".join([shape.kind, *(f"{key}={value}" for key, value in shape if key != "kind")])

@@ -13,10 +13,16 @@ import torch
 from rich.console import Console
 
 from treespec.experiments.config.base import LARGEST_NUMBER
-from treespec.experiments.config.build import BuiltMethod, Experiment, build, plain_method
+from treespec.experiments.config.build import (
+    BuiltMethod,
+    Experiment,
+    build,
+    label_of,
+    plain_method,
+    wants_measured,
+)
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import Config, ModelsConfig
-from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
 from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChecker
@@ -28,7 +34,7 @@ from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
-from treespec.experiments.run.turns import finish
+from treespec.experiments.run.unit import finish
 from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
 

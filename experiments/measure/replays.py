@@ -9,9 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.files import is_file, require_there
-from treespec.experiments.config.shapes import AnyShape, OptimalShape
+from treespec.experiments.config.shapes import AnyShape, OptimalShape, tree_of
 from treespec.experiments.config.spellings import examples, is_spelled, spelled
-from treespec.experiments.config.trees import tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.files import brief, parse_yaml

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import TreespecError
+from treespec.experiments.config.build import label_of, wants_measured
 from treespec.experiments.config.schema import Config, Method, PlainMethod, TreeMethod
 from treespec.experiments.config.shapes import (
     BestShape,
     OptimalShape,
     ParentsShape,
 )
-from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.measured import Measured
 from treespec.files import write_whole

@@ -9,9 +9,9 @@ from rich.console import Console
 from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
+from treespec.experiments.config.model_draft import label_of_draft
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
-from treespec.experiments.config.trees import label_of_draft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import DEPTH
 from treespec.experiments.measure.recording import POSITIONS_BEYOND, record

@@ -1,9 +1,14 @@
-"""The result of decoding one prompt with one method, before it becomes rows."""
+"""The result of decoding one prompt with one method, and the rows that record it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from math import isfinite
+from typing import Any, Self
 
+from treespec.checks import shown
+from treespec.errors import InvalidPlugin, in_words
+from treespec.experiments.records.rows import SOURCES_JOINED, PromptRow, StepRow, TreeRow
+from treespec.plugins import parts
 from treespec.step import Verdict
 from treespec.tree import TreeShape
 
@@ -39,6 +44,41 @@ class StepOutcome:
     def text(self) -> tuple[int, ...]:
         path = (self.tokens[node] for node in self.verdict.path[1:])
         return (*path, self.verdict.bonus)[: self.kept]
+
+    def row(self, key: Mapping[str, Any], index: int) -> StepRow:
+        return StepRow.model_validate(
+            {
+                **key,
+                "step": index,
+                "size": self.shape.size,
+                "depth": self.shape.depth,
+                "accepted": self.verdict.accepted,
+                "emitted": self.verdict.emitted,
+                "kept": self.kept,
+                "path_ranks": [self.shape.ranks[node] for node in self.verdict.path[1:]],
+                **{f"{stage}_s": self.seconds.get(stage) for stage in STAGES},
+                "at_s": self.at,
+                "step_s": self.took,
+                "parents": list(self.shape.parents) if self.origins else None,
+                "origins": [SOURCES_JOINED.join(names) for names in self.origins] or None,
+            }
+        )
+
+    def tree_row(
+        self, key: Mapping[str, Any], index: int, piece_of: Callable[[int], str]
+    ) -> TreeRow:
+        return TreeRow.model_validate(
+            {
+                **key,
+                "step": index,
+                "parents": list(self.shape.parents),
+                "tokens": list(self.tokens),
+                "pieces": [piece_of(token) for token in self.tokens],
+                "path": list(map(int, self.verdict.path)),
+                "bonus": int(self.verdict.bonus),
+                "bonus_piece": piece_of(self.verdict.bonus),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -79,3 +119,68 @@ class Outcome:
 
     def stage_seconds(self, stage: str) -> float | None:
         return sum(step.seconds[stage] for step in self.steps) if self.staged else None
+
+    def row(
+        self,
+        columns: Mapping[str, Any],
+        text: str,
+        compared: Mapping[str, Any],
+        metrics: Mapping[str, float | None],
+    ) -> PromptRow:
+        return PromptRow.model_validate(
+            {
+                **columns,
+                **compared,
+                "new_tokens": len(self.tokens),
+                "tokens": list(self.tokens),
+                "text": text,
+                "steps": self.target_passes,
+                "accepted": self.accepted,
+                "emitted": self.accepted + self.target_passes,
+                "drafted": self.drafted,
+                "prefill_s": self.prefill_s,
+                "decode_s": self.total_s - self.prefill_s,
+                "total_s": self.total_s,
+                **{f"{stage}_s": self.stage_seconds(stage) for stage in STAGES},
+                "error": None,
+                "metrics": dict(metrics),
+            }
+        )
+
+    def metrics(self) -> dict[str, float | None]:
+        """The values of the metrics of plug-ins on these steps; empty for the methods of transformers.
+
+        Raises:
+            InvalidPlugin: naming the metric that fails, or does not return a finite number.
+        """
+        values: dict[str, float | None] = {}
+        for name, part in parts("metric").items() if self.staged else ():
+            try:
+                value = part.make(self.steps)
+            except Exception as error:
+                message = f"metric {name!r}: {in_words(error, 'the metric')}"
+                raise InvalidPlugin(message) from error
+            values[name] = None if value is None else _finite(name, value)
+        return values
+
+
+def _finite(metric: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidPlugin(f"metric {metric!r} gives {shown(value)}, which is too large") from None
+    except Exception:  # `__float__` of a tensor or of a class of the plug-in may raise any
+        raise InvalidPlugin(
+            f"metric {metric!r} gives {shown(value)}, which is not a number"
+        ) from None
+    if not isfinite(number):
+        raise InvalidPlugin(f"metric {metric!r} gives {number}, which is not a finite number")
+    return number
+
+
+def failed_row(columns: Mapping[str, Any], error: str) -> PromptRow:
+    counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
+    nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
+    nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
+    row = {**columns, **counts, **dict.fromkeys(nulls), "tokens": [], "text": "", "error": error}
+    return PromptRow.model_validate(row)

@@ -9,8 +9,8 @@ import polars as pl
 from pydantic import ValidationError
 from rich.console import Console
 
+from treespec.experiments.config.build import label_of
 from treespec.experiments.config.schema import TreeMethod
-from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
 from treespec.experiments.records.loading import RunRecords

@@ -13,14 +13,10 @@ from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
 from treespec.experiments.report.prediction import MISSING, prediction_finding
-from treespec.experiments.report.results import (
-    footnotes,
-    hardware_line,
-    result_table,
-    settings_lines,
-)
+from treespec.experiments.report.results import footnotes, hardware_line, settings_lines
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
+from treespec.experiments.report.summary import result_table
 from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.tree_drawings import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE

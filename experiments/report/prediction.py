@@ -16,8 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.file import validated
-from treespec.experiments.config.shapes import AnyShape
-from treespec.experiments.config.trees import tree_of
+from treespec.experiments.config.shapes import AnyShape, tree_of
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.manifest import GROWTH_FILES, sha256_of
 from treespec.experiments.records.measured import Measured, advice_kept, load_measured

@@ -45,16 +45,14 @@ from treespec.experiments.report.prediction import (
     predictions,
 )
 from treespec.experiments.report.ranking import ranking_finding
-from treespec.experiments.report.results import (
-    COMPACT_COLUMNS,
-    hardware_line,
-    result_table,
-    speedup_finding,
-)
+from treespec.experiments.report.results import hardware_line
 from treespec.experiments.report.summary import (
+    COMPACT_COLUMNS,
     MethodSummary,
     SamplingSummary,
     accepted_shares,
+    result_table,
+    speedup_finding,
     summarise,
 )
 from treespec.experiments.report.table import Finding, Table

@@ -1,4 +1,4 @@
-"""The results of each method under each sampling setting: the rows of the table and the report."""
+"""The result table: a row for each method under a sampling setting, its values and its columns."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,14 @@ from treespec.experiments.report.equality import Equality, equality
 from treespec.experiments.report.joint import joint
 from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
 from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, Totals
+from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
 from treespec.search.intervals import Interval
+
+PREFILL_NOTE = (
+    "With the prefill included, generate pays for one more pass of the target than it would outside this "
+    "comparison: here the prefill of every method covers all prompt tokens but the last, and the first "
+    "token comes from a pass of its own."
+)
 
 
 @dataclass(frozen=True)
@@ -172,3 +179,129 @@ def _stages(
 def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str]:
     rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("method") == method)
     return rows["error"].drop_nulls().to_list()
+
+
+def label(row: MethodSummary) -> str:
+    lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
+    failed = f" ({row.errors} failed)" if row.errors else ""
+    return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
+
+
+def _stage(stage: str) -> Column[MethodSummary]:
+    return Column(
+        f"{stage}\nms",
+        lambda row: NONE if row.stage_ms is None else f"{row.stage_ms[stage]:.1f}",
+        f"{stage}, ms/step",
+        moves=1,
+        part="time of a step",
+    )
+
+
+def _half_width(row: MethodSummary) -> str:
+    return f"{row.speedup.half_width:.2f}" if row.speedup and row.speedup.has_width else NONE
+
+
+def _equal(row: MethodSummary) -> str:
+    """Number of equal outputs over number of compared outputs; `ref` for the reference."""
+    if row.equality.reference:
+        return "ref"
+    count = f"{row.equality.equal}/{row.equality.compared}" if row.equality.compared else NONE
+    return f"{count} !" if row.equality.bugs else count
+
+
+METHOD = Column[MethodSummary]("method", label, left=True)
+SPEEDUP = Column[MethodSummary](
+    "speedup", lambda row: interval(row.speedup), "speedup, 95 % interval"
+)
+EQUAL = Column[MethodSummary]("equal", _equal, "equal to plain", moves=4)
+
+COLUMNS = (
+    METHOD,
+    Column[MethodSummary](
+        "tok/step",
+        lambda row: Cell(row.tokens_per_step.plus_minus(), value=row.tokens_per_step),
+        "tokens per step",
+        moves=6,
+    ),
+    Column[MethodSummary](
+        "acc", lambda row: f"{row.accepted_per_step:.2f}", "accepted per step", moves=3
+    ),
+    Column[MethodSummary](
+        "tok/s",
+        lambda row: Cell(f"{row.tokens_per_second.estimate:.1f}", value=row.tokens_per_second),
+        "tokens per second",
+        moves=5,
+    ),
+    SPEEDUP,
+    Column[MethodSummary]("±", _half_width, "half-width of that"),
+    *map(_stage, STAGES),
+    Column[MethodSummary](
+        "waste",
+        lambda row: NONE if row.wasted is None else f"{100 * row.wasted:.0f} %",
+        "wasted draft tokens",
+        moves=2,
+    ),
+    EQUAL,
+)
+
+COMPACT_COLUMNS = (
+    METHOD,
+    Column[MethodSummary]("tokens per step", lambda row: f"{row.tokens_per_step.estimate:.2f}"),
+    Column[MethodSummary]("tokens per second", lambda row: f"{row.tokens_per_second.estimate:.1f}"),
+    SPEEDUP,
+)
+
+
+def result_table(
+    summary: SamplingSummary, columns: Sequence[Column[MethodSummary]] = COLUMNS
+) -> Table:
+    greedy = any(row.equality.compared for row in summary.rows)
+    against = f", speedup over {summary.baseline}" if summary.baseline else ""
+    return Table(
+        summary.sampling,
+        [
+            *(column for column in columns if greedy or column is not EQUAL),
+            *(_metric(name) for name in metric_names(summary) if columns is COLUMNS),
+        ],
+        summary.rows,
+        caption=f"{summary.sampling}: {summary.prompts} prompts{against}",
+        group=_group,
+        colour=_group,
+        tone=lambda row: "best" if row.among_fastest else "",
+    )
+
+
+def metric_names(summary: SamplingSummary) -> list[str]:
+    return list(dict.fromkeys(name for row in summary.rows for name in row.metrics))
+
+
+def _metric(name: str) -> Column[MethodSummary]:
+    return Column(
+        name,
+        lambda row: NONE if name not in row.metrics else f"{row.metrics[name].estimate:.3g}",
+        moves=2,
+    )
+
+
+def speedup_finding(summaries: Sequence[SamplingSummary]) -> Finding | None:
+    tables = [_speedup_table(summary) for summary in summaries if summary.baseline is not None]
+    return Finding("Speedups over each baseline", tables, (PREFILL_NOTE,)) if tables else None
+
+
+def _speedup_table(summary: SamplingSummary) -> Table:
+    def over(name: str) -> Column[MethodSummary]:
+        return Column(f"over {name}", lambda row: interval(row.speedups[name]))
+
+    columns = [
+        Column[MethodSummary]("method", lambda row: row.method.name, left=True),
+        *(over(row.method.name) for row in summary.rows if row.method.group == "plain"),
+        Column[MethodSummary](
+            f"over {summary.baseline}, prefill included",
+            lambda row: interval(row.speedup_with_prefill),
+        ),
+    ]
+    return Table(summary.sampling, columns, summary.rows, colour=_group)
+
+
+def _group(row: MethodSummary) -> str:
+    return row.method.group

@@ -11,8 +11,8 @@ from itertools import chain, count
 from pathlib import Path
 
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
+from treespec.experiments.report.summary import result_table
 from treespec.experiments.report.table import NONE, Cell, Table
 from treespec.files import write_whole
 from treespec.search.intervals import Interval

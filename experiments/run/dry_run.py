@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from treespec.errors import in_words
-from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.build import BuiltMethod, wants_measured
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
-from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
-from treespec.experiments.run.decoding import units_of
 from treespec.experiments.run.groups import reference_of
 from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
-from treespec.experiments.run.runner import place_for
+from treespec.experiments.run.runner import place_for, units_of
 from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.turns import finish
-from treespec.experiments.run.unit import Bench, runs_alone
+from treespec.experiments.run.unit import Bench, finish
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -92,7 +89,7 @@ def _timed(
     bench = Bench.of(session.known, pair)
     units = units_of(session.known, prompts, session.finished)
     remaining = Counter(unit.sampling for unit in units)
-    alone = Counter(u.sampling for u in units if runs_alone(config, u.prompt, u.repeat))
+    alone = Counter(u.sampling for u in units if u.runs_alone(config))
     in_turns = config.together != 1 and len(session.known.methods) > 1
     doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}

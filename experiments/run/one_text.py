@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
-from treespec.experiments.config.build import build
+from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config, TextPrompts
-from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.models import as_eager, load_models
@@ -19,7 +18,7 @@ from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.proof_of_parts import require_proved
-from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.session import require_fits
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
 

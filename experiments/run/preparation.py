@@ -10,27 +10,29 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import BuiltMethod, Experiment, build
-from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
+from treespec.experiments.config.schema import AssistedMethod, ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
-from treespec.experiments.records.manifest import method_data, new_manifest, session_data
+from treespec.experiments.records.manifest import (
+    GROWTH_FILES,
+    method_data,
+    new_manifest,
+    session_data,
+)
 from treespec.experiments.records.measured import Measured, load_measured
-from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
-from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.room import reserve_rows
-from treespec.experiments.run.session import Session
+from treespec.experiments.run.session import Session, require_fits
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.turns import Decoding, take_turns
-from treespec.experiments.run.unit import Bench, seed_of
+from treespec.experiments.run.unit import Bench, Decoding, seed_of, take_turns
 from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ WARMUP_TOKENS = 8
 
 def prepare(
     session: Session, load: Callable[[ModelsConfig], "Pair"]
-) -> tuple[Bench, list[Unit], dict[str, Any]]:
-    """Do everything that precedes the first unit.
+) -> tuple[Bench, list[Prompt], dict[str, Any]]:
+    """Do everything that precedes the first unit; return bench, prompts and manifest.
 
     Records of earlier starts are repaired or deleted last, right before the manifest is written. If
     anything is refused or fails before that, they stay as they are.
@@ -95,19 +97,10 @@ def prepare(
             planned_of(session.ready.measured),
         ) | {"settings": loaded.data}
     session.take_over(searched)
-    if measured is not None and searched:
-        # Growths name the files that they read; these have just moved into the run's folder.
-        experiment = _with_trees(session, measured, records)
+    if searched:  # the files that growths name have just moved into the run's folder
         manifest["methods"] = [method_data(method) for method in experiment.methods]
-        groups = groups_of(experiment.methods, together)
     records.keep_manifest(manifest)
-    bench = replace(
-        bench,
-        experiment=experiment,
-        groups=groups,
-        tuned=tuned_choices(manifest["tuning"]["assisted"]),
-    )
-    return bench, units_of(experiment, prompts, session.finished), manifest
+    return replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"])), prompts, manifest
 
 
 def load_inputs(
@@ -181,7 +174,21 @@ def _search(
     with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
         measured, experiment = search_in(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
-    return measured, experiment, files
+        methods = [
+            _moved(method, folder.search, session.records.search) for method in experiment.methods
+        ]
+    return measured, replace(experiment, methods=tuple(methods)), files
+
+
+def _moved(method: BuiltMethod, old: Path, new: Path) -> BuiltMethod:
+    """The method, with files that its growth has read named in the folder that they will move to."""
+    shape = getattr(method.config, "shape", None)
+    read = {key: Path(str(getattr(shape, key, None))) for key in GROWTH_FILES}
+    update = {key: str(new / path.name) for key, path in read.items() if path.parent == old}
+    if not update or not isinstance(method.config, TreeMethod):
+        return method
+    shape = method.config.shape.model_copy(update=update)
+    return replace(method, config=method.config.model_copy(update={"shape": shape}))
 
 
 def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> int:

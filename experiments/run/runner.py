@@ -1,14 +1,16 @@
 """Run an experiment and record it in a folder. A run that was killed resumes where it stopped."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.places import inputs_of, place_of, require_apart
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.records.folder import RunFolder
@@ -22,14 +24,19 @@ from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.sequential import ending
-from treespec.experiments.run.decoding import Unit, decode_units
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
-from treespec.experiments.run.readiness import Ready, ready
-from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.unit import Bench
+from treespec.experiments.run.session import (
+    Ready,
+    Searching,
+    Session,
+    open_session,
+    ready,
+)
+from treespec.experiments.run.unit import Bench, Unit, run_unit
 from treespec.experiments.run.until import clear_after, ends_of_looks
 
 if TYPE_CHECKING:
@@ -97,14 +104,17 @@ def place_for(
     return path, ready(config, say)
 
 
-def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict[str, Any]) -> None:
+def decode(
+    session: Session, bench: Bench, prompts: Sequence[Prompt], manifest: dict[str, Any]
+) -> None:
     """Decode the units that are not finished, and complete the records."""
     records, tracker, reporter = session.records, session.ready.tracker, session.reporter
+    units = units_of(bench.experiment, prompts, session.finished)
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
         going = units if session.config.until is None else through_looks(session, manifest, units)
-        decode_units(bench, units, going, session.wanted, records, tracker, reporter)
+        decode_units(session, bench, units, going)
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:
@@ -116,6 +126,54 @@ def decode(session: Session, bench: Bench, units: Sequence[Unit], manifest: dict
     if (caution := busy_sentence(busy, means=consequence)) is not None:
         reporter.note(caution)
     tracker.end(lambda: load_run(records.path))
+
+
+def units_of(
+    experiment: Experiment,
+    prompts: Sequence[Prompt],
+    finished: Collection[tuple[int, str, int]],
+) -> list[Unit]:
+    """The units of a run that are not finished, in order: all prompts once, then again for each repeat.
+
+    With `until`, all repeats of a prompt come before the next prompt, so that a run that ends early has
+    decoded every prompt equally often.
+    """
+    repeats = range(experiment.config.repeats)
+    order = product(repeats, prompts)
+    if experiment.config.until is not None:
+        order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
+    return [
+        Unit(prompt, sampling, repeat)
+        for (repeat, prompt), sampling in product(order, experiment.samplings)
+        if (prompt.index, sampling, repeat) not in finished
+    ]
+
+
+def decode_units(
+    session: Session, bench: Bench, units: Sequence[Unit], going: Iterable[Unit]
+) -> None:
+    """Decode units, and write the rows of each one when it is done.
+
+    `going` gives `units` in order, and may stop before their end where the run ends early.
+    """
+    config, prompts = session.config, len(session.ready.measured)
+    alone = sum(unit.runs_alone(config) for unit in units)
+    with session.reporter.units(
+        len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods),
+        done=session.wanted - len(units),
+        counted="texts",
+        may_end_early=config.until is not None,
+    ) as advance:
+        for unit in going:
+            label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
+            label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
+            rows = run_unit(
+                bench,
+                unit,
+                lambda methods, count, unit_label=label: advance(f"{unit_label}: {methods}", count),
+            )
+            session.records.append(*rows)
+            session.ready.tracker.unit(rows[0])
 
 
 def through_looks(

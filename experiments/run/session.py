@@ -1,17 +1,118 @@
-"""Open a run: the experiment, its folder, and what earlier starts have left there."""
+"""One start of a run: check the experiment, open its folder, and see what earlier starts left there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.config.build import Experiment
+from treespec.decoding import require_room
+from treespec.errors import TreespecError
+from treespec.experiments.config.build import Experiment, build
+from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.model_draft import all_of, source_of
 from treespec.experiments.config.plugged import require_same_plugins
-from treespec.experiments.config.schema import Config
-from treespec.experiments.errors import RunFolderError
+from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.errors import ConfigError, PromptError, RunFolderError, TooFewPrompts
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.readiness import Ready
+from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
+from treespec.experiments.run.proof_of_parts import require_proved
+from treespec.experiments.run.ranks import rank
+from treespec.experiments.run.tracking import Tracker, open_tracker
+from treespec.experiments.run.tuning import prompts_needed
+from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
+from treespec.plugins import Budget
+from treespec.tree import Law
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair, PairOutline
+
+MOST_UNITS = 10**6
+"""Most units of a run: prompts times settings times repeats."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An experiment that is ready to start.
+
+    Methods that depend on a measurement have placeholders; `spare` prompts are used for tuning.
+    """
+
+    experiment: Experiment
+    tracker: Tracker
+    measured: Sequence[RawPrompt]
+    spare: Sequence[RawPrompt]
+
+
+def ready(config: Config, say: Callable[[str], None]) -> Ready:
+    """Read and check everything that needs no model.
+
+    Raises:
+        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, a package is missing,
+            the search has nothing to measure on, `until` has nothing to decide, or the run is too large.
+        PromptError: if the prompts cannot be read, or are too few.
+    """
+    experiment = build(config)
+    paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
+    if paused_by_greenlet and find_spec("greenlet") is None:
+        raise ConfigError(
+            "methods: to take turns with other methods, `generate` and `assisted` need the package "
+            "greenlet, which is not installed: pip install greenlet"
+        )
+    require_proved(experiment, say)
+    units = config.repeats * len(config.samplings)
+    tracker = open_tracker(None if rank() else config.tracker, say)  # only the first process logs
+    if config.search is not None:
+        search_prompts(config)
+    require_decidable(experiment)
+    measured, spare = _split(experiment, _read(config, prompts_needed(experiment.methods)))
+    if units * len(measured) > MOST_UNITS:
+        raise ConfigError(
+            f"repeats = {config.repeats}: {len(measured)} prompts under {len(config.samplings)} settings "
+            f"are {units * len(measured):,} texts of each method, but at most {MOST_UNITS:,} are allowed: "
+            "lower repeats or prompts.count"
+        )
+    return Ready(experiment, tracker, measured, spare)
+
+
+def _read(config: Config, more: int) -> Sequence[RawPrompt]:
+    """Read the prompts of the config, as many as `until` allows, and `more` for tuning."""
+    limit = at_most(config)
+    try:
+        return read_prompts(planned_prompts(config), more=more)
+    except TooFewPrompts as error:
+        if limit is None:
+            raise
+        excerpts = len(getattr(config.prompts, "excerpts", None) or {"": 0})
+        samples = (
+            f"{error.present} prompts"
+            if excerpts == 1
+            else f"{error.present // excerpts} files, and several excerpts of one file are one sample"
+        )
+        raise PromptError(
+            f"until.at_most = {limit}, but {error.source} has {samples}: lower it, or supply more prompts"
+        ) from None
+
+
+def _split(
+    experiment: Experiment, raw: Sequence[RawPrompt]
+) -> tuple[Sequence[RawPrompt], Sequence[RawPrompt]]:
+    """Split the prompts into those that are measured and those used for tuning.
+
+    Raises:
+        PromptError: if tuning needs more prompts than the measured ones leave.
+    """
+    count = planned_prompts(experiment.config).count or len(raw)
+    needed = prompts_needed(experiment.methods)
+    key = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
+    if count + needed > len(raw):
+        raise PromptError(
+            f"tuning assisted generation needs {needed} prompts that are not measured, but {count} of "
+            f"{len(raw)} prompts are measured: lower {key} or tune_prompts, or set one length and one "
+            "threshold"
+        )
+    return raw[:count], raw[count : count + needed]
 
 
 @dataclass(frozen=True)
@@ -106,3 +207,58 @@ def _method_names(manifest: Mapping[str, Any] | None, known: Experiment) -> list
     if manifest is None:
         return [method.name for method in known.methods]
     return [*(method["name"] for method in manifest["methods"]), *manifest.get("twins", ())]
+
+
+def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None:
+    """Make all drafters but plug-ins and draft models once, so that errors in their files appear early."""
+    for i, method in enumerate(experiment.methods):
+        if not isinstance(method.config, TreeMethod) or source_of(method.config.draft).plugged:
+            continue
+        draft = method.config.draft
+        parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
+        try:
+            for part in parts:
+                part.skipped(pair.target.layer_count)
+            # A drafter that runs a model needs that model loaded; an outline has no loaded models.
+            possible = hasattr(pair.target, "fresh") or not (parts or method.draft_models)
+            if possible and (parts or isinstance(method.tree, Budget)):
+                for sampling in method.choices:
+                    # Sources without models need a vocabulary and tokenizer, which an outline has too.
+                    method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
+        except TreespecError as error:
+            raise ConfigError(f"methods[{i}].draft: {error}") from None
+
+
+def require_fits(
+    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+) -> None:
+    """Check, before anything runs, that prompts fit in every context and trees in the vocabulary.
+
+    Raises:
+        PromptError: if one does not fit; names the prompt and the method.
+        ConfigError: if a file of a draft source is missing, damaged, or belongs to another model.
+    """
+    _require_sources(experiment, pair)
+    for method in experiment.methods:
+        drafts = None in method.draft_models or method.kind == "assisted"
+        lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
+        lengths += [
+            pair.others[name].max_length for name in method.own_models if name in pair.others
+        ]
+        for prompt in prompts:
+            try:
+                require_room(
+                    len(prompt.ids),
+                    experiment.config.max_new_tokens,
+                    method.max_depth,
+                    min(lengths),
+                )
+            except TreespecError as error:
+                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
+        laws = {choice.law for choice in method.choices.values()}
+        widest = max(map(len, method.shape.children)) if method.shape else 0
+        if laws - {Law.IID} and widest > pair.draft.vocab_size:
+            raise PromptError(
+                f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
+                f"vocabulary has {pair.draft.vocab_size} tokens"
+            )

@@ -8,8 +8,7 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.turns import take_turns
-from treespec.experiments.run.unit import Bench, seed_of
+from treespec.experiments.run.unit import Bench, seed_of, take_turns
 
 Setting = tuple[int, float]
 """Length and threshold."""

@@ -1,11 +1,19 @@
-"""Decode one unit of a run, a prompt under one sampling setting, by all methods in turns; return rows."""
+"""Decode one unit of a run, a prompt under one sampling setting, by all methods in turns; return rows.
+
+Every method of a unit is open at once, and a turn is one step. A temporary slowdown of the machine then
+affects all methods alike, and each step has neighbours in time by the other methods. The text with the
+fewest tokens steps next, so that all texts have about the same length at any time and end together; if each
+took one step per round, plain decoding would have a shorter prefix than the others, which would bias the
+comparison.
+"""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -13,7 +21,7 @@ from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.loading import PLAIN_KINDS
-from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.records.outcome import Outcome, StepOutcome, failed_row
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
 from treespec.experiments.run.baselines import (
     first_difference,
@@ -25,19 +33,17 @@ from treespec.experiments.run.groups import Group, together_in_words
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.turns import Decoding, finish, take_turns
-from treespec.experiments.run.unit_rows import (
-    failed_row,
-    metrics_of,
-    prompt_row,
-    step_row,
-    tree_rows,
-)
+from treespec.experiments.run.transformers_hooks import quiet_transformers
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 from treespec.target import make_target
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+
+_Name = TypeVar("_Name", bound=Hashable)
+
+Decoding = Iterator[StepOutcome]
+"""The steps of a text as it is decoded; no work is done between two steps."""
 
 
 def seed_of(*parts: object) -> int:
@@ -101,13 +107,21 @@ class Bench:
         )
 
 
+@dataclass(frozen=True)
+class Unit:
+    """One repeat of one prompt under one sampling setting."""
+
+    prompt: Prompt
+    sampling: str
+    repeat: int
+
+    def runs_alone(self, config: Config) -> bool:
+        """Whether every method also decodes the prompt by itself, under the meters."""
+        return self.repeat == 0 and self.prompt.index < config.alone
+
+
 def run_unit(
-    bench: Bench,
-    prompt: Prompt,
-    sampling: str,
-    started: Callable[[str, int], None] = lambda label, texts: None,
-    *,
-    repeat: int = 0,
+    bench: Bench, unit: Unit, started: Callable[[str, int], None]
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
     """Decode one prompt by all methods in turns, and return the rows.
 
@@ -117,12 +131,13 @@ def run_unit(
         The rows of `prompts`, `steps` and `trees`.
 
     `started` is called with a label and a number of texts before each group of methods runs, and before
-    each method that runs by itself. Each `repeat` has its own order of methods and its own coins.
+    each method that runs by itself. Each repeat has its own order of methods and its own coins.
     """
-    config = bench.experiment.config
-    unit = (config.seed, prompt.index, sampling)
+    config, prompt = bench.experiment.config, unit.prompt
+    sampling, repeat = unit.sampling, unit.repeat
+    coins = (config.seed, prompt.index, sampling)
     repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
-    seeds = {m.name: seed_of(*unit, m.name, *repeated) for m in bench.experiment.methods}
+    seeds = {m.name: seed_of(*coins, m.name, *repeated) for m in bench.experiment.methods}
 
     begins = {
         m.name: partial(bench.decode, m, prompt, sampling, seed=seeds[m.name])
@@ -130,7 +145,7 @@ def run_unit(
     }
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
-    rng = random.Random(seed_of(*unit, *repeated))
+    rng = random.Random(seed_of(*coins, *repeated))
     for group in _rotated_groups(bench, prompt.index + repeat, sampling):
         started(together_in_words(group), len(group))
         members = list(group.items())
@@ -139,7 +154,7 @@ def run_unit(
         turns = {name: begins[method.name] for name, method in members}
         outcomes |= take_turns(turns, seed=rng.getrandbits(32))
     alone: dict[str, dict[str, Any]] = {}
-    if runs_alone(config, prompt, repeat):
+    if unit.runs_alone(config):
         for name, method in order:
             if name == method.name and isinstance(outcomes[name], Outcome):
                 started(f"{name} by itself", 1)
@@ -171,20 +186,15 @@ def run_unit(
             prompts.append(failed_row(columns, message))
             continue
         try:
-            metrics = metrics_of(outcome)
+            metrics = outcome.metrics()
         except InvalidPlugin as error:
             prompts.append(failed_row(columns, str(error)))
             continue
-        prompts.append(prompt_row(columns | alone.get(name, {}), outcome, text, compared, metrics))
-        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps)]
-        if repeat == 0 and prompt.index < config.trees:
-            trees += tree_rows(key, outcome, piece_of)
+        prompts.append(outcome.row(columns | alone.get(name, {}), text, compared, metrics))
+        steps += [step.row(key, i) for i, step in enumerate(outcome.steps)]
+        if repeat == 0 and prompt.index < config.trees and outcome.staged:
+            trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
     return prompts, steps, trees
-
-
-def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
-    """Whether every method also decodes this prompt by itself, under the meters."""
-    return repeat == 0 and prompt.index < config.alone
 
 
 def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[Group]:
@@ -243,3 +253,58 @@ def _compare(
         context = [*prompt.ids, *reference[:index]]
         margin = preference(bench.pair, context, reference[index], outcome.tokens[index])
     return {"equal_to_plain": False, "first_divergence": index, "divergence_margin": margin}
+
+
+def take_turns(
+    decodings: Mapping[_Name, Callable[[], Decoding]],
+    *,
+    seed: int,
+) -> dict[_Name, Outcome | str]:
+    """Decode several texts concurrently, one step at a time.
+
+    Args:
+        decodings: functions that begin a text, by name.
+        seed: decides which of several texts of equal length steps next.
+
+    Returns:
+        The outcome of each text, or its error message if it failed. A text that fails does not affect the
+        others.
+    """
+    outcomes: dict[_Name, Outcome | str] = {}
+    with torch.inference_mode(), quiet_transformers():  # of the thread, so around all texts
+        texts = {name: _begun_late(begin) for name, begin in decodings.items()}
+        steps: dict[_Name, list[StepOutcome]] = {name: [] for name in decodings}
+        kept = Counter[_Name]()
+        draw = random.Random(seed)
+        try:
+            while waiting := [name for name in texts if name not in outcomes]:
+                least = min(kept[name] for name in waiting)
+                name = draw.choice([n for n in waiting if kept[n] == least])
+                try:
+                    step = next(texts[name], None)
+                    if step is None:
+                        outcomes[name] = Outcome.of(steps[name])
+                    else:
+                        steps[name].append(step)
+                        kept[name] += step.kept
+                except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
+                    outcomes[name] = in_words(error, "the decoding")
+        finally:
+            for text in texts.values():
+                text.close()
+    return {name: outcomes[name] for name in decodings}
+
+
+def finish(decoding: Decoding) -> Outcome:
+    """Decode a text by itself.
+
+    Raises:
+        TreespecError, RuntimeError: what the decoding raises.
+    """
+    with torch.inference_mode(), quiet_transformers():
+        return Outcome.of(decoding)
+
+
+def _begun_late(begin: Callable[[], Decoding]) -> Generator[StepOutcome]:
+    """The steps of a text, which begins with its first step and can be closed wherever it stands."""
+    yield from begin()

@@ -11,9 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.build import BuiltMethod, Experiment, wants_measured
 from treespec.experiments.config.schema import Config, Method, Prompts, TreeMethod, Until
-from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, NoFinishedPrompt
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.plain_data import plain_data

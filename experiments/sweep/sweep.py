@@ -20,7 +20,7 @@ from treespec.experiments.run.models import load_models, outline_own_drafts
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode
-from treespec.experiments.run.readiness import Ready, ready, require_fits
+from treespec.experiments.run.session import Ready, ready, require_fits
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treespec.experiments.config.build import Choice, Experiment, build
+from treespec.experiments.config.build import Choice, Experiment, build, label_of
 from treespec.experiments.config.model_draft import by_pair
 from treespec.experiments.config.schema import Config, TreeMethod
-from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import RawPrompt
 from treespec.tree import Law, TreeShape

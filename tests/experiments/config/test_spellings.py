@@ -9,9 +9,8 @@ from pydantic import TypeAdapter
 from treespec import plugins
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import load_config
-from treespec.experiments.config.shapes import AnyShape, Shape
+from treespec.experiments.config.shapes import AnyShape, Shape, label_of_shape, tree_of
 from treespec.experiments.config.spellings import SPELLINGS, examples, examples_near
-from treespec.experiments.config.trees import label_of_shape, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.replays import read_shapes
 from treespec.experiments.records.manifest import config_hash

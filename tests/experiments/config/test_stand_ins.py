@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treespec.experiments.config.build import build
+from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.schema import Config, SearchConfig
-from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.resolve import resolve
 from treespec.experiments.records.measured import Measured

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from treespec import TreeShape
 from treespec.experiments.cli.main import app
-from treespec.experiments.config.shapes import BestShape
-from treespec.experiments.config.trees import tree_of
+from treespec.experiments.config.shapes import BestShape, tree_of
 from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
 
 

@@ -15,10 +15,10 @@ from treespec.experiments.run import preparation
 
 
 def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
-    from treespec.experiments.run import decoding
+    from treespec.experiments.run import runner
 
     config = Config.model_validate(searching)
-    _stop_at(monkeypatch, decoding, "run_unit", config, tmp_path / "run", loaded_pair)
+    _stop_at(monkeypatch, runner, "run_unit", config, tmp_path / "run", loaded_pair)
     search = tmp_path / "run" / "search"
     before = {p.name: p.read_bytes() for p in search.iterdir()}
     names = [

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from treespec import TreeShape
 from treespec.experiments.cli.main import app
-from treespec.experiments.config.shapes import OptimalShape
-from treespec.experiments.config.trees import tree_of
+from treespec.experiments.config.shapes import OptimalShape, tree_of
 from treespec.search import LatencyModel, Trace, expected_tokens, formats, optimal_tree
 
 

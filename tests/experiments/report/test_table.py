@@ -10,8 +10,9 @@ from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.page import WIDTH, print_results
-from treespec.experiments.report.results import model_size, result_table
+from treespec.experiments.report.results import model_size
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import result_table
 from treespec.experiments.report.table import markdown
 from treespec.experiments.report.tables import report_tables
 from treespec.experiments.report.terminal import print_table

@@ -9,7 +9,7 @@ from treespec import load_pair
 from treespec.errors import NonFiniteLogits
 from treespec.experiments.run import baselines
 from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
-from treespec.experiments.run.turns import finish
+from treespec.experiments.run.unit import finish
 from treespec.sampling.distributions import Sampling
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 

@@ -8,7 +8,6 @@ from treespec.draft import PromptLookup
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.run.ours import decode_ours
-from treespec.experiments.run.unit_rows import step_row
 from treespec.models.load import load_pair
 from treespec.plugins import Law
 from treespec.stopping import stop_at_tokens
@@ -59,7 +58,7 @@ def test_a_step_and_its_row_say_it(two):
     assert any(step.shape.size > 2 for step in steps)
     key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
     for i, step in enumerate(steps):
-        row = step_row(key, i, step)
+        row = step.row(key, i)
         assert row.parents == list(step.shape.parents)
         assert row.origins == ["", "a + b", "a", "a + b"][: step.shape.size]
 
@@ -68,7 +67,7 @@ def test_a_cascade_says_its_levels():
     """Tokens of the draft model, and tokens that it took from the level below."""
     steps = steps_of("cascade", None, draft={"source": "lookup"})
     key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
-    rows = [step_row(key, i, step) for i, step in enumerate(steps)]
+    rows = [step.row(key, i) for i, step in enumerate(steps)]
     assert {row.origins[0] for row in rows} == {""}
     assert {level for row in rows for level in row.origins[1:]} == {"level 1", "level 2"}
 
@@ -79,12 +78,12 @@ def test_all_nodes_of_a_source_that_fills_a_budget_are_its_own():
     steps = steps_of("lookup")
     assert any(step.shape.size > 2 for step in steps)
     for i, step in enumerate(steps):
-        row = step_row(key, i, step)
+        row = step.row(key, i)
         assert row.parents == list(step.shape.parents)
         assert row.origins == ["", *["lookup"] * (step.shape.size - 1)]
 
 
 def test_of_a_given_shape_the_method_says_it():
     step = steps_of("early_exit", shape="chain:3", layers=2)[0]
-    row = step_row({"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}, 0, step)
+    row = step.row({"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}, 0)
     assert (step.origins, row.parents, row.origins) == ((), None, None)

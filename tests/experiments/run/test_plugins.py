@@ -22,8 +22,8 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run import proof_of_parts, unit_rows
+from treespec.experiments.records import outcome
+from treespec.experiments.run import proof_of_parts
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.tree import Law
 
@@ -256,10 +256,10 @@ def test_what_is_wrong_is_said_and_nothing_is_written(said, write, tmp_path):
 )
 def test_what_a_metric_gives_is_refused_by_name(value, said, monkeypatch):
     monkeypatch.setattr(
-        unit_rows, "parts", lambda kind: {"odd": SimpleNamespace(make=lambda steps: value)}
+        outcome, "parts", lambda kind: {"odd": SimpleNamespace(make=lambda steps: value)}
     )
     with pytest.raises(InvalidPlugin, match=rf"^metric 'odd' gives .*{re.escape(said)}$"):
-        unit_rows.metrics_of(Outcome.of(()))
+        outcome.Outcome.of(()).metrics()
 
 
 def test_a_metric_that_fails_is_recorded_with_its_name(write, tmp_path):

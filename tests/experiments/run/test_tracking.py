@@ -84,12 +84,12 @@ def test_a_tracker_changes_nothing_of_the_run(fake, start):
 
 
 def test_an_interrupted_run_is_closed_there(fake, start, monkeypatch):
-    from treespec.experiments.run import decoding
+    from treespec.experiments.run import runner
 
     def stop(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(decoding, "run_unit", stop)
+    monkeypatch.setattr(runner, "run_unit", stop)
     with pytest.raises(KeyboardInterrupt):
         start()
     assert [name for name, _, _ in fake.calls] == ["init", "finish"]

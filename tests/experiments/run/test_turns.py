@@ -19,7 +19,7 @@ from treespec.experiments.run.baselines import generate_assisted, generate_plain
 from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.paused import paused
-from treespec.experiments.run.turns import finish, take_turns
+from treespec.experiments.run.unit import finish, take_turns
 from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
 from treespec.stopping import stop_at_tokens
@@ -318,9 +318,9 @@ def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
 
 def test_greenlet_is_asked_for_before_anything_runs(start, monkeypatch):
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run import readiness
+    from treespec.experiments.run import session
 
-    monkeypatch.setattr(readiness, "find_spec", lambda name: None)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install greenlet"):
         start({"methods": [{"kind": "plain"}, {"kind": "generate"}]})
     assert start({"methods": [{"kind": "plain"}]}).folder.is_dir()

@@ -109,7 +109,7 @@ def test_a_run_with_repeats_resumes(finished, settings, loaded_pair, tmp_path, m
         return real(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("treespec.experiments.run.decoding.run_unit", stop)
+        patch.setattr("treespec.experiments.run.runner.run_unit", stop)
         with pytest.raises(KeyboardInterrupt):
             run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)

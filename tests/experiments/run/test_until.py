@@ -11,7 +11,7 @@ from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.measure.searched_run import dry_run
 from treespec.experiments.report import sequential
 from treespec.experiments.report.run import load_run
-from treespec.experiments.run import decoding
+from treespec.experiments.run import runner
 from treespec.experiments.run import until as looks_module
 from treespec.experiments.run.until import look_at
 from treespec.tree import TreeShape
@@ -117,17 +117,17 @@ def test_trees_and_chains_that_are_told_apart_end_a_run(start, many, monkeypatch
 def test_a_run_that_was_interrupted_goes_on_to_the_same_end(start, many, monkeypatch, at):
     seen = []
     clear_after(monkeypatch, 12, seen)
-    real = decoding.run_unit
+    real = runner.run_unit
 
-    def interrupted(bench, prompt, *arguments, **more):
-        if prompt.index == at:
+    def interrupted(bench, unit, *arguments):
+        if unit.prompt.index == at:
             raise KeyboardInterrupt
-        return real(bench, prompt, *arguments, **more)
+        return real(bench, unit, *arguments)
 
-    monkeypatch.setattr(decoding, "run_unit", interrupted)
+    monkeypatch.setattr(runner, "run_unit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         start(many | {"until": "decided"})
-    monkeypatch.setattr(decoding, "run_unit", real)
+    monkeypatch.setattr(runner, "run_unit", real)
     result = start(many | {"until": "decided"})
     assert seen == [8, 12]  # no look is taken twice
     assert [look["prompts"] for look in manifest_of(result)["looks"]] == [8, 8, 12, 12]

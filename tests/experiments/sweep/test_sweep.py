@@ -261,7 +261,7 @@ def test_numbers_of_workers():
 def test_real_jobs_in_this_process_broken_off_and_resumed(
     grid_file, loaded_pair, tmp_path, monkeypatch
 ):
-    from treespec.experiments.run import decoding, models
+    from treespec.experiments.run import models, runner
 
     grid = load_grid(grid_file({"seed": [0, 1]}))
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
@@ -270,7 +270,7 @@ def test_real_jobs_in_this_process_broken_off_and_resumed(
         return run_sweep(grid, tmp_path / name, lambda logs: InProcess()).collected
 
     whole = run("whole")
-    real, left = decoding.run_unit, [6]
+    real, left = runner.run_unit, [6]
 
     def broken(*arguments, **options):
         left[0] -= 1
@@ -278,7 +278,7 @@ def test_real_jobs_in_this_process_broken_off_and_resumed(
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(decoding, "run_unit", broken)
+    monkeypatch.setattr(runner, "run_unit", broken)
     with pytest.raises(Interrupted):
         run("broken")
     done = [outcome_of(tmp_path / "broken" / "jobs" / job.name).state for job in grid.jobs]

@@ -6,8 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from treespec import plugins
 from treespec.errors import TreespecError
-from treespec.experiments.config.shapes import Shape
-from treespec.experiments.config.trees import tree_of
+from treespec.experiments.config.shapes import Shape, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.protocols import Growth, MarginalGrowth
 from treespec.search import (

@@ -4,7 +4,7 @@ import pytest
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.run.readiness import ready
+from treespec.experiments.run.session import ready
 
 PLAIN = {"kind": "plain"}
 ASSISTED = {"kind": "assisted", "lengths": [2, 4], "thresholds": [0.0], "tune_prompts": 3}
