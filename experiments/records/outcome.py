@@ -28,6 +28,7 @@ class StepOutcome:
         prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
         origins: for each node, the sources that drafted it, or the level of a cascade; empty if one source
             drafts a given shape or growth.
+        off_target: of a lossy rule, how far its tokens depart from the target (`treespec.verify.Rule`).
     """
 
     shape: TreeShape
@@ -39,6 +40,7 @@ class StepOutcome:
     took: float
     prefill_s: float = 0.0
     origins: tuple[tuple[str, ...], ...] = ()
+    off_target: float | None = None
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -117,6 +119,11 @@ class Outcome:
         """Whether the steps are those of our loop, whose stages are timed."""
         return all(step.seconds for step in self.steps)
 
+    @property
+    def off_target(self) -> float | None:
+        departures = [step.off_target for step in self.steps if step.off_target is not None]
+        return sum(departures) if len(departures) == len(self.steps) else None
+
     def stage_seconds(self, stage: str) -> float | None:
         return sum(step.seconds[stage] for step in self.steps) if self.staged else None
 
@@ -138,6 +145,7 @@ class Outcome:
                 "accepted": self.accepted,
                 "emitted": self.accepted + self.target_passes,
                 "drafted": self.drafted,
+                "off_target": self.off_target,
                 "prefill_s": self.prefill_s,
                 "decode_s": self.total_s - self.prefill_s,
                 "total_s": self.total_s,

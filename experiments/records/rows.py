@@ -81,6 +81,7 @@ class PromptRow(Row):
     alone_s: float | None = None
     alone_error: str | None = None
     state: str | None = None
+    off_target: float | None = None
 
 
 class StepRow(Row):

@@ -70,7 +70,7 @@ class NodeAcceptance:
     def shares(self) -> tuple[Interval, ...]:
         columns = {"steps": self.steps} | dict(enumerate(self.accepted.T))
         totals = Totals.of(columns, files=self.files)
-        return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
+        return tuple(totals.share(node, "steps") for node in range(self.shape.size))
 
     @cached_property
     def levels(self) -> tuple[LevelAcceptance, ...]:
@@ -89,7 +89,7 @@ class NodeAcceptance:
     def _level(self, depth: int, nodes: NDArray[np.int64], totals: Totals) -> LevelAcceptance:
         tries = int(totals.observed["tried", depth])
         hits = np.bincount(np.array(self.shape.ranks)[nodes], self.accepted[:, nodes].sum(0))
-        share = totals.ratio([("kept", depth)], [("tried", depth)])
+        share = totals.share(("kept", depth), ("tried", depth))
         return LevelAcceptance(tries, share, tuple((hits / tries).tolist()) if tries else ())
 
 
@@ -254,7 +254,7 @@ def _source_levels(run: RunRecords, sampling: str, method: str) -> Iterator[Sour
         hits, tries = ranks[key], tried[key].total()
         yield SourceLevel(
             tries=tries,
-            share=totals.ratio([("kept", key)], [("tried", key)]),
+            share=totals.share(("kept", key), ("tried", key)),
             by_rank=tuple(hits[rank] / tries for rank in range(max(hits, default=-1) + 1)),
             sampling=sampling,
             method=method,

@@ -16,7 +16,7 @@ from treespec.experiments.report.sequential import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Totals, by_file
 
-COUNTS = ("new_tokens", "emitted", "steps", "drafted")
+COUNTS = ("new_tokens", "emitted", "steps", "drafted", "off_target")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
 TIMES = ("decode_s", "total_s", *STAGED)
 CLOCK = "clock_s"

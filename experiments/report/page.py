@@ -13,7 +13,7 @@ from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
 from treespec.experiments.report.prediction import MISSING, prediction_finding
-from treespec.experiments.report.results import footnotes, hardware_line, settings_lines
+from treespec.experiments.report.results import conditions, footnotes, settings_lines
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
 from treespec.experiments.report.summary import result_table
@@ -42,7 +42,7 @@ def write_report(run: Run) -> Path:
     page = render(
         "report.html",
         run=run,
-        subtitle=" ".join([hardware_line(run), *settings_lines(run)]),
+        subtitle=" ".join([conditions(run), *settings_lines(run)]),
         method_note=METHOD_NOTE,
         results=[result_table(summary) for summary in run.summaries],
         result_notes=footnotes(run, run.summaries),
@@ -78,7 +78,7 @@ def print_run(run: Run, console: Console) -> None:
 def print_results(run: Run, console: Console) -> None:
     width = min(WIDTH, console.width)
     moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
-    for line in settings_lines(run):
+    for line in (conditions(run), *settings_lines(run)):
         say(console, line, width=width)
     for summary in run.summaries:
         print_table(result_table(summary), console, width, moved)
@@ -91,5 +91,5 @@ def print_results(run: Run, console: Console) -> None:
     rows = [row for summary in run.summaries for row in summary.rows]
     explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
     notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]
-    for note in (*notes, METHOD_NOTE, hardware_line(run)):
+    for note in (*notes, METHOD_NOTE):
         say(console, note, "dim", width)

@@ -52,6 +52,12 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
             "* and bold: no lossless method is shown to be faster, by 95 % intervals that hold jointly for "
             "all pairs of methods."
         )
+    if any(row.off_target is not None for s in summaries for row in s.rows):
+        notes.append(
+            "off target: the share of tokens that must differ from what the target would have chosen, that is, "
+            "the mean total variation between the law of a token and the target's row, over the visited "
+            "rows. For typical acceptance of drawn children it is an upper bound."
+        )
     notes += _warmup_and_repeats(run)
     if any(row.stage_ms is None for s in summaries for row in s.rows):
         notes.append("The methods of transformers are timed as a whole: no stage times.")
@@ -84,13 +90,31 @@ def plain_elsewhere(run: RunRecords) -> str | None:
     )
 
 
-def hardware_line(run: RunRecords) -> str:
+def conditions(run: RunRecords) -> str:
+    """What the verdict of a run depends on: models and how they run, machine, prompts and temperatures."""
     target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
-    hardware = run.manifest["hardware"]
+    hardware, config = run.manifest["hardware"], run.manifest["config"]
     names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
     sizes = f"target {model_size(target)}, draft {model_size(draft)} parameters ({names})"
+    ways = [(model.get("passes") or {}).get("kind") for model in (target, draft)]
+    known = [way for way in ways if way is not None]
+    apart = ""
+    if len(set(known)) > 1:
+        apart = f"Target and draft run in different ways: {known[0]} and {known[1]} passes. "
+    passes = f", {known[0]} passes" if len(set(known)) == 1 else ""
+    attention = (config.get("models") or {}).get("attention")
     place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
-    return f"{sizes}, {target['dtype']}, on {place}; treespec {run.manifest['treespec_version']}."
+    prompts = config.get("prompts") or {}
+    kind = prompts.get("path") or prompts.get("kind")
+    categories = sorted(set(run.prompts["category"].drop_nulls()))
+    return (
+        f"{apart}{sizes}, {target['dtype']}{passes}"
+        + (f", {attention} attention" if attention not in (None, "auto") else "")
+        + f", on {place}; {run.prompts['prompt'].n_unique()} prompts"
+        + (f" of {kind}" if kind else "")
+        + (f" ({', '.join(categories)})" if categories else "")
+        + f"; {', '.join(run.samplings)}; treespec {run.manifest['treespec_version']}."
+    )
 
 
 def model_size(model: Mapping[str, Any]) -> str:

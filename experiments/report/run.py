@@ -45,7 +45,7 @@ from treespec.experiments.report.prediction import (
     predictions,
 )
 from treespec.experiments.report.ranking import ranking_finding
-from treespec.experiments.report.results import hardware_line
+from treespec.experiments.report.results import conditions
 from treespec.experiments.report.summary import (
     COMPACT_COLUMNS,
     MethodSummary,
@@ -161,7 +161,7 @@ class Run(RunRecords):
 
     def _repr_html_(self) -> str:
         tables = [result_table(summary, COMPACT_COLUMNS) for summary in self.summaries]
-        return render("notebook.html", run=self, subtitle=hardware_line(self), tables=tables)
+        return render("notebook.html", run=self, subtitle=conditions(self), tables=tables)
 
 
 def load_run(folder: Path) -> Run:
@@ -179,6 +179,7 @@ def report_data(run: Run, report: Path | None) -> dict[str, Any]:
         "folder": run.folder,
         "name": run.manifest["name"],
         "finished": run.manifest.get("finished"),
+        "conditions": conditions(run),
         "report": report,
         "samplings": [_sampling(run, summary) for summary in run.summaries],
     }

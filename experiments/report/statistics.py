@@ -189,6 +189,13 @@ class Totals:
         error = LogRatio.of(0.0, parts).error
         return Interval.around(estimate, student(ONE_LOOK, n) * error)
 
+    def share(self, part: Hashable, whole: Hashable) -> Interval:
+        """The ratio of a total to one that contains it; its bounds lie between 0 and 1."""
+        found = self.ratio([part], [whole])
+        if not found.bounded:
+            return found
+        return Interval(found.estimate, max(found.low, 0.0), min(found.high, 1.0))
+
 
 def paired_ratio(
     tokens: ArrayLike,

@@ -42,6 +42,8 @@ class MethodSummary:
             recorded.
         wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
             number is unknown.
+        off_target: of a lossy rule, the share of emitted tokens that must differ from what the target would
+            have chosen (`treespec.verify.Rule.off_target`); None for lossless rules, or if not recorded.
         errors: number of prompts on which the method failed; they enter no other number.
         among_fastest: whether no lossless method is shown to be faster, by joint intervals over all pairs
             (`report.joint`); False for all methods if there are too few samples for a winner.
@@ -60,6 +62,7 @@ class MethodSummary:
     step_time: Interval
     stage_ms: dict[str, float] | None
     wasted: float | None
+    off_target: Interval | None
     equality: Equality
     errors: int
     among_fastest: bool
@@ -143,6 +146,7 @@ def _row(
         step_time=totals.ratio([(m.name, "decode_s")], [(m.name, "steps")]).scaled(1e3),
         stage_ms=_stages(data, m.name, steps, seconds),
         wasted=(drafted - accepted) / drafted if drafted else None,
+        off_target=_off_target(data, totals, m.name),
         equality=equality(run, data.sampling, m.name),
         errors=len(_error_messages(run, data.sampling, m.name)),
         among_fastest=m.name in fastest,
@@ -152,6 +156,12 @@ def _row(
             if name == m.name and column.startswith(METRIC)
         },
     )
+
+
+def _off_target(data: Measurements, totals: Totals, method: str) -> Interval | None:
+    if (method, "off_target") not in data.values:
+        return None
+    return totals.share((method, "off_target"), (method, "emitted"))
 
 
 def speed_ratio(totals: Totals, method: str, baseline: str, time: str = "decode_s") -> Interval:
@@ -215,6 +225,13 @@ SPEEDUP = Column[MethodSummary](
 )
 EQUAL = Column[MethodSummary]("equal", _equal, "equal to plain", moves=4)
 
+OFF_TARGET = Column[MethodSummary](
+    "off\ntarget",
+    lambda row: NONE if row.off_target is None else f"{100 * row.off_target.estimate:.1f} %",
+    "off target",
+    moves=5,
+)
+
 COLUMNS = (
     METHOD,
     Column[MethodSummary](
@@ -235,6 +252,7 @@ COLUMNS = (
     SPEEDUP,
     Column[MethodSummary]("±", _half_width, "half-width of that"),
     *map(_stage, STAGES),
+    OFF_TARGET,
     Column[MethodSummary](
         "waste",
         lambda row: NONE if row.wasted is None else f"{100 * row.wasted:.0f} %",
@@ -256,11 +274,16 @@ def result_table(
     summary: SamplingSummary, columns: Sequence[Column[MethodSummary]] = COLUMNS
 ) -> Table:
     greedy = any(row.equality.compared for row in summary.rows)
+    lossy = any(row.off_target is not None for row in summary.rows)
     against = f", speedup over {summary.baseline}" if summary.baseline else ""
     return Table(
         summary.sampling,
         [
-            *(column for column in columns if greedy or column is not EQUAL),
+            *(
+                column
+                for column in columns
+                if (greedy or column is not EQUAL) and (lossy or column is not OFF_TARGET)
+            ),
             *(_metric(name) for name in metric_names(summary) if columns is COLUMNS),
         ],
         summary.rows,

@@ -34,7 +34,7 @@ def decode_ours(
     stop: Stop,
     seed: int,
 ) -> Iterator[StepOutcome]:
-    """Decode a prompt by `treespec.decode`. No work is done between two steps."""
+    """Decode a prompt by `treespec.decode`. Nothing between two steps is timed."""
     choice, timer = method.choices[sampling], StageTimer(prompt.device)
     drafter = method.drafter(pair, sampling)
     steps = decode(
@@ -53,6 +53,10 @@ def decode_ours(
     for step in steps:
         seconds = {stage: times.pop() for stage, times in timer.seconds.items() if times}
         took, prefill = time.perf_counter() - start, seconds.pop("prefill", 0.0)
+        off_target = None
+        if not choice.rule.lossless:
+            rows = choice.sampling.rows(step.scores.logits)
+            off_target = choice.rule.off_target(step.tree, rows, step.verdict)
         # Scores are large: keep only what the records need.
         yield StepOutcome(
             shape=step.tree.shape,
@@ -64,6 +68,7 @@ def decode_ours(
             took=took - prefill,
             prefill_s=prefill,
             origins=_origins(drafter, method, step.tree.shape.size),
+            off_target=off_target,
         )
         at, start = now(), time.perf_counter()
 

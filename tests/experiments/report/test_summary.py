@@ -1,9 +1,13 @@
+import re
+
 import polars as pl
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.equality import Equality
+from treespec.experiments.report.results import conditions, footnotes
 from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.summary import result_table
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
@@ -173,4 +177,34 @@ def test_repeats_of_a_prompt_are_no_new_sample(tmp_path):
     single, repeated = once.row("chain 3").speedup, again.row("chain 3").speedup
     assert (repeated.estimate, repeated.low, repeated.high) == pytest.approx(
         (single.estimate, single.low, single.high)
+    )
+
+
+def test_lossy_rules_stand_beside_their_price(start):
+    tree = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
+    lossy = [
+        tree | {"law": "iid", "rule": "lenient", "settings": {"lenience": lenience}, "name": name}
+        for name, lenience in (("half", 0.5), ("none", 1.0))
+    ]
+    changes = {"samplings": [{"temperature": 1.0}], "alone": 0}
+    run = load_run(start(changes | {"methods": [*lossy, tree, {"kind": "plain"}]}).folder)
+    rows = {row.method.name: row.off_target for row in run.summaries[0].rows}
+    assert rows["half (lossy)"].estimate > 0.001
+    assert rows["none (lossy)"].estimate == pytest.approx(0, abs=1e-5)
+    assert rows["chain 2"] is rows["plain"] is None
+    assert "off\ntarget" in [column.head for column in result_table(run.summaries[0]).columns]
+    assert any(note.startswith("off target") for note in footnotes(run, run.summaries))
+    lossless = load_run(start(changes | {"methods": [tree, {"kind": "plain"}]}, "b").folder)
+    heads = [column.head for column in result_table(lossless.summaries[0]).columns]
+    assert "off\ntarget" not in heads
+
+
+def test_what_a_verdict_depends_on_is_said(tmp_path):
+    run = load_run(write_run(tmp_path / "run", prompts=4))
+    assert re.search(r"94 M.*bfloat16.*threads; 4 prompts.*T=0, T=1", conditions(run))
+    models = run.manifest["models"]
+    for role, kind in (("target", "compiled"), ("draft", "eager")):
+        models[role]["passes"] = {"kind": kind}
+    assert conditions(run).startswith(
+        "Target and draft run in different ways: compiled and eager passes."
     )
