@@ -127,7 +127,7 @@ class LawSpeed:
         """Tokens and seconds of a step of this shape; the root alone is plain decoding."""
         tokens = expected_tokens(shape, self.acceptance)
         drawn = tokens_of(shape, self._drawn, self.rates.by_depth)
-        seconds, seconds_drawn = self.times.seconds(self.parts.step(shape))
-        require_time(self.law, min(seconds, float(seconds_drawn.min())), shape.size)
+        step = self.parts.step(shape)
+        seconds, seconds_drawn = self.times.seconds(step, self.law, shape.size)
         drawn = np.broadcast_to(drawn, self.times.draws)
         return Speed(tokens, seconds, drawn, seconds_drawn, self.texts)

@@ -206,8 +206,7 @@ class TraceSpeed:
 
         A text counts as its seconds over the mean step's time: some growths spend less on hard texts.
         """
-        seconds, seconds_drawn = self.times.seconds(totals.mean_step)
-        require_time(self.law, min(seconds, float(seconds_drawn.min())), size)
+        seconds, seconds_drawn = self.times.seconds(totals.mean_step, self.law, size)
         weights = draws(self.texts, self.times.draws, self.times.seed)
         drawn = (weights @ totals.emitted) / (weights @ totals.seconds)
         return Speed(totals.rate * seconds, seconds, drawn * seconds, seconds_drawn, self.texts)

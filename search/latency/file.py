@@ -22,7 +22,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from numbers import Real
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +35,7 @@ from pydantic import (
 )
 
 from treespec.errors import Unreadable
-from treespec.files import brief, read_text
+from treespec.files import brief
 from treespec.reading_models import Strict, problems, read_model, with_new_names
 from treespec.search.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Table
@@ -68,14 +67,14 @@ ADVICE = {
 }
 """The way out for requests outside of a table's range."""
 
-Measured: TypeAlias = Sequence[float] | Sequence[Sequence[float]]
-"""Times, or the times of each round."""
-
 
 def table_of(
-    name: str, times: Mapping[int | None, Mapping[int | None, Measured]], scale: float = 1.0
+    name: str, times: Mapping[int | None, Mapping[int | None, Sequence[Any]]], scale: float = 1.0
 ) -> Table:
-    """A table from measurements by prefix and size; None stands for all, `scale` makes seconds of them."""
+    """A table from measurements by prefix and size, None standing for all: times, or those of each round.
+
+    `scale`: seconds in their unit.
+    """
     by_prefix: dict[int | None, Curve] = {}
     for prefix, of_sizes in times.items():
         samples: dict[int | None, Sequence[float]] = {}
@@ -105,7 +104,7 @@ def _time(time: Any) -> float:
     return float(time)
 
 
-def _samples(value: Any) -> Measured:
+def _samples(value: Any) -> Sequence[Any]:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
     is_round = [isinstance(time, list | tuple) for time in times]
@@ -131,7 +130,7 @@ def _each(
     return entries
 
 
-def _by_size(value: Any) -> dict[int | None, Measured]:
+def _by_size(value: Any) -> dict[int | None, Sequence[Any]]:
     if not isinstance(value, Mapping):
         return {None: _samples(value)}
     return _each(_not_empty(value), _samples, 1)
@@ -159,7 +158,7 @@ def _named(info: ValidationInfo, times: Mapping[int | None, Any]) -> Table:
     return table_of(field.removesuffix(UNIT), times, 1e-3 if field.endswith(UNIT) else 1.0)
 
 
-def _by_prefix(value: Any) -> dict[int | None, Measured]:
+def _by_prefix(value: Any) -> dict[int | None, Sequence[Any]]:
     if isinstance(value, Mapping):
         raise ValueError("is a table by size, but this time does not depend on one")
     return {None: _samples(value)}
@@ -227,15 +226,6 @@ def typed_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
         raise InvalidLatency(f"from_tables: {problems(given, error, 'it')[0]}") from None
     checked = _tables(typed)
     return {typed.batch: {law: StepParts(level=checked.pop("draft"), **checked)}}
-
-
-def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
-    """Read a latency file; see `read_json`."""
-    try:
-        text = read_text(path)
-    except Unreadable as error:
-        raise InvalidLatency(str(error)) from None
-    return read_json(text, str(path))
 
 
 def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | None]:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from treespec.files import write_whole
+from treespec.errors import Unreadable
+from treespec.files import read_text, write_whole
 from treespec.search.errors import InvalidLatency, NotMeasured
 from treespec.search.intervals import draws
-from treespec.search.latency.file import read_file, read_json, typed_tables, write_json
+from treespec.search.latency.file import read_json, typed_tables, write_json
 from treespec.search.latency.interpolation import Curve, Term
-from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
+from treespec.search.latency.step_parts import ANY_LAW, StepParts, require_time, seconds_of
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
 
@@ -272,7 +273,11 @@ class LatencyModel:
         Raises:
             InvalidLatency: if the file is missing or not a valid latency file.
         """
-        return cls(*read_file(path))
+        try:
+            text = read_text(path)
+        except Unreadable as error:
+            raise InvalidLatency(str(error)) from None
+        return cls.from_json(text, str(path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +308,14 @@ class Times:
         """The times that steps of a law are sums of."""
         return self.latency.at(self.prefix, law, self.batch)
 
-    def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
+    def seconds(
+        self, terms: Sequence[Term], law: str, size: int
+    ) -> tuple[float, Float[np.ndarray, "draws"]]:
         """The time of the first step of these terms, as measured and under every resample.
 
         A machine is slightly faster in some rounds of measuring than in others, for all parts alike, so
-        rounds are resampled where they are known.
+        rounds are resampled where they are known. `law` and `size` are for the message if a step takes no
+        time.
         """
         total = np.zeros(self.draws)
         rounds = self.latency.round_count
@@ -316,4 +324,6 @@ class Times:
             if curve not in self._drawn:
                 self._drawn[curve] = curve.drawn(self.rng, self.draws, drawn_rounds)
             total = total + self._drawn[curve] @ weights[0]
-        return float(seconds_of(terms)[0]), total
+        seconds = float(seconds_of(terms)[0])
+        require_time(law, min(seconds, float(total.min())), size)
+        return seconds, total

@@ -22,7 +22,7 @@ from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile.plan import Setting, plan_profile
-from treespec.experiments.measure.profile.steps import Place, Samples, Text, measure_round
+from treespec.experiments.measure.profile.steps import Samples, Text, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.report.table import NONE, Column, Table
@@ -275,7 +275,8 @@ def model_of_rounds(
 ) -> LatencyModel:
     """A latency model of the times, with their rounds; as precise as its file (0.1 microseconds)."""
     times: dict[str, dict[str, Any]] = {}  # by law, table, prefix and size
-    for place in sorted({place for one in rounds for place in one}, key=_order):
+    places = {place for one in rounds for place in one}
+    for place in sorted(places, key=lambda place: (*place[:2], place[2] or 0, place[3] or 0)):
         law, name, prefix, size = place
         lists = [[round(1e3 * seconds, 4) for seconds in one.get(place, ())] for one in rounds]
         times.setdefault(law, {}).setdefault(name, {}).setdefault(prefix, {})[size] = lists
@@ -291,11 +292,6 @@ def model_of_rounds(
     if not laws:
         raise InvalidLatency("the profile: no step was measured whose draft has two levels")
     return LatencyModel({1: laws}, about, disturbed)
-
-
-def _order(place: Place) -> tuple[str, str, int, int]:
-    law, name, prefix, size = place
-    return law, name, prefix or 0, size or 0
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:

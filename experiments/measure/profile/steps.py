@@ -50,11 +50,9 @@ DECIDED_SIZES = (1, 8, 64, 256, 1024, 2048)
 """Nodes drafted so far when a growth decides; growths draft many times the nodes that they keep."""
 DECIDED_CHILDREN = 8
 
-Place: TypeAlias = tuple[str, str, int | None, int | None]
-"""Law (empty for what all laws share), table, prefix and size of a time; None where it does not matter."""
-
-Samples: TypeAlias = dict[Place, list[float]]
-"""Measured seconds by place."""
+Samples: TypeAlias = dict[tuple[str, str, int | None, int | None], list[float]]
+"""Measured seconds by law (empty for what all laws share), table, prefix and size; None where these do not
+matter."""
 
 Text = Callable[[int, int], Sequence[int]]
 """Gives so many token ids of a real text; a number chooses which."""
