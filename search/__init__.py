@@ -13,8 +13,7 @@ the tree formats of other tools.
 
 from treespec.search import formats, growth
 from treespec.search.choice.advice import Advice
-from treespec.search.choice.best import best_tree
-from treespec.search.choice.joint import best_tree_among
+from treespec.search.choice.best import best_tree, best_tree_among
 from treespec.search.choice.ranking import Ranking
 from treespec.search.choice.rows import Choice
 from treespec.search.errors import (

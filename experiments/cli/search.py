@@ -77,10 +77,9 @@ def search_command(
     chains and plain decoding by predicted speed, and says which to use, or what would decide between them.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import require_new
+        from treespec.experiments.config.files import integers, require_new
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.measure.fastest import search_fastest
-        from treespec.experiments.measure.profile.profiling import integers
         from treespec.experiments.measure.search import search, write_tree
 
         if out is not None:

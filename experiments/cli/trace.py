@@ -262,8 +262,8 @@ def profile_command(
     Ctrl-C ends it early: the times measured so far are written, with exit code 130.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.measure.profile.profiling import integers, print_profile, profile
+        from treespec.experiments.config.files import integers, require_new, write_new
+        from treespec.experiments.measure.profile.profile import print_profile, profile
 
         require_new(out)
         measured = profile(

@@ -111,3 +111,15 @@ def making(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 path.rmdir()
         raise
+
+
+def integers(name: str, text: str | None) -> list[int] | None:
+    """Numbers with commas between them, as they are typed."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{name} = {brief(text)}, but must be integers with commas between them, such as 64,256"
+        ) from None

@@ -17,7 +17,7 @@ from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import BEAM, rows_of_position
 from treespec.experiments.measure.profile.plan import SIZES
-from treespec.experiments.measure.profile.profiling import profile
+from treespec.experiments.measure.profile.profile import profile
 from treespec.experiments.measure.traces import trace
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash

@@ -25,7 +25,7 @@ from treespec.search import (
     fit_calibration,
     optimal_tree,
 )
-from treespec.search.choice.law_speed import chains_as_run
+from treespec.search.choice.pairs import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.search.growth.keys import MEASURED
 from treespec.tree import Law, TreeShape

@@ -1,33 +1,28 @@
-"""Find the shape with the most predicted tokens per second, from measured acceptance and times."""
+"""Find the shape with the most predicted tokens per second, from measured acceptance and times.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Of one source, or of several together: drafts, laws or rules, each with its own trace and times.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from treespec.search.choice.candidates import Limits, Room, require_sizes, require_trees, room_for
 from treespec.search.choice.growths import budgeted, grown
-from treespec.search.choice.law_speed import (
-    AnyAcceptance,
-    LawSpeed,
-    acceptance_by_law,
-    chains_as_run,
-)
-from treespec.search.choice.pairs import other_passes, passes_of
-from treespec.search.choice.ranking import Ranking, Setting, ranked
+from treespec.search.choice.law_speed import AnyAcceptance, LawSpeed
+from treespec.search.choice.pairs import acceptance_by_law, cautions, chains_as_run
+from treespec.search.choice.ranking import CHOSEN, Ranking, Setting, ranked
 from treespec.search.choice.rows import Choice, Kind
-from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.errors import InvalidLimit, SearchError
 from treespec.search.intervals import require_level
-from treespec.search.latency.latency import LatencyModel
-from treespec.search.traces.rule_notes import accepts_alike
-from treespec.search.traces.sampling_names import is_greedy, name_of
+from treespec.search.latency.latency import LatencyModel, Times
+from treespec.search.traces.sampling_names import name_of
 from treespec.search.traces.trace import Trace
 from treespec.search.value.problem import require_depth
 from treespec.tree.shape import TreeShape
 
-ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)
+ROOT = TreeShape.chain(0)
 
 DRAWS = 1000
 
@@ -120,7 +115,7 @@ def best_tree(
         chains = chains_as_run(acceptance, latency, batch)
     draws, seed, batch = int(draws), int(seed), int(batch)
     prefix = latency.prefix_at(None if prefix is None else int(prefix), batch)
-    times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
+    times = Times(latency, prefix, batch, draws, seed)
     sides = {law: _side(law, measured, times) for law, measured in known.items()}
     chain_sides: dict[str, LawSpeed | TraceSpeed] = {}
     if chains is not None:  # as for trees, naming laws permits different settings
@@ -130,13 +125,13 @@ def best_tree(
     for side in sides.values():
         if isinstance(side, LawSpeed) and limits.depth is not None:
             require_depth(limits.depth, side.rates)
-    rooms = {law: room_for(law, side.rates, times, limits) for law, side in sides.items()}
+    rooms = {law: room_for(side.rates, side.parts, limits) for law, side in sides.items()}
     chain_rooms = {
-        law: room_for(law, side.rates, times, limits, strict=False)
+        law: room_for(side.rates, side.parts, limits, strict=False)
         for law, side in chain_sides.items()
     }
     notes = [f"times: {latency.disturbed}"] if latency.disturbed else []
-    notes += [*_cautions(known, latency, batch), *require_sizes(limits, rooms)]
+    notes += [*cautions(known, latency, batch), *require_sizes(limits, rooms)]
     named_rooms = {f"chains of {law}": room for law, room in chain_rooms.items()}
     notes += require_trees(limits, rooms | named_rooms)
     entries: list[Choice] = []
@@ -157,16 +152,71 @@ def best_tree(
         said = {note.partition(": ")[2] or note for note in notes}  # laws may share a trace
         unsaid = [note for note in law_notes if (note.partition(": ")[2] or note) not in said]
         notes += [f"chains: {note}" for note in unsaid]
-    law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
+    law = min(sides, key=lambda law: sides[law].parts.step_s(ROOT))
     plain = Choice(ROOT, law, sides[law].speed(ROOT))
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes)
     best = ranking.best
-    largest = latency.largest(prefix, law=best.law, batch=batch)
+    largest = times.of(best.law).largest
     if best.size == largest and best.kind != "plain":
         note = f"the best has {largest} nodes, the most that were measured: profile larger trees"
         return replace(ranking, notes=(*ranking.notes, note))
     return ranking
+
+
+def best_tree_among(
+    sources: Mapping[str, tuple[AnyAcceptance, LatencyModel]], **options: Any
+) -> Ranking:
+    """Rank the trees, chains and plain decoding of several sources together.
+
+    Each source is searched separately (`best_tree`), and its rows carry its name. All shapes are compared
+    with the fastest plain decoding among the sources. Sources with equally many texts are resampled by the
+    same texts. A shape is advised only if it is also faster than the best of its kind of every other source
+    (`Advice`). The best of several sources looks slightly better than it is, which is not corrected.
+
+    Args:
+        sources: by name, a trace (or rates) and the times that belong to it.
+        options: see `best_tree`.
+
+    Raises:
+        InvalidLimit: if there is no source, or they were recorded under different sampling settings.
+        SearchError: as for `best_tree`, with the name of the source.
+    """
+    if not sources:
+        raise InvalidLimit("sources is empty: name at least one trace with its times")
+    settings = {
+        name: name_of(getattr(acceptance, "sampling", None))
+        for name, (acceptance, _) in sources.items()
+    }
+    if len({setting for setting in settings.values() if setting}) > 1:
+        listed = ", ".join(f"{name} ({setting})" for name, setting in settings.items() if setting)
+        raise InvalidLimit(
+            f"these were recorded under different sampling settings: {listed}; rank each setting separately"
+        )
+    if len(sources) == 1:
+        ((acceptance, latency),) = sources.values()
+        return best_tree(acceptance, latency, **options)
+    rankings: dict[str, Ranking] = {}
+    for name, (acceptance, latency) in sources.items():
+        try:
+            rankings[name] = best_tree(acceptance, latency, **options)
+        except SearchError as error:
+            raise type(error)(f"{name}: {error}") from error
+    if len({ranking.setting for ranking in rankings.values()}) > 1:
+        prefixes = ", ".join(f"{name}: {each.setting.prefix}" for name, each in rankings.items())
+        raise InvalidLimit(
+            f"the times of these sources are of different prefixes ({prefixes}): give a prefix"
+        )
+    rows = [replace(row, source=name) for name, each in rankings.items() for row in each.rows]
+    notes = [
+        f"{name}: {note}"
+        for name, ranking in rankings.items()
+        for note in ranking.notes
+        if note != CHOSEN
+    ]
+
+    setting = next(iter(rankings.values())).setting
+    return ranked(rows, setting, notes)
 
 
 def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
@@ -188,28 +238,3 @@ def _ranked(
         grown_entries, grown_notes = grown(side, limits, room)
         return [*entries, *grown_entries], [*notes, *grown_notes]
     return entries, notes
-
-
-def _cautions(known: Mapping[str, Any], latency: LatencyModel, batch: int) -> Iterator[str]:
-    """Cautions where acceptance was recorded with other passes, settings or rules than the times."""
-    timed_passes = passes_of(latency)
-    for law, acceptance in known.items():
-        passes = passes_of(acceptance)
-        if text := other_passes("what was recorded", passes, "the times", timed_passes):
-            yield f"caution: {text}"
-        times, sampling = latency.law_times(law, batch), getattr(acceptance, "sampling", None)
-        setting, rule = name_of(sampling), getattr(acceptance, "rule", None)
-        if setting and times.sampling and setting != times.sampling:
-            timed, recorded = f"under {times.sampling}", f"under {setting}"
-        elif (
-            rule
-            and times.rule
-            and not accepts_alike(rule, times.rule, ONE_CHILD, is_greedy(sampling))
-        ):
-            timed, recorded = f"with rule {times.rule}", f"with rule {rule}"
-        else:
-            continue
-        yield (
-            f"caution: steps of law {law} were timed {timed}, and acceptance was recorded {recorded}: "
-            "drawing and accepting children takes a different time there"
-        )

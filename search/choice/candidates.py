@@ -7,8 +7,8 @@ from heapq import heappush, heappushpop
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.search.choice.times import Times
 from treespec.search.errors import InfeasibleTree, InvalidLimit, NotMeasured
+from treespec.search.latency.step_parts import StepParts
 from treespec.search.traces.acceptance import Rates
 from treespec.search.value.frontier import Frontier
 from treespec.search.value.problem import largest_tree
@@ -105,11 +105,10 @@ class Room:
         return text if self.wide else f"{text} (no wider level of the draft was measured)"
 
 
-def room_for(law: str, rates: Rates, times: Times, limits: Limits, *, strict: bool = True) -> Room:
+def room_for(rates: Rates, parts: StepParts, limits: Limits, *, strict: bool = True) -> Room:
     """The trees that limits, rates and times permit under one law."""
-    covered = times.latency.largest(times.prefix, law=law, batch=times.batch)
-    size = limits.largest(covered, strict=strict)
-    wide = times.latency.law_times(law, times.batch).level.largest(times.prefix) != 1
+    size = limits.largest(parts.largest, strict=strict)
+    wide = parts.widest != 1
     branching = min(limits.branching or rates.ranks, rates.ranks) if wide else 1
     deepest = limits.depth
     if deepest is None:  # a requested size may be feasible for a chain only

@@ -7,9 +7,8 @@ from functools import partial
 from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
-from treespec.search.choice.halves import Totals
 from treespec.search.choice.rows import Choice, Growing
-from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.choice.trace_speed import Totals, TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace, NotMeasured
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec.search.latency.step_parts import seconds_of
@@ -44,7 +43,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Choice], l
         for growing, make in _grid(side, limits, room)
     )
     entries, notes = _chosen(side, replays)
-    if entries and side.times.latency.law_times(side.law, side.times.batch).decide is None:
+    if entries and side.parts.decide is None:
         notes.append(f"{DECIDING}: profile again (`treespec profile`)")
     return entries, notes
 
@@ -71,7 +70,7 @@ def _chosen(
     for growing, replay in replays:
         try:
             steps = replay()
-            terms = steps.terms(side.parts_of_steps)
+            terms = steps.terms(side.parts)
         except (InvalidTrace, InvalidGrowth, NotMeasured) as error:
             notes.append(f"{side.law}: {growing.name} was skipped: {error}")
             continue
@@ -123,8 +122,7 @@ def _grid(
     rows, times = side.trace.draft_rows, side.times
     assert rows is not None
     deepest = min(rows.depth, side.deepest, room.size - 1, limits.depth or rows.depth)
-    widest_timed = times.latency.law_times(side.law, times.batch).level.largest(times.prefix)
-    widest = min(rows.width, widest_timed or rows.width, limits.branching or rows.width)
+    widest = min(rows.width, side.parts.widest or rows.width, limits.branching or rows.width)
     sizes = [size for size in SIZES if size <= room.size] or [room.size]
     depths = sorted({max(1, deepest // 2), deepest})
     growths: list[tuple[str, str, Callable[..., Growth], Mapping[str, int | float]]] = []

@@ -1,16 +1,133 @@
-"""Check that acceptance and times belong to the same pair of models and the same kind of passes.
+"""Which acceptance belongs to which times: the same pair of models, law, settings and kind of passes.
 
 Models and settings are read from `about`, as far as both name them. A compiled pass takes a fraction of an
 eager one's time, so times of one kind predict nothing for a run of the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from treespec.search.errors import InvalidAcceptance, InvalidLimit
+from treespec.search.latency.latency import LatencyModel
+from treespec.search.traces.rule_notes import accepts_alike
+from treespec.search.traces.sampling_names import is_greedy, name_of
+from treespec.search.traces.trace import Trace
+from treespec.tree import Law
+from treespec.tree.shape import TreeShape
+from treespec.verify import RULE_OF_LAW
+
+ONE_CHILD = TreeShape.chain(1)
 
 KINDS = ("eager", "compiled", "captured")
 
 KEYS = {"target": "passes", "draft": "draft_passes"}
 """The key of each model's passes in the section `models` of a config."""
+
+
+def acceptance_by_law(
+    acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
+) -> dict[str, Any]:
+    """The acceptance of each law to compare."""
+    known = _by_law(acceptance, latency, laws)
+    settings = {}
+    for law, measured in known.items():
+        if (pairs := different_pairs(measured, latency)) is not None:
+            raise InvalidAcceptance(
+                f"acceptance of {law} is of {pairs[0]}, but the times are of {pairs[1]}: give times of "
+                "that pair (`treespec profile`); or, if its passes take as long, remove `models` from the "
+                "`about` of the times"
+            )
+        settings[f"acceptance of {law}"] = name_of(getattr(measured, "sampling", None))
+        settings[f"times of {law}"] = latency.law_times(law, batch).sampling
+    known_settings = {what: setting for what, setting in settings.items() if setting}
+    if laws is None and len(set(known_settings.values())) > 1:
+        raise InvalidLimit(
+            "acceptance and times were measured under different sampling settings: "
+            + ", ".join(f"{what} ({setting})" for what, setting in known_settings.items())
+            + "; measure all under the same settings and rank each setting separately, or name the laws in "
+            "laws=[...] (`--law`) to combine them anyway"
+        )
+    return known
+
+
+def chains_as_run(acceptance: Any, latency: LatencyModel, batch: int) -> dict[str, Trace] | None:
+    """The trace to rank chains by, if `treespec run` draws them under another law than trees.
+
+    Above temperature 0 it draws children of trees without replacement, and those of chains independently. A
+    single child is drawn and accepted alike under both laws, so a trace without replacement serves chains
+    drawn independently, with the times of these.
+
+    Returns:
+        The trace under the law `iid`; None if the trace is of another law or rule, or the two laws were not
+        timed under the same sampling settings, so that chains are drawn as in the trace.
+    """
+    drawn, single = Law.WITHOUT_REPLACEMENT, Law.IID
+    if not isinstance(acceptance, Trace) or acceptance.law != str(drawn):
+        return None
+    names = str(drawn), str(single)
+    if acceptance.rule != str(RULE_OF_LAW[drawn]) or not {*names} <= {*latency.laws}:
+        return None
+    of_tree, of_chain = (latency.law_times(name, batch).sampling for name in names)
+    return {str(single): acceptance} if of_tree == of_chain else None
+
+
+def _by_law(acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None) -> dict[str, Any]:
+    wanted = None if laws is None else [str(law) for law in laws]
+    if isinstance(laws, str) or wanted == []:
+        raise InvalidLimit(
+            f"laws = {laws!r}, but must be a list of names, not empty: name at least one of "
+            f"{', '.join(latency.laws)}, or leave it out"
+        )
+    if isinstance(acceptance, Mapping):
+        known = {str(law): measured for law, measured in acceptance.items()}
+        missing = [law for law in wanted or () if law not in known]
+        if missing or not known:
+            raise InvalidAcceptance(
+                f"laws = {wanted}, but acceptance has rates for {', '.join(known) or 'no law'}: "
+                "give {law: rates} for each"
+            )
+        return known if wanted is None else {law: known[law] for law in wanted}
+    law_of_rates = getattr(acceptance, "law", None)
+    if law_of_rates is not None:
+        if wanted is not None and wanted != [law_of_rates]:
+            raise InvalidAcceptance(
+                f"laws = {wanted}, but the acceptance is of law {law_of_rates!r}"
+            )
+        return {law_of_rates: acceptance}
+    if wanted is not None:
+        return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
+    names = list(latency.laws)
+    if len(names) > 1:
+        raise InvalidAcceptance(
+            f"the times are known by law ({', '.join(names)}), but the acceptance does not say which law "
+            "it belongs to: give {law: rates}, or laws=[...]"
+        )
+    return {names[0]: acceptance}
+
+
+def cautions(known: Mapping[str, Any], latency: LatencyModel, batch: int) -> Iterator[str]:
+    """Cautions where acceptance was recorded with other passes, settings or rules than the times."""
+    timed_passes = passes_of(latency)
+    for law, acceptance in known.items():
+        passes = passes_of(acceptance)
+        if text := other_passes("what was recorded", passes, "the times", timed_passes):
+            yield f"caution: {text}"
+        times, sampling = latency.law_times(law, batch), getattr(acceptance, "sampling", None)
+        setting, rule = name_of(sampling), getattr(acceptance, "rule", None)
+        if setting and times.sampling and setting != times.sampling:
+            timed, recorded = f"under {times.sampling}", f"under {setting}"
+        elif (
+            rule
+            and times.rule
+            and not accepts_alike(rule, times.rule, ONE_CHILD, is_greedy(sampling))
+        ):
+            timed, recorded = f"with rule {times.rule}", f"with rule {rule}"
+        else:
+            continue
+        yield (
+            f"caution: steps of law {law} were timed {timed}, and acceptance was recorded {recorded}: "
+            "drawing and accepting children takes a different time there"
+        )
 
 
 def different_pairs(acceptance: Any, times: Any) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """The speed of shapes on a trace: tokens from replay of its texts, seconds from measured times."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from treespec.search.choice.candidates import (
     candidate_sizes,
     chains_within,
 )
-from treespec.search.choice.halves import Totals, on_other_half
 from treespec.search.choice.rows import Basis, Choice, Growing, Kind, Speed
-from treespec.search.choice.times import Times, require_time
 from treespec.search.errors import InvalidTrace, NotMeasured
 from treespec.search.intervals import draws
-from treespec.search.latency.step_parts import StepParts, seconds_of
+from treespec.search.latency.interpolation import Term
+from treespec.search.latency.latency import Times
+from treespec.search.latency.step_parts import require_time, seconds_of
 from treespec.search.traces.acceptance import Rates
 from treespec.search.traces.counts import FEWEST_TRIALS
 from treespec.search.traces.rates import rates_of
@@ -35,8 +35,24 @@ NEARLY_KNOWN_LEVELS = 16
 """Levels that trees may have although they are not known at the ends of texts, if they are known at the
 share `LEAST_SHARE_KNOWN` of the positions."""
 LEAST_SHARE_KNOWN = 0.85
+SPLITS = 16
+"""Random splits of the texts into halves that the value of a choice is averaged over."""
 SHRINKAGE_TRIALS = 20.0
 """Pseudo-trials that shrink each depth's rate towards that of all depths: deep levels have few trials."""
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """The replayed steps of a shape: emitted tokens and seconds of each text, and its mean step's time."""
+
+    emitted: Float[np.ndarray, "texts"]
+    seconds: Float[np.ndarray, "texts"]
+    mean_step: Sequence[Term]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return float(self.emitted.sum() / self.seconds.sum())
 
 
 class TraceSpeed:
@@ -53,6 +69,7 @@ class TraceSpeed:
         times: times for a prefix and batch, which are the same for all laws.
 
     Attributes:
+        parts: the measured times that steps are sums of.
         texts: number of texts that count.
         rates: rates by depth, for the levels that the trace has enough positions of.
         deepest: edges of the deepest tree that is considered.
@@ -64,10 +81,11 @@ class TraceSpeed:
 
     def __init__(self, law: str, trace: Trace, times: Times) -> None:
         _require_replays(trace)
-        self.law, self.times, self.trace, self.texts = law, times, trace, trace.samples
+        self.law, self.times, self.parts = law, times, times.of(law)
+        self.trace, self.texts = trace, trace.samples
         known = _deepest(trace)
         self.rates, self._too_deep = _rates(trace, known)
-        largest = times.latency.largest(times.prefix, law=law, batch=times.batch)
+        largest = self.parts.largest
         self.deepest = min(self.rates.levels or known, largest - 1 if largest else known)
         self.valued = _known_to(self.deepest, trace)
         self._valued_totals, self._trace_totals = TextTotals(self.valued), TextTotals(trace)
@@ -89,11 +107,6 @@ class TraceSpeed:
         yield from note_on(self.trace.rule)
         if self._too_deep and (depth is None or depth > (self.rates.levels or 0)):
             yield self._too_deep
-
-    @property
-    def parts_of_steps(self) -> StepParts:
-        """The measured times that steps are sums of."""
-        return self.times.latency.at(self.times.prefix, self.law, self.times.batch)
 
     def ranked(
         self, limits: Limits, room: Room, kinds: Sequence[Kind]
@@ -140,10 +153,9 @@ class TraceSpeed:
         Shapes within `deepest` are valued on the same positions; a deeper one up to where it is known.
         """
         steps_of: dict[TreeShape, Any] = {}
-        parts = self.parts_of_steps
         for shape in shapes:
             try:
-                steps_of[shape] = parts.plain() if shape.size == 1 else parts.tree([shape])
+                steps_of[shape] = self.parts.step(shape)
             except NotMeasured as error:
                 self.unmeasured[shape] = error
         if not steps_of:
@@ -194,8 +206,7 @@ class TraceSpeed:
 
         A text counts as its seconds over the mean step's time: some growths spend less on hard texts.
         """
-        seconds, seconds_drawn = self.times.seconds(totals.mean_step)
-        require_time(self.law, min(seconds, float(seconds_drawn.min())), size)
+        seconds, seconds_drawn = self.times.seconds(totals.mean_step, self.law, size)
         weights = draws(self.texts, self.times.draws, self.times.seed)
         drawn = (weights @ totals.emitted) / (weights @ totals.seconds)
         return Speed(totals.rate * seconds, seconds, drawn * seconds, seconds_drawn, self.texts)
@@ -282,3 +293,28 @@ def _known_to(depth: int, trace: Trace) -> Trace:
     """The trace, with `kept` reduced to the positions at which trees of this depth are known."""
     kept = np.minimum(trace.text_kept, np.diff(trace.offsets) - depth + 1)
     return trace if (kept == trace.text_kept).all() else replace(trace, kept=kept)
+
+
+def on_other_half(candidates: Sequence[Totals], seed: int) -> Totals:
+    """The totals that choosing the fastest gives: on each half, those of the shape chosen on the other one.
+
+    The best of many shapes on few texts looks better on them than it is. Each text is in the other half
+    once in every split, so its totals are means over the splits. They do not depend on the order of texts,
+    which are first sorted by what the shapes emit on them.
+    """
+    emitted = np.stack([totals.emitted for totals in candidates])
+    seconds = np.stack([totals.seconds for totals in candidates])
+    order = np.lexsort(np.concatenate([seconds, emitted]))
+    rng, texts = np.random.default_rng(seed), len(order)
+    halves = np.zeros((SPLITS, texts), dtype=bool)
+    for half in halves:
+        half[order[rng.permutation(texts)[: texts // 2]]] = True
+    chosen_on = np.concatenate([halves, ~halves])
+    rates = (emitted @ chosen_on.T) / (seconds @ chosen_on.T)
+    chosen = rates.argmax(axis=0)
+    best = max(candidates, key=lambda totals: totals.rate)
+    return Totals(
+        (emitted[chosen] * ~chosen_on).sum(axis=0) / SPLITS,
+        (seconds[chosen] * ~chosen_on).sum(axis=0) / SPLITS,
+        best.mean_step,
+    )

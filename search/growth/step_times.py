@@ -74,31 +74,25 @@ def read_seconds(
 
     These are the times of deterministic children, including accepting, committing and the loop itself.
     """
-    prefix = times.prefix_at(prefix)
-    parts = times.law_times(Law.DETERMINISTIC.value)
+    parts = times.at(prefix, Law.DETERMINISTIC.value)
     # The minimum time of assembling is charged for drafting at all, the rest to the nodes kept.
-    least = parts.assemble.at(1, prefix)
-    tables = (parts.verify, parts.accept, parts.commit, parts.rest)
-    whole = [
-        sum(table.at(n, prefix) for table in tables) + (parts.assemble.at(n, prefix) - least)
-        for n in range(1, size + 1)
-    ]
-    if not min(whole) > 0:
+    least = parts.assemble.at(1, parts.prefix)
+    whole = parts.by_size_s(range(1, size + 1)) - least
+    if not whole.min() > 0:
         raise InvalidGrowth(
-            f"a tree of {1 + whole.index(min(whole))} nodes takes no time to verify, so its speed is "
+            f"a tree of {1 + int(whole.argmin())} nodes takes no time to verify, so its speed is "
             "infinite: give the times of whole passes"
         )
     levels, draws = [0.0], [0.0]
     for w in range(1, width + 1):
-        draws.append((children - 1) * parts.draw.at(w, prefix) if children > 1 else 0.0)
-        levels.append(parts.level.at(w, prefix) + draws[w])
-    first = parts.level if parts.first is None else parts.first
-    root = first.at(1, prefix) + least + draws[1]
+        draws.append((children - 1) * parts.draw.at(w, parts.prefix) if children > 1 else 0.0)
+        levels.append(parts.level.at(w, parts.prefix) + draws[w])
+    root = (parts.first or parts.level).at(1, parts.prefix) + least + draws[1]
     return StepSeconds(np.array([0.0, *whole]), np.array(levels), root, rate)
 
 
 def widest_pass(times: LatencyModel, prefix: int | None) -> int | None:
     """The largest number of nodes for which a draft pass was measured; None if there is no bound."""
-    parts, prefix = times.law_times(Law.DETERMINISTIC.value), times.prefix_at(prefix)
-    widths = [table.largest(prefix) for table in (parts.level, parts.draw)]
+    parts = times.at(prefix, Law.DETERMINISTIC.value)
+    widths = [table.largest(parts.prefix) for table in (parts.level, parts.draw)]
     return min((width for width in widths if width is not None), default=None)

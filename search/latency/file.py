@@ -19,23 +19,29 @@ process used the machine during the measurement; it is a sentence that says so.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from numbers import Real
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+)
 
 from treespec.errors import Unreadable
-from treespec.files import brief, read_text
+from treespec.files import brief
 from treespec.reading_models import Strict, problems, read_model, with_new_names
 from treespec.search.errors import InvalidLatency
-from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
+from treespec.search.latency.interpolation import Curve, Table
 from treespec.search.latency.step_parts import StepParts
 
-Batches = dict[int, dict[str, StepParts]]
+Batches: TypeAlias = dict[int, dict[str, StepParts]]
 """Times by batch size and law."""
 
 VERSION = 1
@@ -50,9 +56,6 @@ AXES = {
 SHARED = ("verify", "commit", "rest")
 """Tables that all laws share."""
 
-FIELDS = {"plain": "plain_step"}
-"""Fields of `StepParts` whose names differ from those of tables."""
-
 ADVICE = {
     "verify": "profile larger trees (`treespec profile --sizes`), or ask for smaller ones",
     "level": "profile larger trees (`treespec profile --sizes`), ask for narrower ones, or enter one "
@@ -64,11 +67,28 @@ ADVICE = {
 }
 """The way out for requests outside of a table's range."""
 
-Given: TypeAlias = tuple[float | Samples, ...]
-"""Measurements, or the measurements of each round."""
 
-Curves: TypeAlias = dict[int | None, dict[int | None, Given]]
-"""Measurements by prefix and size; None stands for all."""
+def table_of(
+    name: str, times: Mapping[int | None, Mapping[int | None, Sequence[Any]]], scale: float = 1.0
+) -> Table:
+    """A table from measurements by prefix and size, None standing for all: times, or those of each round.
+
+    `scale`: seconds in their unit.
+    """
+    by_prefix: dict[int | None, Curve] = {}
+    for prefix, of_sizes in times.items():
+        samples: dict[int | None, Sequence[float]] = {}
+        rounds: dict[int | None, Sequence[int]] = {}
+        for size, measured in of_sizes.items():
+            lists = [(one,) if isinstance(one, float) else one for one in measured]
+            samples[size] = tuple(time * scale for of_round in lists for time in of_round)
+            if not isinstance(measured[0], float):
+                rounds[size] = tuple(
+                    number for number, of_round in enumerate(lists) for _ in of_round
+                )
+        advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
+        by_prefix[prefix] = Curve(name, AXES[name] or "prefix", samples, advice, rounds)
+    return Table(name, by_prefix)
 
 
 def _key(key: Any, least: int = 1) -> int:
@@ -84,7 +104,7 @@ def _time(time: Any) -> float:
     return float(time)
 
 
-def _samples(value: Any) -> Given:
+def _samples(value: Any) -> Sequence[Any]:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
     is_round = [isinstance(time, list | tuple) for time in times]
@@ -110,29 +130,35 @@ def _each(
     return entries
 
 
-def _by_size(value: Any) -> dict[int | None, Given]:
+def _by_size(value: Any) -> dict[int | None, Sequence[Any]]:
     if not isinstance(value, Mapping):
         return {None: _samples(value)}
     return _each(_not_empty(value), _samples, 1)
 
 
-def _sized(value: Any) -> Curves:
+def _sized(value: Any, info: ValidationInfo) -> Table:
     """A table that may depend on a size, in any of its forms."""
     inner = value.values() if isinstance(value, Mapping) else []
     nested = [isinstance(entry, Mapping) for entry in inner]
     if any(nested) and not all(nested):
         raise ValueError("mixes times by size with tables by prefix")
-    return _each(value, _by_size, 0) if any(nested) else {None: _by_size(value)}
+    return _named(info, _each(value, _by_size, 0) if any(nested) else {None: _by_size(value)})
 
 
-def _unsized(value: Any) -> Curves:
+def _unsized(value: Any, info: ValidationInfo) -> Table:
     """A table that depends on the prefix alone."""
     if not isinstance(value, Mapping):
-        return {None: _by_prefix(value)}
-    return _each(_not_empty(value), _by_prefix, 0)
+        return _named(info, {None: _by_prefix(value)})
+    return _named(info, _each(_not_empty(value), _by_prefix, 0))
 
 
-def _by_prefix(value: Any) -> dict[int | None, Given]:
+def _named(info: ValidationInfo, times: Mapping[int | None, Any]) -> Table:
+    """The table of a field: its name says which one it is, and whether its times are milliseconds."""
+    field = str(info.field_name)
+    return table_of(field.removesuffix(UNIT), times, 1e-3 if field.endswith(UNIT) else 1.0)
+
+
+def _by_prefix(value: Any) -> dict[int | None, Sequence[Any]]:
     if isinstance(value, Mapping):
         raise ValueError("is a table by size, but this time does not depend on one")
     return {None: _samples(value)}
@@ -148,17 +174,14 @@ Sized = Annotated[Any, PlainValidator(_sized)]
 Unsized = Annotated[Any, PlainValidator(_unsized)]
 Count = Annotated[int, BeforeValidator(_key)]
 Entries = BeforeValidator(_not_empty)
-NO_TIME: Curves = {None: {None: (0.0,)}}
 
 
 class _Law(Strict):
-    """Times of a law in a file; if left out, `first` and `plain` are derived from other tables."""
-
     level_ms: Sized
     first_ms: Unsized = None
-    draw_ms: Sized = NO_TIME
-    assemble_ms: Sized = NO_TIME
-    accept_ms: Sized = NO_TIME
+    draw_ms: Sized = None
+    assemble_ms: Sized = None
+    accept_ms: Sized = None
     plain_ms: Unsized = None
     decide_ms: Sized = None
     sampling: str = ""
@@ -167,8 +190,8 @@ class _Law(Strict):
 
 class _Batch(Strict):
     verify_ms: Sized
-    commit_ms: Sized = NO_TIME
-    rest_ms: Sized = NO_TIME
+    commit_ms: Sized = None
+    rest_ms: Sized = None
     laws: Annotated[dict[str, _Law], Entries]
 
 
@@ -194,25 +217,15 @@ class _Typed(Strict):
     batch: Count
 
 
-def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
+def typed_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
     """The times for `LatencyModel.from_tables`: tables in seconds, for one law and batch size."""
     given = {name: value for name, value in tables.items() if value is not None} | {"batch": batch}
     try:
         typed = _Typed.model_validate(given)
     except ValidationError as error:
         raise InvalidLatency(f"from_tables: {problems(given, error, 'it')[0]}") from None
-    tables = _tables(typed, 1.0)
-    tables["level"] = tables.pop("draft")
-    return {typed.batch: {law: StepParts(**tables)}}
-
-
-def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
-    """Read a latency file; see `read_json`."""
-    try:
-        text = read_text(path)
-    except Unreadable as error:
-        raise InvalidLatency(str(error)) from None
-    return read_json(text, str(path))
+    checked = _tables(typed)
+    return {typed.batch: {law: StepParts(level=checked.pop("draft"), **checked)}}
 
 
 def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | None]:
@@ -226,10 +239,10 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | No
         raise InvalidLatency(f"{source}: {error}") from None
     batches: Batches = {}
     for batch, entry in file.batches.items():
-        shared = _tables(entry, 1e-3)
+        shared = _tables(entry)
         batches[batch] = {
             name: StepParts(
-                **shared, **_tables(law, 1e-3), sampling=law.sampling or None, rule=law.rule or None
+                **shared, **_tables(law), sampling=law.sampling or None, rule=law.rule or None
             )
             for name, law in entry.laws.items()
         }
@@ -254,38 +267,16 @@ def write_json(
     return "\n".join(_lines(data, "")) + "\n"
 
 
-def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
-    """The tables of an entry by name, in seconds; None for omitted ones without a default."""
-    curves = {key.removesuffix(UNIT): value for key, value in entry}
-    return {
-        FIELDS.get(name, name): curves[name] and _table(name, curves[name], scale)
-        for name in AXES
-        if name in curves
-    }
-
-
-def _table(name: str, curves: Curves, scale: float) -> Table:
-    by_prefix: dict[int | None, Curve] = {}
-    for prefix, given in curves.items():
-        samples: dict[int | None, Samples] = {}
-        rounds: dict[int | None, Rounds] = {}
-        for size, times in given.items():
-            lists = [time if isinstance(time, tuple) else (time,) for time in times]
-            samples[size] = tuple(time * scale for of_round in lists for time in of_round)
-            if isinstance(times[0], tuple):
-                rounds[size] = tuple(
-                    number for number, of_round in enumerate(lists) for _ in of_round
-                )
-        advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
-        by_prefix[prefix] = Curve(name, AXES[name] or "prefix", samples, advice, rounds)
-    return Table(name, by_prefix)
+def _tables(entry: BaseModel) -> dict[str, Any]:
+    """The tables that an entry has, by name."""
+    return {key.removesuffix(UNIT): value for key, value in entry if isinstance(value, Table)}
 
 
 def _plain_tables(law: StepParts, names: Iterable[str]) -> dict[str, Any]:
     """These tables as plain data in milliseconds."""
     plain = {}
     for name in names:
-        table: Table | None = getattr(law, FIELDS.get(name, name), None)
+        table: Table | None = getattr(law, name, None)
         if table is not None:
             by_prefix = {str(prefix): _plain(curve) for prefix, curve in table.curves.items()}
             plain[name + UNIT] = by_prefix[str(None)] if None in table.curves else by_prefix
@@ -299,7 +290,7 @@ def _plain(curve: Curve) -> Any:
     return by_size[None] if curve.anywhere else {str(size): by_size[size] for size in by_size}
 
 
-def _plain_times(times: Samples, rounds: Rounds | None) -> Any:
+def _plain_times(times: Sequence[float], rounds: Sequence[int] | None) -> Any:
     """One time, a list of times, or a list for each round, in milliseconds."""
     shown = [float(f"{1e3 * time:.6g}") for time in times]
     if rounds is None:

@@ -13,9 +13,6 @@ from jaxtyping import Float, Int
 from treespec.search.errors import NotMeasured
 from treespec.search.isotonic import non_increasing
 
-Samples: TypeAlias = tuple[float, ...]
-Rounds: TypeAlias = tuple[int, ...]
-
 FALSE_ALARMS = 0.01
 """Share of curves without any fall for which a fall is reported."""
 
@@ -51,9 +48,9 @@ class Curve:
 
     name: str
     axis: str
-    samples: Mapping[int | None, Samples]
+    samples: Mapping[int | None, Sequence[float]]
     advice: str = "measure them, or ask for less"
-    rounds: Mapping[int | None, Rounds] = field(default_factory=dict)
+    rounds: Mapping[int | None, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Order the sizes."""

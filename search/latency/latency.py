@@ -1,15 +1,22 @@
 """Predict how long a step of any shape takes from the measured times of its parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from treespec.files import write_whole
+import numpy as np
+from jaxtyping import Float
+
+from treespec.errors import Unreadable
+from treespec.files import read_text, write_whole
 from treespec.search.errors import InvalidLatency, NotMeasured
-from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
-from treespec.search.latency.step_parts import ANY_LAW, StepParts, seconds_of
+from treespec.search.intervals import draws
+from treespec.search.latency.file import read_json, typed_tables, write_json
+from treespec.search.latency.interpolation import Curve, Term
+from treespec.search.latency.step_parts import ANY_LAW, StepParts, require_time, seconds_of
 from treespec.tree import Law
 from treespec.tree.shape import TreeShape
 
@@ -97,7 +104,7 @@ class LatencyModel:
             "verify": verify, "draft": draft, "first": first, "draw": draw, "assemble": assemble,
             "accept": accept, "commit": commit, "rest": rest, "plain": plain,
         }  # fmt: skip
-        return cls(model_of_tables(tables, law, batch), dict(about or {}))
+        return cls(typed_tables(tables, law, batch), dict(about or {}))
 
     @classmethod
     def of_batches(cls, models: Mapping[int, "LatencyModel"]) -> "LatencyModel":
@@ -182,10 +189,7 @@ class LatencyModel:
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
         """The largest tree for which all parts of a step are known; None if there is no bound."""
-        times, prefix = self.law_times(law, batch), self.prefix_at(prefix, batch)
-        tables = (times.verify, times.commit, times.rest, times.assemble, times.accept)
-        sizes = [size for table in tables if (size := table.largest(prefix)) is not None]
-        return min(sizes, default=None)
+        return self.at(prefix, law, batch).largest
 
     def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
         """Seconds of the target's pass over a tree of `size` nodes, the root included; see `step_s`."""
@@ -201,7 +205,7 @@ class LatencyModel:
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
         """Seconds of a step of plain decoding under the sampling of `law`; see `step_s`."""
-        return float(seconds_of(self.at(prefix, law, batch).plain())[0])
+        return self.at(prefix, law, batch).step_s(TreeShape.chain(0))
 
     def step_s(
         self,
@@ -222,8 +226,7 @@ class LatencyModel:
         Raises:
             NotMeasured: with the table, the requested value, its range and the way out.
         """
-        times = self.at(prefix, law, batch)
-        return float(seconds_of(times.plain() if shape.size == 1 else times.tree([shape]))[0])
+        return self.at(prefix, law, batch).step_s(shape)
 
     def at(self, prefix: int | None = None, law: str | None = None, batch: int = 1) -> StepParts:
         """The times that steps are sums of, for this prefix, law and batch; arguments as in `step_s`.
@@ -270,4 +273,57 @@ class LatencyModel:
         Raises:
             InvalidLatency: if the file is missing or not a valid latency file.
         """
-        return cls(*read_file(path))
+        try:
+            text = read_text(path)
+        except Unreadable as error:
+            raise InvalidLatency(str(error)) from None
+        return cls.from_json(text, str(path))
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """A model's times for one prefix and batch size, and their resamples, which all shapes share.
+
+    Args:
+        latency: the measured times.
+        prefix: committed tokens before the root; None only if times hold for every prefix.
+        batch: number of texts decoded at once.
+        draws: number of resamples.
+        seed: seed of the resamples.
+    """
+
+    latency: LatencyModel
+    prefix: int | None
+    batch: int
+    draws: int
+    seed: int
+    _drawn: dict[Curve, Float[np.ndarray, "draws sizes"]] = field(default_factory=dict)
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """For unrelated measurements, which are resampled independently."""
+        return np.random.default_rng(self.seed)
+
+    def of(self, law: str) -> StepParts:
+        """The times that steps of a law are sums of."""
+        return self.latency.at(self.prefix, law, self.batch)
+
+    def seconds(
+        self, terms: Sequence[Term], law: str, size: int
+    ) -> tuple[float, Float[np.ndarray, "draws"]]:
+        """The time of the first step of these terms, as measured and under every resample.
+
+        A machine is slightly faster in some rounds of measuring than in others, for all parts alike, so
+        rounds are resampled where they are known. `law` and `size` are for the message if a step takes no
+        time.
+        """
+        total = np.zeros(self.draws)
+        rounds = self.latency.round_count
+        drawn_rounds = draws(rounds, self.draws, self.seed + 1) if rounds > 1 else None
+        for curve, weights in terms:
+            if curve not in self._drawn:
+                self._drawn[curve] = curve.drawn(self.rng, self.draws, drawn_rounds)
+            total = total + self._drawn[curve] @ weights[0]
+        seconds = float(seconds_of(terms)[0])
+        require_time(law, min(seconds, float(total.min())), size)
+        return seconds, total

@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.search.latency.interpolation import Table, Term, gathered
+from treespec.search.errors import InvalidLatency
+from treespec.search.latency.interpolation import Curve, Table, Term, gathered
 from treespec.tree.shape import TreeShape
 
 ANY_LAW = "any"
 """Name of times that hold for every law."""
 
+NO_TIME = Table("no time", {None: Curve("no time", "size", {None: (0.0,)})})
+"""What omitted tables count as."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class StepParts:
     """The tables of one law and batch size, and steps of any shape as weighted sums of fitted times.
 
@@ -33,7 +37,7 @@ class StepParts:
         accept: the acceptance rule, by nodes.
         first: the first draft pass, which gives the root one child; None if it equals `level` of one node.
             It finds the processor's caches filled by the target, and sometimes also runs a pending token.
-        plain_step: a step of plain decoding under the same settings; None if it is the sum of its parts.
+        plain: a step of plain decoding under the same settings; None if it is the sum of its parts.
         decide: one decision of a tree that grows, on where to expand or what to keep, by the nodes drafted
             so far; None if it is not known.
         sampling: the sampling settings of the measurement.
@@ -43,14 +47,14 @@ class StepParts:
     """
 
     verify: Table
-    commit: Table
-    rest: Table
+    commit: Table = NO_TIME
+    rest: Table = NO_TIME
     level: Table
-    draw: Table
-    assemble: Table
-    accept: Table
+    draw: Table = NO_TIME
+    assemble: Table = NO_TIME
+    accept: Table = NO_TIME
     first: Table | None = None
-    plain_step: Table | None = None
+    plain: Table | None = None
     decide: Table | None = None
     sampling: str | None = None
     rule: str | None = None
@@ -61,6 +65,26 @@ class StepParts:
     def tables(self) -> list[Table]:
         values = (getattr(self, field.name) for field in fields(self))
         return [value for value in values if isinstance(value, Table)]
+
+    @property
+    def largest(self) -> int | None:
+        """The largest tree for which all parts of a step are known; None if there is no bound."""
+        tables = (self.assemble, *self._target_pass())
+        sizes = [size for table in tables if (size := table.largest(self.prefix)) is not None]
+        return min(sizes, default=None)
+
+    @property
+    def widest(self) -> int | None:
+        """The most nodes that a measured draft pass gives a child each; None if there is no bound."""
+        return self.level.largest(self.prefix)
+
+    def step_s(self, shape: TreeShape) -> float:
+        """Seconds of a step of this shape."""
+        return float(seconds_of(self.step(shape))[0])
+
+    def step(self, shape: TreeShape) -> list[Term]:
+        """A step that drafts and verifies this shape; the root alone is a step of plain decoding."""
+        return self.plain_step() if shape.size == 1 else self.tree([shape])
 
     def tree(self, shapes: Sequence[TreeShape]) -> list[Term]:
         """Steps that draft and verify these shapes, one for each shape."""
@@ -103,16 +127,19 @@ class StepParts:
             counts.append(Counter(accumulate(added, initial=1)))
         return steps + gathered(self.decide, self.prefix, counts)
 
-    def plain(self) -> list[Term]:
+    def plain_step(self) -> list[Term]:
         """A step of plain decoding, as measured or, failing that, as the sum of its parts."""
-        return self._sized([self.plain_step] if self.plain_step else self._target_pass(), [1])
+        return self._sized([self.plain] if self.plain else self._target_pass(), [1])
+
+    def by_size_s(self, sizes: Sequence[int]) -> Float[np.ndarray, "asked"]:
+        """Seconds of all parts that depend on the number of verified nodes, and of the fixed ones."""
+        return seconds_of(self._sized([self.assemble, *self._target_pass()], sizes))
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
         """A lower bound of the seconds of a step: all levels are taken as the fastest measured one."""
-        by_size = seconds_of(self._sized([self.assemble, *self._target_pass()], sizes.tolist()))
         level = sum(share * curve.fitted.min() for curve, share in self.level.shares(self.prefix))
         first = level if self.first is None else self.first.at(1, self.prefix)
-        return by_size + first + (depth - 1) * level
+        return self.by_size_s(sizes.tolist()) + first + (depth - 1) * level
 
     def _target_pass(self) -> list[Table]:
         """The tables that every step takes from, whether anything is drafted or not."""
@@ -127,6 +154,15 @@ class StepParts:
 def seconds_of(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
     total: Any = sum(weights @ curve.fitted for curve, weights in terms)
     return total
+
+
+def require_time(law: str, seconds: float, size: int) -> None:
+    """Refuse a step that takes no time."""
+    if not seconds > 0:
+        raise InvalidLatency(
+            f"law {law!r}: a step of {size} nodes takes no time, so its speed is infinite: "
+            "give the times of whole passes"
+        )
 
 
 def levels_of(shape: TreeShape) -> list[Counter[int]]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from treespec.checks import instance, token_ids
 from treespec.errors import InvalidTree
-from treespec.probabilities import no_distributions, require_distribution
+from treespec.probabilities import no_distributions
+from treespec.tree.checked_rows import CheckedRows
 from treespec.tree.law import Group, Law, LawOfNode, laws_by_node
 from treespec.tree.pictures import Look, captioned, draw_looks, draw_svg
 from treespec.tree.shape import TreeShape
@@ -28,7 +29,7 @@ class TokenTree:
             `draft_probs` is given, drafted ids must be column indices of it.
         draft_probs: the *initial* distribution, after sampling settings, that the children of each node
             were drawn from: one row for each of the M nodes with children, in node order. None when every
-            node is deterministic. Rules check that a row is a distribution when they first read it.
+            node is deterministic. A row is checked when a rule first reads it (`CheckedRows`).
             In a mixed tree, each *group* of drawn children has its own row instead, in node order and
             within a node in the order of its groups; deterministic groups have none.
         law: how the children of each node were drawn: a law for each node, or one law for all nodes. The
@@ -212,16 +213,11 @@ class TokenTree:
         Raises:
             NotADistribution: if it is not; the error names node and value.
         """
-        assert self.draft_probs is not None
-        probs = self.draft_probs[row]
-        if row not in self._checked:
-            require_distribution(probs, f"the draft's row of node {node}")
-            self._checked.add(row)
-        return probs
+        return self._checked.read(row, node)
 
     def vouched(self) -> "TokenTree":
         """This tree, with all rows marked as valid without a check: for callers that just computed them."""
-        self._checked.update(range(self._rows))
+        self._checked.vouched = True
         return self
 
     def look_at_rows(self) -> bool:
@@ -238,11 +234,13 @@ class TokenTree:
     @property
     def is_vouched(self) -> bool:
         """Whether every row of `draft_probs` has been checked, or marked as valid."""
-        return self.draft_probs is None or len(self._checked) == self._rows
+        if self.draft_probs is None:
+            return True
+        return self._checked.vouched or self._checked.rows_read == self._rows
 
     @cached_property
-    def _checked(self) -> set[int]:
-        return set()
+    def _checked(self) -> CheckedRows:
+        return CheckedRows(self.draft_probs, "draft")
 
     @property
     def _laws(self) -> tuple[LawOfNode, ...]:

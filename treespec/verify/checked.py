@@ -1,22 +1,21 @@
-"""Target and draft rows, validated when a rule first reads them."""
+"""Target and draft rows as rules read them: distributions that fit the tree and each other."""
 
 from jaxtyping import Float
 from torch import Tensor
 
 from treespec.checks import instance, shown
 from treespec.errors import InvalidArgument, RefusedTree
-from treespec.probabilities import require_distribution
 from treespec.protocols import Rows
 from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.tree import TokenTree
+from treespec.tree.checked_rows import CheckedRows
 
 
-class CheckedRows:
-    """Target rows of a tree, each checked at its first visit: a rule pays only for the nodes it visits.
+class TargetRows(CheckedRows):
+    """Target rows of a tree; `CheckedRows` says who checks them, and when.
 
     A row must be a distribution that contains the tokens of the node's children, and as wide as the draft
-    rows, even those that the rule does not read. Rows that `Sampling` computes from finite logits are
-    distributions by construction and are not summed.
+    rows, even those that the rule does not read.
     """
 
     def __init__(self, tree: TokenTree, target_probs: Rows) -> None:
@@ -31,52 +30,45 @@ class CheckedRows:
                 f"target_probs has the shape {list(target_probs.shape)}, but must be [N, V]: one row of "
                 "probabilities for each node"
             )
+        made_here = (
+            isinstance(target_probs, SampledRows) and type(target_probs.sampling) is Sampling
+        )
         rows = target_probs.logits if isinstance(target_probs, SampledRows) else target_probs
         if isinstance(rows, Tensor) and len(rows) < tree.shape.size:
             raise RefusedTree(f"{tree.shape.size} nodes, but {len(rows)} target rows")
-        self._tree, self._given = tree, target_probs
-        self._made_here = (
-            isinstance(target_probs, SampledRows) and type(target_probs.sampling) is Sampling
-        )
-        self._rows: dict[int, Tensor] = {}
+        super().__init__(target_probs, "target", made_here)
+        self._tree = tree
 
     @classmethod
-    def of(cls, tree: TokenTree, target_probs: Rows) -> "CheckedRows":
+    def of(cls, tree: TokenTree, target_probs: Rows) -> "TargetRows":
         """Wrap `target_probs`; return it unchanged if it holds checked rows of this tree already."""
         if isinstance(target_probs, cls) and target_probs._tree is tree:
             return target_probs
         return cls(tree, target_probs)
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        row = self._rows.get(node)
-        if row is None:
-            row = self._rows[node] = self._read(node)
-        return row
+        return self.read(node, node)
 
-    def _read(self, node: int) -> Tensor:
+    def _find(self, row: int) -> Tensor:
         try:
-            row = self._given[node]
+            return self.given[row]
         except (IndexError, KeyError):
             size = self._tree.shape.size
-            raise RefusedTree(f"{size} nodes, but there is no target row for node {node}") from None
-        if not self._made_here:
-            require_distribution(row, f"the target's row of node {node}")
-        self._require_children(node, row.shape[0])
-        return row
+            raise RefusedTree(f"{size} nodes, but there is no target row for node {row}") from None
 
     def greedy_token(self, node: int) -> int | None:
         """The token that holds all the mass of a node's row; None if no token does.
 
         Does not materialise the row if `Sampling` computes it at temperature 0.
         """
-        given = self._given
-        if self._made_here and isinstance(given, SampledRows) and given.sampling.greedy:
-            self._require_children(node, given.logits.shape[1])
+        given = self.given
+        if self.vouched and isinstance(given, SampledRows) and given.sampling.greedy:
+            self._fit(node, given.logits.shape[1])
             return given.greedy_token(node)
         mass, token = self[node].max(-1)
         return int(token) if mass == 1 else None
 
-    def _require_children(self, node: int, size: int) -> None:
+    def _fit(self, node: int, size: int) -> None:
         """Refuse children whose tokens lie beyond the node's row, and draft rows of another width."""
         ids = self._tree.token_ids
         for child in self._tree.shape.children[node]:
@@ -88,19 +80,14 @@ class CheckedRows:
         require_width(self._tree, size)
 
 
-def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
-    """The draft's row of a node, checked against the target's."""
-    row = tree.checked_draft_probs_of(node)
-    require_rows(node, target_probs, row)
-    return row
-
-
-def require_rows(
-    node: int, target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"]
-) -> None:
-    """Raise `RefusedTree` unless the two rows of a node have the same vocabulary."""
-    if draft_probs.shape != target_probs.shape:
-        raise RefusedTree(_other_width(node, len(draft_probs), len(target_probs)))
+def draft_row(
+    tree: TokenTree, node: int, target_probs: Float[Tensor, "V"], row: int | None = None
+) -> Float[Tensor, "V"]:
+    """The draft's row of a node, or of a group of a mixed tree (`row`), as wide as the target's."""
+    probs = tree.checked_draft_probs_of(node) if row is None else tree.checked_row(node, row)
+    if probs.shape != target_probs.shape:
+        raise RefusedTree(_other_width(node, len(probs), len(target_probs)))
+    return probs
 
 
 def require_width(tree: TokenTree, width: int) -> None:

@@ -4,7 +4,7 @@ from treespec.errors import RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.checked import CheckedRows
+from treespec.verify.checked import TargetRows
 from treespec.verify.child_acceptance import of_target_mass
 from treespec.verify.rule import Scope, rule
 
@@ -32,7 +32,7 @@ def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     Raises:
         RefusedTree: if a visited row is not one-hot; at other temperatures use another rule.
     """
-    rows, path = CheckedRows.of(tree, target_probs), [0]
+    rows, path = TargetRows.of(tree, target_probs), [0]
     while True:
         token = rows.greedy_token(path[-1])
         if token is None:

@@ -13,7 +13,7 @@ from treespec.sampling.distributions import residual, without
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.tree.law import Group
-from treespec.verify.checked import require_rows
+from treespec.verify.checked import draft_row
 from treespec.verify.rule import NodeChoice, ratio, walk_down
 
 MIXES = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
@@ -82,8 +82,7 @@ def _of_group(
     if group.row is None:
         yield from (Sibling(token, None) for token in tokens)
         return
-    draft_probs = tree.checked_row(node, group.row)
-    require_rows(node, target_probs, draft_probs)
+    draft_probs = draft_row(tree, node, target_probs, group.row)
     for i, token in enumerate(tokens):
         if i and group.law is Law.WITHOUT_REPLACEMENT:
             elders = torch.tensor(tokens[:i], device=draft_probs.device)

@@ -18,7 +18,7 @@ from treespec.sampling.children import too_many
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.tree.law import LawOfNode, laws_by_node
-from treespec.verify.checked import CheckedRows, draft_row
+from treespec.verify.checked import TargetRows, draft_row
 
 LARGEST_RATIO = 1e30
 """Upper bound on ratios of probabilities."""
@@ -126,8 +126,8 @@ class Rule:
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         """Decide on a tree.
 
-        Each row is validated when the rule first visits it (`treespec.verify.checked`). `__wrapped__`, the
-        plain function, validates less.
+        Each row is checked when the rule first reads it (`treespec.tree.checked_rows`). `__wrapped__`, the
+        plain function, checks less.
 
         Raises:
             InvalidArgument: if an argument is not a tree or rows.
@@ -135,7 +135,7 @@ class Rule:
                 visited row is missing or has another vocabulary.
             NotADistribution: if a visited row of target or draft is not a distribution; names the node.
         """
-        rows = CheckedRows.of(tree, target_probs)
+        rows = TargetRows.of(tree, target_probs)
         self.require(tree)
         return self._decide(tree, rows, coins, **self.settings)
 
@@ -348,7 +348,7 @@ def walk_down(
 
     `target_probs`: `[V]` rows by node.
     """
-    rows, path = CheckedRows.of(tree, target_probs), [0]
+    rows, path = TargetRows.of(tree, target_probs), [0]
     while True:
         node = path[-1]
         children = tree.shape.children[node]

@@ -1,72 +1,131 @@
-"""Measure how long the parts of a step take on a pair: whole steps of `treespec.decode`, taken apart.
+"""`treespec profile`: time the steps of a config's pair in rounds; the calm ones make a latency model.
 
-Every sample comes from a real step of the real loop: drafter, target, rule and commit as in a run, on a
-text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Trees of
-all shapes and plain decoding take turns, because machines drift; the first round warms up. A turn begins
-with steps that do not count (`WARM_UP_STEPS`), because a text that is decoded by one method finds in the
-caches what its own steps read. For the same reason a tree follows one that is hardly smaller: right after a
-pass over 64 nodes, which took 27 ms, a pass over 2 took 4.4 ms, after passes like it 2.7 (two cores of an
-Intel Xeon, 100 MB of weights). Rounds that something else disturbed are measured again.
-
-One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
-W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. For more
-nodes than the largest bundle has on a level, it is the difference of two trees of one round.
+A round measures everything once, so that rounds can be compared part by part. Two things give a neighbour
+away: counters of the kernel, which say how much of the processor others used during the round, and the
+parts themselves, which took longer than in calm rounds. The first sees a load that never changes; the
+second works on every system and in rounds of any length. Disturbed rounds are measured again.
 """
 
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from rich.console import Console
 
-from treespec.decoding import decode
-from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
-from treespec.experiments.config.build import plain_method
-from treespec.experiments.config.schema import Config
-from treespec.experiments.measure.profile.plan import Setting, drift_of
-from treespec.experiments.measure.profile.rounds import (
-    Round,
-    Samples,
-    calmest,
-    compared,
-    what_disturbed,
-)
-from treespec.experiments.records.machine_load import LoadWatch
+from treespec.errors import TreespecError
+from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
+from treespec.experiments.config.build import build
+from treespec.experiments.config.files import require_within
+from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.profile.plan import Setting, plan_profile
+from treespec.experiments.measure.profile.steps import Samples, Text, measure_round
+from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
-from treespec.experiments.run.models import weights_data
-from treespec.experiments.run.observers import StageTimer, synchronizer
-from treespec.sampling.coins import TorchCoins
-from treespec.search.growth import Eagle2
-from treespec.step import Step
-from treespec.target import make_target
-from treespec.tree import Law, TreeShape
-from treespec.verify import verifier_for
+from treespec.experiments.report.table import NONE, Column, Table
+from treespec.experiments.report.terminal import print_table
+from treespec.experiments.run.models import load_models, weights_data
+from treespec.experiments.run.passes import load_with_passes
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import read_prompts
+from treespec.search import InvalidLatency, LatencyModel
+from treespec.search.latency.file import table_of
+from treespec.search.latency.interpolation import Curve
+from treespec.search.latency.step_parts import StepParts
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-ROOT = TreeShape.chain(0)
+REPEATS = 9
+"""Enough for a fall of the time with the size to be proved, see `treespec.search.latency.interpolation`."""
 
-PLAIN_STEPS = 4
-"""Steps of plain decoding in a round; each is one sample."""
+MOST_PREFIXES = 64
 
-WARM_UP_STEPS = 4
-"""Steps at the beginning of a turn that do not count. Where passes over one node and over several read two
-copies of 36 MB of weights, beside a cache of 32 MiB, those over one took 1.56, 1.41, 1.32, 1.21, 1.18 and,
-at the seventh, 1.06 ms after the others (two cores of an AMD EPYC)."""
+SAMPLES_FOR_QUARTILES = 3
+"""Samples of a cell from which on its quartiles are shown."""
 
-DECIDED_SIZES = (1, 8, 64, 256, 1024, 2048)
-"""Nodes drafted so far when a growth decides; growths draft many times the nodes that they keep."""
-DECIDED_CHILDREN = 8
+SLOW_ROUND = 1.25
+"""A round is disturbed if its parts took this many times as long as in calm ones, in the median."""
+
+CALM_SHARE = 5
+"""Rounds are compared with the calmest fifth of them."""
+
+LARGE_PARTS = ("verify", "level", "first", "plain")
+"""Tables of whole passes, by which rounds are compared. The times of other parts are short and vary."""
 
 ROUNDS_PER_EXTRA = 2
 """For this many rounds that were asked for, at most one more is measured instead of a disturbed one."""
 
-Text = Callable[[int, int], Sequence[int]]
-"""Gives so many token ids of a real text; a number chooses which."""
+
+@dataclass(frozen=True)
+class Round:
+    """Everything, measured once.
+
+    Args:
+        samples: the times.
+        busy: percent of the processor that other processes used meanwhile; None if it is not known.
+        slower: how many times as long parts took as in the calmest fifth of the rounds (`compared`).
+    """
+
+    samples: Samples
+    busy: float | None = None
+    slower: float = 1.0
+
+    @property
+    def disturbed(self) -> bool:
+        return self.slower > SLOW_ROUND or (self.busy or 0.0) > BUSY_RUN_PERCENT
+
+
+def compared(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds with `slower`, from the medians of their large parts."""
+    medians = [
+        {
+            place: float(np.median(seconds))
+            for place, seconds in one.samples.items()
+            if place[1] in LARGE_PARTS
+        }
+        for one in rounds
+    ]
+    shared = sorted(set.intersection(*map(set, medians)), key=str) if rounds else []
+    if not shared:
+        return list(rounds)
+    times = np.log([[max(of[place], 1e-9) for place in shared] for of in medians])
+    levels = np.median(times - np.median(times, axis=0), axis=1)
+    calmest = np.sort(levels)[(len(levels) - 1) // CALM_SHARE]
+    slower = np.exp(levels - calmest).tolist()
+    return [replace(one, slower=times) for one, times in zip(rounds, slower, strict=True)]
+
+
+def calmest(rounds: Sequence[Round], wanted: int) -> list[Round]:
+    """So many rounds in their order: calm ones first, then those that were disturbed least."""
+
+    def harm(i: int) -> tuple[bool, float]:
+        one = rounds[i]
+        return one.disturbed, one.disturbed * max(one.slower, 1 + (one.busy or 0.0) / 100)
+
+    kept = sorted(range(len(rounds)), key=harm)[:wanted]
+    return [rounds[i] for i in sorted(kept)]
+
+
+def what_disturbed(rounds: Sequence[Round], measured: int) -> str | None:
+    """A sentence, with numbers and the way out, on what disturbed these rounds; None if nothing did."""
+    bad = [one for one in rounds if one.disturbed]
+    if not bad:
+        return None
+    busy, slower = max(one.busy or 0.0 for one in bad), max(one.slower for one in bad)
+    seen = []
+    if busy > BUSY_RUN_PERCENT:
+        seen.append(f"other processes used up to {busy:.0f} % of the CPU")
+    if slower > SLOW_ROUND:
+        seen.append(f"parts took up to {slower:.1f} times as long as in the calmest rounds")
+    again = f" (the calmest of {measured})" if measured > len(rounds) else ""
+    return (
+        f"{len(bad)} of {len(rounds)} rounds{again} were disturbed: {', and '.join(seen)}. "
+        "These times are not reliable: profile again on a quiet machine."
+    )
 
 
 @dataclass(frozen=True)
@@ -88,29 +147,70 @@ class Timed:
     interrupted: bool
 
 
-def pass_seconds(
-    model: Any, rows: int, parents: Sequence[int] | None = None, *, first_token: int = 0
-) -> float:
-    """Seconds of one pass of a model over `rows` nodes, after what its cache holds.
+@dataclass(frozen=True)
+class Profile:
+    model: LatencyModel
+    rounds: int
+    interrupted: bool
+    notes: tuple[str, ...]
 
-    The cache is as long afterwards as before. Warming up, turns and medians are up to the caller.
 
-    Args:
-        model: the model or a runner of it, with a prompt in its cache.
-        rows: number of nodes, the root included.
-        parents: the tree; a chain by default, since its shape does not change the work.
-        first_token: token id of the first node; the others count up from it.
-    """
-    device = model.device
-    tokens = torch.arange(first_token, first_token + rows, device=device) % model.vocab_size
-    tree, wait = tuple(range(-1, rows - 1) if parents is None else parents), synchronizer(device)
-    wait()
-    start = time.perf_counter()
-    model.run(tokens, tree)
-    wait()
-    seconds = time.perf_counter() - start
-    model.keep(())
-    return seconds
+def profile(
+    config: Config,
+    *,
+    sizes: Sequence[int] | None = None,
+    prefixes: Sequence[int] | None = None,
+    repeats: int = REPEATS,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+    watch: Callable[[], LoadWatch] = LoadWatch,
+) -> Profile:
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which."""
+    for name, values, most, largest in (
+        ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
+        ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),
+        ("repeats", (repeats,), 1, MOST_ROUNDS),
+    ):
+        require_within(f"the number of --{name}", len(values), 0, most)
+        for value in values:
+            require_within(f"--{name}", value, 1, largest)
+    raw = read_prompts(config.prompts)
+    reporter = Reporter(console)
+    chosen_for = build(config).methods if config.models.dtype == "fastest" else None
+    loaded = load_with_passes(config.models, (), load, reporter, chosen_for=chosen_for)
+    pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    plan = plan_profile(config, pair, raw, sizes, prefixes)
+    notes = list(plan.notes)
+    total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
+    with reporter.units(total, doing="measuring", finished="measured") as begin:
+        timed = profile_pair(
+            pair,
+            plan.settings,
+            plan.prefixes,
+            plan.text,
+            repeats=repeats,
+            seed=config.seed,
+            progress=begin,
+            watch=watch,
+        )
+    about = about_times(config, pair, timed, repeats)
+    try:
+        model = model_of_rounds(timed.parts, plan.settings, about, timed.disturbed)
+    except TreespecError as error:
+        if timed.interrupted:
+            raise ConfigError("interrupted before a round was over: nothing to write") from error
+        raise
+    if timed.interrupted:
+        notes.append(f"interrupted: {timed.rounds} of {repeats} rounds, and a part of one more")
+    if timed.disturbed is not None:
+        notes.append(f"Caution: {timed.disturbed}")
+    elif timed.measured > timed.rounds:
+        again = timed.measured - timed.rounds
+        notes.append(
+            f"{again} round{'s were' if again > 1 else ' was'} disturbed by something else on the machine, "
+            "and measured again: only calm rounds count"
+        )
+    return Profile(model, timed.rounds, timed.interrupted, tuple(notes))
 
 
 def profile_pair(
@@ -142,12 +242,12 @@ def profile_pair(
         return len(rounds) < repeats or (len(rounds) < most and len(calm) < repeats)
 
     try:
-        _measure_round(pair, places, text, order, {}, "warming up", progress)
+        measure_round(pair, places, text, order, {}, "warming up", progress)
         while missing():
             number = len(rounds) + 1
             role = f" of {repeats}" if number <= repeats else ", instead of a disturbed one"
             part, load = {}, watch()
-            _measure_round(pair, places, text, order, part, f"round {number}{role}", progress)
+            measure_round(pair, places, text, order, part, f"round {number}{role}", progress)
             rounds.append(Round(part, load.busy_percent()))
             part = {}
     except KeyboardInterrupt:
@@ -167,209 +267,31 @@ def profile_pair(
     )
 
 
-def _measure_round(
-    pair: "Pair",
-    places: Sequence[tuple[Setting, int]],
-    text: Text,
-    order: random.Random,
-    into: Samples,
-    name: str,
-    progress: Callable[[str], None],
-) -> None:
-    """Everything once: places in a drawn order, and in each place trees and plain steps likewise."""
-    drafted, plain = make_target(pair.target), make_target(pair.target)
-    for setting, prefix in order.sample(places, len(places)):
-        progress(f"{name}: {setting.law}, prefix {prefix}")
-        trees = Loop(pair, drafted, setting, prefix, text, order.randrange(1 << 30))
-        alone = Loop(pair, plain, setting, prefix, text, order.randrange(1 << 30), plain=True)
-        _measure_place(trees, alone, order, into)
-
-
-def _measure_place(trees: "Loop", alone: "Loop", order: random.Random, into: Samples) -> None:
-    """A step of each shape, the smallest first, and before or after them some of plain decoding."""
-    second: dict[tuple[int, int], float] = {}
-    law = str(trees.setting.law)
-
-    def each_shape() -> None:
-        shapes = sorted(trees.setting.shapes, key=lambda shape: shape.size)
-        _warm(trees, shapes[0])
-        for shape in shapes:
-            _measure_tree(trees, shape, into, second)
-
-    def plainly() -> None:
-        _warm(alone, ROOT)
-        for _ in range(PLAIN_STEPS):
-            _measure_plain(alone, into)
-
-    for turn in order.sample([each_shape, plainly], 2):
-        turn()
-    if trees.setting.law is Law.DETERMINISTIC:
-        _measure_deciding(order, law, into)
-    for (width, most), taken in second.items():
-        if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
-            _put(into, law, "draw", None, width, taken - second[width, 1])
-
-
-def _warm(loop: "Loop", shape: TreeShape) -> None:
-    for _ in range(WARM_UP_STEPS):
-        loop.step(shape)
-
-
-def _put(
-    into: Samples, law: str, name: str, prefix: int | None, size: int | None, seconds: float
-) -> None:
-    into.setdefault((law, name, prefix, size), []).append(max(0.0, seconds))
-
-
-def _measure_tree(
-    loop: "Loop", shape: TreeShape, into: Samples, second: dict[tuple[int, int], float]
-) -> None:
-    """One step of a shape; `second` gets the time of its second level, by nodes and most children."""
-    law, prefix, size = str(loop.setting.law), loop.prefix, shape.size
-    seconds = loop.step(shape)
-    if seconds is None:
-        return
-    levels = seconds["levels"]
-    _put(into, "", "verify", prefix, size, seconds["verify"])
-    _put(into, "", "commit", None, size, seconds["commit"])
-    _put(into, "", "rest", None, None, seconds["rest"])
-    _put(into, law, "accept", None, size, seconds["accept"])
-    _put(into, law, "assemble", None, size, seconds["draft"] - sum(levels))
-    if len(shape.children[0]) == 1:
-        _put(into, law, "first", prefix, None, levels[0])
-    expanded: list[list[int]] = [[] for _ in range(shape.depth)]  # numbers of children, by level
-    for node in shape.internal:
-        expanded[shape.depths[node]].append(len(shape.children[node]))
-    for level, children in enumerate(expanded):
-        width, most = len(children), max(children)
-        if level and most == 1:
-            _put(into, law, "level", prefix, width, levels[level])
-        elif level == 2:  # the same nodes' parents had one child each
-            _put(into, law, "draw", None, width, levels[2] - levels[1])
-        if level == 1:
-            second[width, most] = levels[1]
-
-
-def _measure_plain(loop: "Loop", into: Samples) -> None:
-    seconds = loop.step(ROOT)
-    if seconds is None:
-        return
-    law, prefix = str(loop.setting.law), loop.prefix
-    _put(into, law, "plain", prefix, None, seconds["whole"])
-    _put(into, law, "assemble", None, 1, seconds["draft"])
-    _put(into, law, "accept", None, 1, seconds["accept"])
-    _put(into, "", "verify", prefix, 1, seconds["verify"])
-    _put(into, "", "commit", None, 1, seconds["commit"])
-
-
-def _measure_deciding(order: random.Random, law: str, into: Samples) -> None:
-    """Time decisions of EAGLE-2 on drawn probabilities; the work is the same for all growths.
-
-    It consists of values along paths, and the best of them.
-    """
-    for size in DECIDED_SIZES:
-        # A new shape each time, since a drafter's is new at each level.
-        shape = TreeShape((-1, *((node - 1) // DECIDED_CHILDREN for node in range(1, size))))
-        probs = torch.tensor([order.random() for _ in range(size)])
-        growth = Eagle2(DECIDED_CHILDREN, shape.depth + 1, max(1, size // 2))
-        start = time.perf_counter()
-        growth.next(shape, lambda probs=probs: probs)
-        growth.keep(shape, lambda probs=probs: probs)
-        _put(into, law, "decide", None, size, (time.perf_counter() - start) / 2)
-
-
-_growth = lru_cache(maxsize=1024)(StaticGrowth)
-"""The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
-
-
-class Loop:
-    """The loop on a text of about one length: it starts over when the text has grown too long.
-
-    The first text is as long as is drawn, within `drift_of` the prefix length, and later ones begin at the
-    lower end. So whatever comes first or last is after texts of all these lengths, prefix length in the
-    mean: had all texts begun at the lower end, what comes first would always be after shorter ones.
-
-    Args:
-        pair: the models.
-        target: of this loop alone.
-        setting: law, rule and trees.
-        prefix: committed tokens before the root.
-        text: the texts.
-        seed: of coins and texts.
-        plain: decode without a draft.
-    """
-
-    def __init__(
-        self,
-        pair: "Pair",
-        target: Any,
-        setting: Setting,
-        prefix: int,
-        text: Text,
-        seed: int,
-        plain: bool = False,
-    ) -> None:
-        self.setting, self.prefix = setting, prefix
-        self._pair, self._target, self._text, self._seed = pair, target, text, seed
-        without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
-        self._choice, self._plain = without if plain else setting, plain
-        self._drafter: ModelDrafter | NoDrafter = NoDrafter()
-        self._coins = TorchCoins(seed)
-        self._steps: Iterator[Step] = iter(())
-        self._drift = drift_of(prefix, len(setting.shapes))
-        self._ahead = random.Random(seed).randrange(2 * self._drift + 1)
-        self._deepest = max(setting.shapes, key=lambda shape: shape.depth)
-        self._length, self._limit = 0, prefix + self._drift + 1
-        self.timer = StageTimer()
-
-    def start(self) -> None:
-        pair, choice, deepest = self._pair, self._choice, self._deepest
-        length = max(1, self.prefix - self._drift + self._ahead) + 1  # and the root
-        self._seed, self._ahead = self._seed + 1, 0
-        prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
-        self.timer = StageTimer(prompt.device)
-        if not self._plain:
-            # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.
-            self._drafter = ModelDrafter(
-                pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
-            )
-        room = min(pair.target.max_length, pair.draft.max_length) - length - deepest.depth
-        self._steps = decode(
-            self._target,
-            self._drafter,
-            verifier_for(choice.rule, pair.target),
-            prompt,
-            sampling=choice.sampling,
-            coins=self._coins,
-            max_new_tokens=max(1, room),
-            observer=self.timer,
-        )
-        self._length = length
-
-    def step(self, shape: TreeShape) -> dict[str, Any] | None:
-        """Seconds of one step with this tree: its stages, the whole, and the levels of its draft."""
-        if not 0 < self._length <= self._limit:
-            self.start()
-            self._advance(shape)  # the prefill, and a step that is not like others after it
-        return self._advance(shape)
-
-    def _advance(self, shape: TreeShape) -> dict[str, Any] | None:
-        if isinstance(self._drafter, ModelDrafter):
-            self._drafter.growth = _growth(shape)
-        before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
-        self.timer.clock.settle()
-        start = time.perf_counter()
-        step = next(self._steps, None)
-        if step is None:
-            self._length = 0
-            return None
-        self.timer.clock.settle()
-        whole = time.perf_counter() - start
-        self._length += len(step.tokens)
-        new = {name: seconds[before.get(name, 0) :] for name, seconds in self.timer.seconds.items()}
-        levels = new.pop("level", [])
-        stages = {name: sum(seconds) for name, seconds in new.items() if name != "prefill"}
-        return {"whole": whole, "rest": whole - sum(stages.values()), "levels": levels, **stages}
+def model_of_rounds(
+    rounds: Sequence[Samples],
+    settings: Sequence[Setting],
+    about: Mapping[str, Any],
+    disturbed: str | None = None,
+) -> LatencyModel:
+    """A latency model of the times, with their rounds; as precise as its file (0.1 microseconds)."""
+    times: dict[str, dict[str, Any]] = {}  # by law, table, prefix and size
+    places = {place for one in rounds for place in one}
+    for place in sorted(places, key=lambda place: (*place[:2], place[2] or 0, place[3] or 0)):
+        law, name, prefix, size = place
+        lists = [[round(1e3 * seconds, 4) for seconds in one.get(place, ())] for one in rounds]
+        times.setdefault(law, {}).setdefault(name, {}).setdefault(prefix, {})[size] = lists
+    tables: dict[str, dict[str, Any]] = {
+        law: {name: table_of(name, table, 1e-3) for name, table in own.items()}
+        for law, own in times.items()
+    }
+    laws = {
+        law: StepParts(**tables[""], **tables[law], sampling=setting.name, rule=str(setting.rule))
+        for law, setting in ((str(setting.law), setting) for setting in settings)
+        if "level" in tables.get(law, ())
+    }
+    if not laws:
+        raise InvalidLatency("the profile: no step was measured whose draft has two levels")
+    return LatencyModel({1: laws}, about, disturbed)
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
@@ -387,3 +309,53 @@ def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dic
         "rounds_measured": timed.measured,
         **environment(),
     }
+
+
+def print_profile(model: LatencyModel, console: Console) -> None:
+    """Medians and quartiles of what was measured, two tables for each prefix length."""
+    laws = model.times()
+    for prefix in model.prefixes:
+        title = f"after {prefix} tokens, milliseconds"
+        verify = next(iter(laws.values())).verify.curves[prefix]
+        columns = [
+            Column[int]("nodes", str),
+            Column[int]("verify", partial(_middle, verify)),
+            Column[int]("q1–q3", partial(_quartiles, verify)),
+            *(
+                Column[int](f"accept, {name}", partial(_middle, law.accept.curves.get(None)))
+                for name, law in laws.items()
+            ),
+        ]
+        print_table(Table("", columns, verify.sizes, title=title), console)
+        drafts: list[_Draft] = []
+        for name, law in laws.items():
+            level = law.level.curves.get(prefix)
+            for what, table in (("plain step", law.plain), ("first pass", law.first)):
+                curve = None if table is None else table.curves.get(prefix)
+                drafts.append((what, name, curve, None))
+            drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]
+        print_table(Table("", DRAFTS, drafts, title=title), console)
+
+
+def _middle(curve: Curve | None, size: int | None) -> str:
+    times = curve.samples.get(size) if curve else None
+    return f"{1e3 * np.median(times):.2f}" if times else NONE
+
+
+def _quartiles(curve: Curve | None, size: int | None) -> str:
+    times = curve.samples.get(size, ()) if curve else ()
+    if len(times) < SAMPLES_FOR_QUARTILES:
+        return NONE
+    low, high = 1e3 * np.quantile(times, [0.25, 0.75])
+    return f"{low:.2f}–{high:.2f}"
+
+
+_Draft = tuple[str, str, Curve | None, int | None]
+"""A pass of the draft, its law, its times, and the nodes that it runs."""
+
+DRAFTS = (
+    Column[_Draft]("draft", lambda row: row[0], left=True),
+    Column[_Draft]("law", lambda row: row[1], left=True),
+    Column[_Draft]("ms", lambda row: _middle(*row[2:])),
+    Column[_Draft]("q1–q3", lambda row: _quartiles(*row[2:])),
+)

@@ -17,9 +17,9 @@ from treespec.experiments.measure.recording import record
 from treespec.search import LatencyModel, best_tree
 from treespec.search.choice.candidates import Limits, room_for
 from treespec.search.choice.growths import DECIDING, _grid, grown
-from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.growth import Eagle2, EqualGrowth
+from treespec.search.latency.latency import Times
 from treespec.search.latency.step_parts import levels_of, seconds_of
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.testing import TabularModel, random_table
@@ -50,18 +50,17 @@ def ranking(trace):
 
 
 def side_of(trace, latency=TIMES):
-    times = Times(latency, None, 1, 100, 0, np.random.default_rng(0))
-    return TraceSpeed("deterministic", trace, times)
+    return TraceSpeed("deterministic", trace, Times(latency, None, 1, 100, 0))
 
 
 def test_the_first_is_the_fastest_on_all_texts_valued_on_other_halves(trace):
     side, limits = side_of(trace), Limits(max_size=16)
-    entries, _ = grown(side, limits, room_for(side.law, side.rates, side.times, limits))
+    entries, _ = grown(side, limits, room_for(side.rates, side.parts, limits))
     speeds = {}
     for name, growth in grid_of(side).items():
         found = replay_growth(trace, growth)
         levels = [[Counter(level) for level in step] for step in found.levels]
-        taken = seconds_of(side.parts_of_steps.drafted(levels, found.sizes.tolist()))
+        taken = seconds_of(side.parts.drafted(levels, found.sizes.tolist()))
         speeds[name] = found.emitted.sum() / taken.sum()
     assert entries[0].growth.name == max(speeds, key=lambda name: speeds[name])
     assert entries[0].speed.rate < max(speeds.values())
@@ -71,7 +70,7 @@ def test_the_first_is_the_fastest_on_all_texts_valued_on_other_halves(trace):
 
 def grid_of(side):
     limits = Limits(max_size=16)
-    room = room_for(side.law, side.rates, side.times, limits)
+    room = room_for(side.rates, side.parts, limits)
     return {one.name: make() for one, make in _grid(side, limits, room)}
 
 

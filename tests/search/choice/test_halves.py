@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from treespec.search.choice.halves import SPLITS, Totals, on_other_half
+from treespec.search.choice.trace_speed import SPLITS, Totals, on_other_half
 
 
 def totals(emitted, seconds=None):

@@ -17,8 +17,8 @@ from treespec.search import (
 )
 from treespec.search.choice import trace_speed
 from treespec.search.choice.ranking import CHOSEN
-from treespec.search.choice.times import Times
 from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.latency.latency import Times
 from treespec.testing import plane_trees
 
 CHEAP = LatencyModel.from_tables(verify={1: 0.020, 32: 0.026}, draft={1: 0.0006, 16: 0.0008})
@@ -60,7 +60,7 @@ def test_positions_without_enough_beyond_them_are_left_out_for_all_shapes_and_sa
 
 
 def side_of(trace, latency=CHEAP, draws=100):
-    return TraceSpeed("iid", trace, Times(latency, None, 1, draws, 0, np.random.default_rng(0)))
+    return TraceSpeed("iid", trace, Times(latency, None, 1, draws, 0))
 
 
 def test_what_all_shapes_share_in_a_round_is_no_noise_of_their_ratio(stretchy):

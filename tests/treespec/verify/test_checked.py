@@ -16,7 +16,7 @@ from treespec.errors import (
 )
 from treespec.step import Verdict
 from treespec.testing import EnumeratingCoins
-from treespec.verify.checked import CheckedRows
+from treespec.verify.checked import TargetRows
 
 RULES = list(verify.RULES.values())
 DRAWN = [rule for rule in RULES if rule.laws - {Law.DETERMINISTIC}]
@@ -210,11 +210,11 @@ def test_a_row_is_read_once_and_only_if_it_is_visited():
             reads.append(node)
             return torch.tensor(ROW)
 
-    rows = CheckedRows(tree_of(Law.IID), Rows())
+    rows = TargetRows(tree_of(Law.IID), Rows())
     assert rows[1] is rows[1]
     assert reads == [1]
-    assert CheckedRows.of(rows._tree, rows) is rows
-    assert CheckedRows.of(tree_of(Law.IID), rows) is not rows
+    assert TargetRows.of(rows._tree, rows) is rows
+    assert TargetRows.of(tree_of(Law.IID), rows) is not rows
 
 
 def test_rows_of_sampling_are_not_summed(monkeypatch):
@@ -229,12 +229,13 @@ def test_rows_of_sampling_are_not_summed(monkeypatch):
         verify.rrs(tree, Doubled().rows(logits), TorchCoins(0))
     checked = []
     monkeypatch.setattr(
-        "treespec.verify.checked.require_distribution", lambda row, name: checked.append(name)
+        "treespec.tree.checked_rows.require_distribution", lambda row, name: checked.append(name)
     )
     verify.rrs(tree, Sampling().rows(logits), TorchCoins(0))
-    assert not checked
+    assert not [name for name in checked if name.startswith("the target's")]
     verify.rrs(tree, logits.softmax(-1), TorchCoins(0))
-    assert checked
+    assert [name for name in checked if name.startswith("the target's")]
+    assert len(checked) == len(set(checked))  # draft rows once, although two calls read them
 
 
 def test_greedy_reads_tokens_of_logits_without_making_rows(monkeypatch):

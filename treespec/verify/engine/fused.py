@@ -19,7 +19,7 @@ from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.tree.shape import TreeShape
 from treespec.verify.chain import chain
-from treespec.verify.checked import CheckedRows, require_width
+from treespec.verify.checked import TargetRows, require_width
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
 from treespec.verify.greedy import greedy
 from treespec.verify.naive import naive
@@ -85,7 +85,7 @@ class Fused(WrappedRule):
                 that do not reveal their uniforms.
             TreespecError: whatever the rule itself raises.
         """
-        CheckedRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
+        TargetRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         rule, plain, shape = self.rule, _plain(self.rule), tree.shape
         if not isinstance(coins, _Stream):
             raise Unavailable(
@@ -108,8 +108,6 @@ class Fused(WrappedRule):
                 f"fused({rule}) runs on CUDA tensors, not on '{device}': use the plain rule, or set "
                 "TRITON_INTERPRET=1 before Triton is imported to try the kernel on the CPU"
             )
-        if rows.values.shape[0] < shape.size:
-            raise RefusedTree(f"{shape.size} nodes, but {rows.values.shape[0]} target rows")
         require_width(tree, vocabulary)
         if not tree.is_vouched and not tree.look_at_rows():
             return rule(tree, target_probs, coins)

@@ -11,7 +11,7 @@ from treespec.protocols import Coins, Rows
 from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
-from treespec.verify.checked import CheckedRows
+from treespec.verify.checked import TargetRows
 from treespec.verify.engine.wrapped import WrappedRule
 from treespec.verify.rule import Rule
 
@@ -27,7 +27,7 @@ class OnHost(WrappedRule):
                 neither `SampledRows` nor a tensor.
             TreespecError: whatever the rule itself raises.
         """
-        CheckedRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
+        TargetRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         drafted = [tensor for tensor in (tree.tokens, tree.draft_probs) if tensor is not None]
         if not isinstance(target_probs, SampledRows | Tensor):
             if _accelerators(drafted):

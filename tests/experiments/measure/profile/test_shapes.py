@@ -13,9 +13,8 @@ from treespec.experiments.measure.profile.plan import (
     settings_of,
     shapes_for,
 )
-from treespec.experiments.measure.profile.profile import _measure_place
-from treespec.experiments.measure.profile.rounds import json_of_rounds
-from treespec.search import LatencyModel
+from treespec.experiments.measure.profile.profile import model_of_rounds
+from treespec.experiments.measure.profile.steps import _measure_place
 from treespec.search.latency.step_parts import levels_of
 from treespec.testing import plane_trees
 from treespec.verify import RULES
@@ -51,7 +50,7 @@ def profiled(law, rule, sizes):
     setting = Setting(Sampling(1.0), law, RULES[rule], "T=1", shapes)
     loop, samples = Priced(setting, 16), {}
     _measure_place(loop, Priced(setting, 16), random.Random(0), samples)
-    return LatencyModel.from_json(json_of_rounds([samples], [setting], {}), "test"), loop
+    return model_of_rounds([samples], [setting], {}), loop
 
 
 def some_trees(largest):
