@@ -70,6 +70,7 @@ def _treespec(
         "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
         "treespec run speed models.device=cuda models.dtype=bfloat16",
         "treespec run budget_scaling --dry-run",
+        "treespec run tree_vs_chain --settings dtype=float32,bfloat16 --settings passes=eager,compiled",
         "treespec run smoke --json > summary.json",
     ),
 )
@@ -88,6 +89,14 @@ def run_command(
             "--dry-run", help="Print what would run and the estimated time; write no results."
         ),
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--settings",
+            metavar="NAME=A,B",
+            help="Run the best methods under all combinations: dtype=float32,bfloat16; repeatable.",
+        ),
+    ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -114,17 +123,30 @@ def run_command(
             "folder": out,
             "source": Path(config) if is_file(config) else None,
             "fresh": fresh,
-            "retry": retry,
             "console": console,
         }
         if dry:
-            plan = dry_run(experiment, **options)
+            plan = dry_run(experiment, retry=retry, **options)
             if as_json:
                 typer.echo(json_text(plan_data(plan)))
             elif not quiet:
                 print_plan(plan, output())
             return
-        result = run(experiment, **options)
+        if settings:
+            from treespec.experiments.measure.settings import (
+                run_under_settings,
+                settings_data,
+                settings_finding,
+            )
+            from treespec.experiments.report.terminal import print_finding
+
+            found = run_under_settings(experiment, settings, **options)
+            if as_json:
+                typer.echo(json_text(settings_data(found)))
+            elif not quiet:
+                print_finding(settings_finding(found), output())
+            return
+        result = run(experiment, retry=retry, **options)
         if console and result.already_finished:
             console.print(f"{result.folder} is already finished; its results:", highlight=False)
         _show_run(result, quiet, as_json)

@@ -15,14 +15,14 @@ from treespec.experiments.run import dry_run as dry
 from treespec.experiments.run import runner
 from treespec.experiments.run.session import Searching
 
-__all__ = ["brief_run", "dry_run", "run"]
+__all__ = ["SEARCHING", "brief_run", "dry_run", "run"]
 
-_SEARCHING = Searching(measure, resolve)
+SEARCHING = Searching(measure, resolve)
 
-run = partial(runner.run, searching=_SEARCHING)
+run = partial(runner.run, searching=SEARCHING)
 """`run.runner.run`, which knows nothing about searches, with the functions that a search needs."""
 
-dry_run = partial(dry.dry_run, searching=_SEARCHING)
+dry_run = partial(dry.dry_run, searching=SEARCHING)
 """`run.dry_run.dry_run` with the same functions."""
 
 

@@ -54,9 +54,9 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         )
     if any(row.off_target is not None for s in summaries for row in s.rows):
         notes.append(
-            "off target: the share of tokens that must differ from what the target would have chosen, that is, "
-            "the mean total variation between the law of a token and the target's row, over the visited "
-            "rows. For typical acceptance of drawn children it is an upper bound."
+            "off target: the share of tokens that must differ from what the target would have chosen, that "
+            "is, the mean total variation between the law of a token and the target's row, over the "
+            "visited rows. For typical acceptance of drawn children it is an upper bound."
         )
     notes += _warmup_and_repeats(run)
     if any(row.stage_ms is None for s in summaries for row in s.rows):

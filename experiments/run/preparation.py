@@ -80,8 +80,10 @@ def prepare(
     if session.manifest is not None:
         manifest = _resumed(session, session.manifest, meters.about())
     else:
-        with reporter.task("tuning") as say:
-            tuning = {"assisted": tune(bench, spare, say, together=room)}
+        tuning: dict[str, Any] = {"assisted": {}}
+        if any(isinstance(method.config, AssistedMethod) for method in experiment.methods):
+            with reporter.task("tuning") as say:
+                tuning = {"assisted": tune(bench, spare, say, together=room)}
         manifest = new_manifest(
             experiment,
             hash_of(prompts),

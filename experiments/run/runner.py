@@ -1,7 +1,7 @@
 """Run an experiment and record it in a folder. A run that was killed resumes where it stopped."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -86,7 +86,8 @@ def run(
     with RunFolder(folder_of_rank(config, path)) as records:
         session = open_session(searching, checked, records, reporter, fresh=fresh, retry=retry)
         if not session.complete:
-            decode(session, *prepare(session, load))
+            for _ in decode(session, *prepare(session, load)):
+                pass
         return RunResult(records.path, session.complete, tuple(records.failures()))
 
 
@@ -106,15 +107,15 @@ def place_for(
 
 def decode(
     session: Session, bench: Bench, prompts: Sequence[Prompt], manifest: dict[str, Any]
-) -> None:
-    """Decode the units that are not finished, and complete the records."""
+) -> Generator[Unit, None, None]:
+    """Decode the units that are not finished, giving each one when its rows are written; then finish."""
     records, tracker, reporter = session.records, session.ready.tracker, session.reporter
     units = units_of(bench.experiment, prompts, session.finished)
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
         going = units if session.config.until is None else through_looks(session, manifest, units)
-        decode_units(session, bench, units, going)
+        yield from decode_units(session, bench, units, going)
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:
@@ -151,7 +152,7 @@ def units_of(
 
 def decode_units(
     session: Session, bench: Bench, units: Sequence[Unit], going: Iterable[Unit]
-) -> None:
+) -> Iterator[Unit]:
     """Decode units, and write the rows of each one when it is done.
 
     `going` gives `units` in order, and may stop before their end where the run ends early.
@@ -174,6 +175,7 @@ def decode_units(
             )
             session.records.append(*rows)
             session.ready.tracker.unit(rows[0])
+            yield unit
 
 
 def through_looks(
