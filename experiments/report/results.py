@@ -1,8 +1,10 @@
 """The result table of a run: its columns, its caption, and the footnotes needed to read it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import near_tie_margin
@@ -20,7 +22,7 @@ PREFILL_NOTE = (
 def label(row: MethodSummary) -> str:
     lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
-    return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
+    return f"{row.method.label}{lossy}{failed}{' *' if row.among_fastest else ''}"
 
 
 def _stage(stage: str) -> Column[MethodSummary]:
@@ -105,6 +107,38 @@ def result_table(
         colour=_group,
         tone=lambda row: "best" if row.among_fastest else "",
     )
+
+
+def result_tables(summaries: Sequence[SamplingSummary], names: str = "") -> list[Table]:
+    """The result tables; with `names`, the columns of these heads or full names, in this order.
+
+    The names are separated by commas. The column of the methods always stays, as the first.
+    """
+    tables = [result_table(summary) for summary in summaries]
+    heads = {
+        " ".join(name.split()): column.head
+        for table in tables
+        for column in table.columns
+        for name in (column.name or column.head, column.head)
+    }
+    picked, rest = [METHOD.head], names
+    while rest := rest.strip(" ,"):  # full names have commas, too
+        fitting = [name for name in heads if f"{rest},".startswith(f"{name},")]
+        if not fitting:
+            known = ", ".join(" ".join(head.split()) for head in dict.fromkeys(heads.values()))
+            raise ConfigError(
+                f"--columns: there is no column {rest.split(',')[0]!r} (there are {known})"
+            )
+        name = max(fitting, key=len)
+        picked, rest = [*picked, heads[name]], rest.removeprefix(name)
+    if not names:
+        return tables
+    order = dict.fromkeys(picked)
+    columns = [{column.head: column for column in table.columns} for table in tables]
+    return [
+        replace(table, columns=[known[head] for head in order if head in known])
+        for table, known in zip(tables, columns, strict=True)
+    ]
 
 
 def metric_names(summary: SamplingSummary) -> list[str]:
@@ -193,7 +227,7 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         notes.append(
             "failed: number of prompts on which the method raised an error; they enter no other number."
         )
-    return notes
+    return [run.short(note) for note in notes]
 
 
 def settings_lines(run: RunRecords) -> list[str]:
