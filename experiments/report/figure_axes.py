@@ -46,7 +46,7 @@ class MethodAxis:
     """An axis with a row for every method, from the top, and a gap before each new group."""
 
     groups: Mapping[str, str]
-    shown: Mapping[str, str]
+    labels: Mapping[str, str]
 
     @classmethod
     def of(cls, summaries: Sequence[SamplingSummary], *, recorded: bool = False) -> "MethodAxis":
@@ -55,11 +55,7 @@ class MethodAxis:
         groups = {name: m.group for name, m in methods.items() if not recorded or m.kind == "tree"}
         order = list(GROUP_COLOURS)
         in_order = sorted(groups.items(), key=lambda item: order.index(item[1]))
-        return cls(dict(in_order), {name: methods[name].label for name in groups})
-
-    @cached_property
-    def labels(self) -> dict[str, str]:
-        return {name: wrapped(self.shown[name], NAME) for name in self.groups}
+        return cls(dict(in_order), {n: wrapped(methods[n].label, NAME) for n, _ in in_order})
 
     @cached_property
     def places(self) -> dict[str, float]:

@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GROUP_COLOURS",
-    "GROUP_MARKERS",
-    "GROUP_NAMES",
-    "INK",
-    "MUTED",
-    "PAGE",
-    "PALETTE",
-    "SMALL",
-    "STAGE_COLOURS",
-    "Keep",
-    "by_powers",
-    "clean",
-    "drawing",
-    "inline_svg",
-    "panels_beside",
-    "save",
-    "wrapped",
-    "write_file",
-]
-
 Keep = Callable[[Path, bytes], object]
 
 INK = "#1b1e23"

@@ -124,28 +124,20 @@ def size_figure(run: Run) -> Figure | None:
         bottom.errorbar(place, verify.estimate, yerr=reach([verify]), elinewidth=1.2, **look)
     top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
-    mean = "; the mean where it varies" * any(
-        row.method.draft_tokens is None for _, row, _ in sized
-    )
-    label = wrapped(f"draft tokens per step (size of the tree without its root{mean})", 0.85)
-    unseen = [
-        row.method.label for _, row, size in rows if size is None and row.method.group != "plain"
-    ]
-    if unseen:
-        label += "\n" + wrapped(
-            f"not shown, drafts not recorded: {', '.join(dict.fromkeys(unseen))}", 0.85
-        )
-    bottom.set_xlabel(label)
+    varies = any(row.method.draft_tokens is None for _, row, _ in sized)
+    mean = "; the mean where it varies" if varies else ""
+    lines = [f"draft tokens per step (size of the tree without its root{mean})"]
+    unsized = (row.method for _, row, size in rows if size is None)
+    if left_out := dict.fromkeys(m.label for m in unsized if m.group != "plain"):
+        lines.append(f"not shown, drafts not recorded: {', '.join(left_out)}")
+    bottom.set_xlabel("\n".join(wrapped(line, 0.85) for line in lines))
     for axes in (top, bottom):
         clean(axes, "both")
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
     figure.align_ylabels()
-    legend(
-        top,
-        [g for g in GROUP_COLOURS if any(row.method.group == g for _, row, _ in sized)],
-        summaries,
-    )
+    groups = {row.method.group for _, row, _ in sized}
+    legend(top, [group for group in GROUP_COLOURS if group in groups], summaries)
     return figure
 
 
@@ -220,8 +212,10 @@ def accepted_figure(
 
 def _draft_tokens(data: Measurements, row: MethodSummary) -> float | None:
     """Draft tokens per step; None unless they and the time of a pass were recorded."""
-    if row.stage_ms is None or row.method.draft_tokens is not None:
-        return None if row.stage_ms is None else row.method.draft_tokens
+    if row.stage_ms is None:
+        return None
+    if row.method.draft_tokens is not None:
+        return row.method.draft_tokens
     drafted = data.total(row.method.name, "drafted")
     return None if drafted is None else drafted / (data.total(row.method.name, "steps") or 1.0)
 

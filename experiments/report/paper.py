@@ -60,7 +60,8 @@ def references(run: Run) -> str:
 def _kinds(described: Any) -> Iterator[str]:
     """The kinds of sources, trees and growths anywhere in what describes methods."""
     if isinstance(described, dict):
-        yield from (value for key, value in described.items() if key in ("kind", "source"))
+        named = (described.get(key) for key in ("kind", "source"))
+        yield from (kind for kind in named if isinstance(kind, str))
     for part in described.values() if isinstance(described, dict) else described or ():
         if isinstance(part, dict | list | tuple):
             yield from _kinds(part)

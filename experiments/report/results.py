@@ -121,7 +121,7 @@ def result_tables(summaries: Sequence[SamplingSummary], names: str = "") -> list
         for column in table.columns
         for name in (column.name or column.head, column.head)
     }
-    picked, rest = [METHOD.head], names
+    picked, rest = {METHOD.head: None}, names
     while rest := rest.strip(" ,"):  # full names have commas, too
         fitting = [name for name in heads if f"{rest},".startswith(f"{name},")]
         if not fitting:
@@ -130,13 +130,12 @@ def result_tables(summaries: Sequence[SamplingSummary], names: str = "") -> list
                 f"--columns: there is no column {rest.split(',')[0]!r} (there are {known})"
             )
         name = max(fitting, key=len)
-        picked, rest = [*picked, heads[name]], rest.removeprefix(name)
+        picked[heads[name]], rest = None, rest.removeprefix(name)
     if not names:
         return tables
-    order = dict.fromkeys(picked)
     columns = [{column.head: column for column in table.columns} for table in tables]
     return [
-        replace(table, columns=[known[head] for head in order if head in known])
+        replace(table, columns=[known[head] for head in picked if head in known])
         for table, known in zip(tables, columns, strict=True)
     ]
 
