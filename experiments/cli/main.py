@@ -139,7 +139,7 @@ def run_command(
     rich_help_panel="Experiments",
     epilog=examples(
         "treespec report runs/tree_vs_chain",
-        "treespec report runs/tree_vs_chain --tables tables --columns tok/step,speedup",
+        "treespec report runs/tree_vs_chain --tables out --columns speedup,acc",
         "treespec report runs/tree_vs_chain --json | jq '.samplings[0].verdict'",
     ),
 )

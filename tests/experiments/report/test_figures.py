@@ -121,13 +121,13 @@ def test_a_tree_that_varies_stands_at_its_mean_and_what_is_left_out_is_named(tmp
     run = load_run(write_run(tmp_path / "run", prompts=4, temperatures=[0.0]))
     fixed = size_figure(run)
     grown = load_run(run.folder)
-    (varies,) = (m for m in grown.manifest["methods"] if m["name"] == "kary 2x3")
+    (varies,) = (m for m in grown.manifest["methods"] if m["name"] == "expansion 3-2-1-1-1")
     varies |= {"parents": None, "growth": {"kind": "eagle2"}}
     for figure in (fixed, size_figure(grown)):
         points = [
             line.get_xdata()[0] for line in figure.axes[0].lines if len(line.get_xdata()) == 1
         ]
-        assert 14 in points  # nodes below the root
+        assert 27 in points  # nodes below the root
         label = figure.axes[1].get_xlabel().replace("\n", " ")
         assert label.endswith("drafts not recorded: assisted")
         assert ("mean where it varies" in label) == (figure is not fixed)
