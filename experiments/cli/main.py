@@ -161,7 +161,7 @@ def run_command(
     rich_help_panel="Experiments",
     epilog=examples(
         "treespec report runs/tree_vs_chain",
-        "treespec report runs/tree_vs_chain --tables tables",
+        "treespec report runs/tree_vs_chain --tables out --columns speedup,acc",
         "treespec report runs/tree_vs_chain --json | jq '.samplings[0].verdict'",
     ),
 )
@@ -169,8 +169,19 @@ def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", help="Write every table to this folder, as CSV and LaTeX."),
+        typer.Option(
+            "--tables",
+            help="Write to this folder every table as CSV and LaTeX, every figure as PDF in the width of "
+            "a column, and BibTeX of the rules, trees and draft sources.",
+        ),
     ] = None,
+    columns: Annotated[
+        str,
+        typer.Option(
+            "--columns",
+            help="Columns of the result tables printed or written, such as tok/step,speedup.",
+        ),
+    ] = "",
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no table.")] = False,
     debug: Debug = False,
@@ -183,11 +194,13 @@ def report_command(
     with friendly(debug):
         from treespec.experiments.errors import ForeignFolder
         from treespec.experiments.report.page import write_report
+        from treespec.experiments.report.paper import write_paper
         from treespec.experiments.report.run import load_run, report_data
-        from treespec.experiments.report.tables import write_tables
+        from treespec.experiments.report.summary import result_tables
 
         loaded = load_run(run)
-        written = [] if tables is None else write_tables(loaded, tables)
+        result_tables(loaded.summaries, columns)  # an unknown column, before anything is written
+        written = [] if tables is None else write_paper(loaded, tables, columns)
         report, foreign = None, None
         try:
             report = write_report(loaded)
@@ -196,7 +209,7 @@ def report_command(
         if as_json:
             typer.echo(json_text(report_data(loaded, report)))
         elif not quiet:
-            _print(loaded, report)
+            _print(loaded, report, columns)
             if written:
                 typer.echo(f"tables: {len(written)} files in {tables}")
         if foreign is not None:
@@ -359,9 +372,9 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
         typer.echo(json_text(data | more))
 
 
-def _print(run: "Run", report: Path | None) -> None:
+def _print(run: "Run", report: Path | None, columns: str = "") -> None:
     from treespec.experiments.report.page import print_run
 
-    print_run(run, output())
+    print_run(run, output(), columns)
     if report is not None:
         typer.echo(f"report: {report}")

@@ -39,6 +39,8 @@ class Method:
         rule: the acceptance rule, by sampling setting.
         searched: whether a search chose it. Plain decoding that a search chose is not a baseline: with a
             third copy of the same loop, the fastest baseline would be faster by chance.
+        label: the name as tables and figures show it: with counts for lists of settings, and files without
+            their folders, unless two methods would look alike.
         straight: whether its trees are chains that a source drafts within a budget.
         by_pair: whether the draft model of the run's `models` drafts.
         source: its draft source; None for plain decoding.
@@ -53,6 +55,7 @@ class Method:
     law: Mapping[str, str]
     rule: Mapping[str, str]
     lossless: bool
+    label: str
     searched: bool = False
     straight: bool = False
     by_pair: bool = True
@@ -165,7 +168,8 @@ class RunRecords:
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
-        configs = self.manifest["config"].get("methods")
+        configs, listed = self.manifest["config"].get("methods"), self.manifest["methods"]
+        labels = [_label(m) for m in listed]
         named = None if configs is None else {m.get("name") or m["kind"] for m in configs}
         return tuple(
             Method(
@@ -175,6 +179,7 @@ class RunRecords:
                 law=m.get("law") or {},
                 rule=m.get("rule") or {},
                 lossless=m.get("lossless", True),
+                label=label if labels.count(label) == 1 else m["name"],
                 straight=(m.get("growth") or {}).get("kind") == "budget"
                 and m["growth"].get("branching") == 1,
                 by_pair=(m.get("draft") or {}).get("source", "model") == "model"
@@ -188,8 +193,20 @@ class RunRecords:
                 depth=m.get("depth"),
                 files=m.get("files") or {},
             )
-            for m in self.manifest["methods"]
+            for m, label in zip(listed, labels, strict=True)
         )
+
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        """Labels that are not names; the longest name first, as it may begin with another one."""
+        longest = sorted(self.methods, key=lambda m: -len(m.name))
+        return {m.name: m.label for m in longest if m.label != m.name}
+
+    def short(self, text: str) -> str:
+        """The text with the labels of methods in place of their names."""
+        for name, label in self._labels.items():
+            text = text.replace(name, label)
+        return text
 
     @cached_property
     def samplings(self) -> tuple[str, ...]:
@@ -204,6 +221,18 @@ class RunRecords:
     @property
     def target_dtype(self) -> str:
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
+
+
+def _label(method: Mapping[str, Any]) -> str:
+    """A method's name, shortened where it spells out settings of its source or growth."""
+    label = method["name"]
+    for key, value in {**(method.get("growth") or {}), **(method.get("draft") or {})}.items():
+        if isinstance(value, list):
+            things = ("sublayers" if key == "skip" else key)[: -1 if len(value) == 1 else None]
+            label = label.replace(f"{key}={tuple(value)}", f"({len(value)} {things})")
+        elif isinstance(value, str) and "/" in value:
+            label = label.replace(f"{key}={value}", f"{key}={value.rsplit('/', 1)[-1]}")
+    return label
 
 
 def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:

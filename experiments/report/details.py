@@ -91,7 +91,7 @@ def _sample(run: RunRecords, data: Measurements) -> dict[str, Any]:
         "said": said,
         "texts": [
             {
-                "name": ", ".join(same_as_first) if name == shown[0] else name,
+                "name": run.short(", ".join(same_as_first) if name == shown[0] else name),
                 "same": texts[name][: min(common, MOST_LETTERS)],
                 "differs": texts[name][common:MOST_LETTERS],
                 "cut": len(texts[name]) > MOST_LETTERS,

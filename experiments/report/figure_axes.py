@@ -13,6 +13,7 @@ from treespec.experiments.report.figure_style import (
     GROUP_MARKERS,
     GROUP_NAMES,
     INK,
+    LETTERS,
     clean,
     wrapped,
 )
@@ -32,12 +33,10 @@ FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "bottom",
 )
 
-WIDTH = 6.0
-"""Width of a figure in inches; narrow, so that text stays legible when a phone shrinks the picture."""
-
 ROW_INCHES = 0.27
 
-NAME = 1.9
+NAME = 0.317
+"""Maximum width of a name beside an axis, over that of the figure."""
 
 LINE = 0.62
 
@@ -47,6 +46,7 @@ class MethodAxis:
     """An axis with a row for every method, from the top, and a gap before each new group."""
 
     groups: Mapping[str, str]
+    labels: Mapping[str, str]
 
     @classmethod
     def of(cls, summaries: Sequence[SamplingSummary], *, recorded: bool = False) -> "MethodAxis":
@@ -54,11 +54,8 @@ class MethodAxis:
         methods = {row.method.name: row.method for s in summaries for row in s.rows}
         groups = {name: m.group for name, m in methods.items() if not recorded or m.kind == "tree"}
         order = list(GROUP_COLOURS)
-        return cls(dict(sorted(groups.items(), key=lambda item: order.index(item[1]))))
-
-    @cached_property
-    def labels(self) -> dict[str, str]:
-        return {name: wrapped(name, NAME) for name in self.groups}
+        in_order = sorted(groups.items(), key=lambda item: order.index(item[1]))
+        return cls(dict(in_order), {n: wrapped(methods[n].label, NAME) for n, _ in in_order})
 
     @cached_property
     def places(self) -> dict[str, float]:
@@ -96,10 +93,8 @@ def panels(
 
     `extra` is additional height, in rows, for what stands above and below the panels.
     """
-    from matplotlib.figure import Figure
-
     rows_of_panels = -(-len(names) // 2)
-    figure = Figure(figsize=(WIDTH, ROW_INCHES * (rows_of_panels * (axis.rows + 1.5) + extra)))
+    figure = blank(ROW_INCHES * (rows_of_panels * (axis.rows + 1.5) + extra))
     grid = figure.subplots(
         rows_of_panels, min(2, len(names)), sharex=True, sharey=True, squeeze=False
     )
@@ -108,15 +103,25 @@ def panels(
     axes_of = dict(zip(names, grid.flat, strict=False))
     for name, axes in axes_of.items():
         axis.apply(axes)
-        axes.set_title(wrapped(name, NAME), loc="left", fontsize=10.5)
+        axes.set_title(wrapped(name, NAME), loc="left")
     return figure, axes_of
 
 
 def stacked(count: int, height: float, **layout: Any) -> "tuple[Figure, list[Axes]]":
+    figure = blank(height)
+    return figure, list(figure.subplots(count, 1, squeeze=False, **layout)[:, 0])
+
+
+def blank(height: float, share: float = 0.0) -> "Figure":
+    """A figure of the width of `drawing`, with a height that grows and shrinks with its letters.
+
+    `height` is in inches, for letters of the usual size; `share` of the width is added to it.
+    """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height))
-    return figure, list(figure.subplots(count, 1, squeeze=False, **layout)[:, 0])
+    width, _ = rcParams["figure.figsize"]
+    return Figure(figsize=(width, height * rcParams["font.size"] / LETTERS + share * width))
 
 
 def lanes(count: int) -> list[float]:
@@ -137,7 +142,7 @@ def legend(axes: "Axes", groups: Sequence[str], summaries: Sequence[SamplingSumm
     """Draw the legend above the axes: groups by colour and, in a second row, sampling settings by fill."""
     from matplotlib.lines import Line2D
 
-    look: dict[str, Any] = {"linestyle": "none", "markersize": 6.5, "markeredgewidth": 1.4}
+    look: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 1.4}
     group_handles = [
         Line2D(
             [], [], marker=GROUP_MARKERS[g], color=GROUP_COLOURS[g], label=GROUP_NAMES[g], **look

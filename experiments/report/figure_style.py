@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GROUP_COLOURS",
-    "GROUP_MARKERS",
-    "GROUP_NAMES",
-    "INK",
-    "MUTED",
-    "PAGE",
-    "PALETTE",
-    "SMALL",
-    "STAGE_COLOURS",
-    "Keep",
-    "by_powers",
-    "clean",
-    "drawing",
-    "inline_svg",
-    "panels_beside",
-    "save",
-    "wrapped",
-    "write_file",
-]
-
 Keep = Callable[[Path, bytes], object]
 
 INK = "#1b1e23"
@@ -78,20 +57,34 @@ PALETTE = {
 }
 """CSS variables of the colours that a page may replace; the other colours suit light and dark mode."""
 
-LETTERS, SMALL = 10.5, 9.5
+WIDTH = 6.0
+"""Width of a figure in inches; narrow, so that text stays legible when a phone shrinks the picture."""
+
+LETTERS = 10.5
+"""Size of letters in points; heights are meant for letters of this size."""
+
+SMALL = 9.5 / LETTERS
 
 
-def drawing() -> AbstractContextManager[None]:
-    """Context in which figures are drawn in our style. Draws to files only; no window is ever opened."""
+def drawing(width: float = WIDTH, letters: float = LETTERS) -> AbstractContextManager[None]:
+    """Context in which figures are drawn in our style, of this width in inches, with letters in points.
+
+    Draws to files only; no window is ever opened.
+    """
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-        "font.size": LETTERS,
+        "font.size": letters,
         "text.parse_math": False,
-        "axes.labelsize": LETTERS,
-        "legend.fontsize": SMALL,
+        "axes.labelsize": letters,
+        "axes.titlesize": letters,
+        "figure.labelsize": letters,
+        "legend.fontsize": SMALL * letters,
+        "figure.figsize": (width, width),
+        "lines.markersize": letters * 4 / 7,
+        "pdf.fonttype": 42,
         "text.color": INK,
         "axes.labelcolor": INK,
         "axes.edgecolor": MUTED,
@@ -110,24 +103,27 @@ def drawing() -> AbstractContextManager[None]:
     return rc_context(settings)
 
 
-def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
+def wrapped(name: str, share: float, size: float = 1.0) -> str:
     """Wrap a name at spaces and hyphens, and within a word if necessary.
 
-    `inches` is the maximum width of a line; `size` the font size, in points.
+    `share` is the maximum width of a line, over that of the figure; `size` that of the letters over the
+    usual one.
 
     Example:
-        >>> print(wrapped("expansion 3-2-1-1-1", 1.0))
+        >>> print(wrapped("expansion 3-2-1-1-1", 0.16))
         expansion
         3-2-1-1-1
     """
+    from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    font = FontProperties(family="DejaVu Sans", size=size)
+    font = FontProperties(family="DejaVu Sans", size=size * rcParams["font.size"])
     width, _, _ = text_to_path.get_text_width_height_descent(
         " ".join(name.split()), font, ismath=False
     )
-    letters = int(len(name) * 72 * inches / width) if width else len(name)
+    room = 72 * share * rcParams["figure.figsize"][0]
+    letters = int(len(name) * room / width) if width else len(name)
     return "\n".join(textwrap.wrap(name, max(1, letters))) or name
 
 

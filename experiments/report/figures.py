@@ -1,7 +1,7 @@
 """The figures of a run. Each function draws one figure; `draw_figures` writes all of them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +35,32 @@ from treespec.experiments.report.figure_style import (
     clean,
     drawing,
     save,
+    wrapped,
     write_file,
 )
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.point_figures import (
     prediction_figure,
     prompts_figure,
     scaling_figure,
 )
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.summary import SamplingSummary
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 
-MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
+MARKER: dict[str, Any] = {"markeredgewidth": 1.4, "linestyle": "none"}
 WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
 
 
 def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
-    paths = {}
-    with drawing():
+    return {name: save(figure, folder, name, keep) for name, figure in drawn(run)}
+
+
+def drawn(run: Run, *size: float) -> Iterator[tuple[str, Figure]]:
+    """The figures for which the run has data, by name; `size` as in `drawing`."""
+    with drawing(*size):
         for name, spec in DRAWINGS.items():
             if (figure := spec.draw(run)) is not None:
-                paths[name] = save(figure, folder, name, keep)
-    return paths
+                yield name, figure
 
 
 def speedup_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
@@ -81,28 +86,31 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
                     **MARKER,
                 )
     axes.xaxis.set_major_locator(MaxNLocator(7))
-    figure.supxlabel("speedup over the faster plain baseline, 95 % interval", fontsize=10.5)
+    figure.supxlabel("speedup over the faster plain baseline, 95 % interval")
     legend(axes, [], shown)
     return figure
 
 
 def size_figure(run: Run) -> Figure | None:
-    """Kept tokens per step, and time of a pass of the target, against the number of draft tokens."""
+    """Kept tokens per step, and time of a pass of the target, against the number of draft tokens.
+
+    Trees that differ from step to step stand at their mean. Methods without that number are named.
+    """
     summaries = _shown(run)
-    sized = [
-        (i, row)
+    rows = [
+        (i, row, _draft_tokens(run.measurements[s.sampling], row))
         for i, s in enumerate(summaries[: len(FILLS)])
         for row in s.rows
-        if row.method.draft_tokens is not None and row.stage_ms is not None
     ]
+    sized = [(i, row, size) for i, row, size in rows if size is not None]
     if not sized:
         return None
     figure, (top, bottom) = stacked(2, 5.6, sharex=True, height_ratios=[3, 2])
-    largest = max(row.method.draft_tokens or 0 for _, row in sized)
+    largest = max(size for _, _, size in sized)
     # small offsets keep settings of the same size visible
     offsets = [lane * max(largest, 1) / 20 for lane in lanes(len(summaries))]
-    for i, row in sized:
-        group, size = row.method.group, (row.method.draft_tokens or 0) + offsets[i]
+    for i, row, size in sized:
+        group, place = row.method.group, size + offsets[i]
         look: dict[str, Any] = {
             "fillstyle": FILLS[i],
             "color": GROUP_COLOURS[group],
@@ -110,21 +118,26 @@ def size_figure(run: Run) -> Figure | None:
             **MARKER,
         }
         value = row.tokens_per_step
-        top.errorbar(size, value.estimate, yerr=reach([value]), elinewidth=1.2, **look)
+        top.errorbar(place, value.estimate, yerr=reach([value]), elinewidth=1.2, **look)
         name, totals = row.method.name, run.measurements[summaries[i].sampling].totals
         verify = totals.ratio([(name, "verify_s")], [(name, "steps")]).scaled(1e3)
-        bottom.errorbar(size, verify.estimate, yerr=reach([verify]), elinewidth=1.2, **look)
+        bottom.errorbar(place, verify.estimate, yerr=reach([verify]), elinewidth=1.2, **look)
     top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
-    bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
+    varies = any(row.method.draft_tokens is None for _, row, _ in sized)
+    mean = "; the mean where it varies" if varies else ""
+    lines = [f"draft tokens per step (size of the tree without its root{mean})"]
+    unsized = (row.method for _, row, size in rows if size is None)
+    if left_out := dict.fromkeys(m.label for m in unsized if m.group != "plain"):
+        lines.append(f"not shown, drafts not recorded: {', '.join(left_out)}")
+    bottom.set_xlabel("\n".join(wrapped(line, 0.85) for line in lines))
     for axes in (top, bottom):
         clean(axes, "both")
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
     figure.align_ylabels()
-    legend(
-        top, [g for g in GROUP_COLOURS if any(row.method.group == g for _, row in sized)], summaries
-    )
+    groups = {row.method.group for _, row, _ in sized}
+    legend(top, [group for group in GROUP_COLOURS if group in groups], summaries)
     return figure
 
 
@@ -145,7 +158,7 @@ def stages_figure(summaries: Sequence[SamplingSummary]) -> Figure | None:
             if row.stage_ms is None:
                 axes.barh(place, row.step_ms, height=0.72, **hollow)
             axes.errorbar(row.step_ms, place, xerr=reach([row.step_time]), **WHISKER)
-    figure.supxlabel("milliseconds per step", fontsize=10.5)
+    figure.supxlabel("milliseconds per step")
     handles = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
     if any(row.stage_ms is None for s in summaries for row in s.rows):
         handles.append(Patch(label="not divided", **hollow))
@@ -182,7 +195,7 @@ def accepted_figure(
                 )
                 left += width
         axes.set_xlim(0, 100)
-    figure.supxlabel("share of steps, %", fontsize=10.5)
+    figure.supxlabel("share of steps, %")
     bar = figure.colorbar(
         ScalarMappable(BoundaryNorm(np.arange(most + 1) - 0.5, most), ListedColormap(colours)),
         ax=list(axes_of.values()),
@@ -195,6 +208,16 @@ def accepted_figure(
     bar.minorticks_off()
     bar.outline.set_visible(False)  # pyrefly: ignore
     return figure
+
+
+def _draft_tokens(data: Measurements, row: MethodSummary) -> float | None:
+    """Draft tokens per step; None unless they and the time of a pass were recorded."""
+    if row.stage_ms is None:
+        return None
+    if row.method.draft_tokens is not None:
+        return row.method.draft_tokens
+    drafted = data.total(row.method.name, "drafted")
+    return None if drafted is None else drafted / (data.total(row.method.name, "steps") or 1.0)
 
 
 def _shown(run: Run) -> list[SamplingSummary]:
@@ -243,7 +266,10 @@ DRAWINGS = {
         "95 % intervals.",
     ),
     "prediction": Drawing(
-        lambda run: prediction_figure(run.predictions, {m.name: m.group for m in run.methods}),
+        lambda run: prediction_figure(
+            [replace(row, method=run.short(row.method)) for row in run.predictions],
+            {m.label: m.group for m in run.methods},
+        ),
         "Predictions of the search before the run against measurements of the run; the two are equal "
         "on the dashed line. Intervals are 95 %, over texts; the interval of a predicted speedup is "
         "that of its tokens only. Below the line the search predicted too little, above it too much.",

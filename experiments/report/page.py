@@ -7,16 +7,15 @@ from rich.console import Console
 
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report import details
-from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.explanation import NOTE
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
-from treespec.experiments.report.prediction import MISSING, prediction_finding
+from treespec.experiments.report.prediction import MISSING
 from treespec.experiments.report.results import conditions, footnotes, settings_lines
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset, stepper_section
-from treespec.experiments.report.summary import result_table
+from treespec.experiments.report.summary import result_tables
 from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.tree_drawings import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE
@@ -44,7 +43,7 @@ def write_report(run: Run) -> Path:
         run=run,
         subtitle=" ".join([conditions(run), *settings_lines(run)]),
         method_note=METHOD_NOTE,
-        results=[result_table(summary) for summary in run.summaries],
+        results=result_tables(run.summaries),
         result_notes=footnotes(run, run.summaries),
         findings=run.findings,
         figures=figures,
@@ -65,28 +64,30 @@ WIDTH = 104
 """Width of the complete table in characters; wider terminals are not filled."""
 
 
-def print_run(run: Run, console: Console) -> None:
-    print_results(run, console)
+def print_run(run: Run, console: Console, columns: str = "") -> None:
+    print_results(run, console, columns)
     if any(row.name != "time" for row in run.budgets):
-        print_finding(budget_finding(run.budgets), console)
+        print_finding(run.findings["budgets"], console)
     if run.predictions or run.unpredicted:
-        print_finding(prediction_finding(run.predictions, run.choices, run.unpredicted), console)
+        print_finding(run.findings["predictions"], console)
     elif run.manifest["config"].get("search") is not None:
         say(console, MISSING, "dim")
 
 
-def print_results(run: Run, console: Console) -> None:
+def print_results(run: Run, console: Console, columns: str = "") -> None:
+    """Print the result tables, of these columns (`summary.result_tables`), and what they mean."""
     width = min(WIDTH, console.width)
-    moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
+    tables = result_tables(run.summaries, columns)
+    moved = max((moves(table, width) for table in tables), default=0)
     for line in (conditions(run), *settings_lines(run)):
         say(console, line, width=width)
-    for summary in run.summaries:
-        print_table(result_table(summary), console, width, moved)
+    for table in tables:
+        print_table(table, console, width, moved)
         console.print()
-        for sentence in run.verdicts[summary.sampling]:
+        for sentence in run.verdicts[table.subject]:
             say(console, sentence, width=width)
-        if table := run.explanation_tables.get(summary.sampling):
-            print_table(table, console, width)
+        if explanation := run.explanation_tables.get(table.subject):
+            print_table(explanation, console, width)
     console.print()
     rows = [row for summary in run.summaries for row in summary.rows]
     explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)

@@ -5,6 +5,7 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from treespec.experiments.report.budgets import Point
-from treespec.experiments.report.figure_axes import WIDTH, reach, stacked
+from treespec.experiments.report.figure_axes import blank, reach, stacked
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
     GROUP_MARKERS,
@@ -28,8 +29,8 @@ from treespec.search.intervals import Interval
 FAMILIES = (("chain", "assisted"), ("tree",))
 """Method groups whose fastest method is shown prompt by prompt; assisted generation drafts chains."""
 
-NAME, SHORT = 4.5, 1.4
-"""Maximum width of a line of a legend, and of names side by side, in inches."""
+NAME, SHORT = 0.75, 0.233
+"""Maximum width of a line of a legend, and of names side by side, over that of the figure."""
 
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (4, 3))}
 
@@ -68,11 +69,13 @@ def _draw_prompts(
     axes: Axes, data: Measurements, ratios: Mapping[str, NDArray[np.float64]]
 ) -> None:
     groups = {m.name: m.group for m in data.methods}
+    labels = {m.name: m.label for m in data.methods}
     names, values = [str(data.baseline), *ratios], np.array(list(ratios.values()))
     prompts = values.shape[1]
-    places, size = np.arange(1, prompts + 1), float(np.clip(200 / prompts, 2.4, 6.0))
+    (width, _), most = rcParams["figure.figsize"], rcParams["lines.markersize"]
+    places, size = np.arange(1, prompts + 1), float(np.clip(33 * width / prompts, 2.4, most))
     axes.axhline(1.0, label=wrapped(names[0], NAME, SMALL), **DASHED)
-    title, order_by = data.sampling, f"speedup of {names[1]}"
+    title, order_by = data.sampling, f"speedup of {labels[names[1]]}"
     if len(values) > 1:
         ahead = values[1] > values[0]
         title += f": the tree is faster on {ahead.sum()} of {prompts} prompts"
@@ -81,9 +84,9 @@ def _draw_prompts(
         axes.vlines(places, *values, colors=colours, linewidth=min(1.6, size / 2), alpha=0.55)
     for name, speedups in ratios.items():
         look: dict[str, Any] = {**_look(groups[name]), "markersize": size}
-        label = wrapped(name, NAME, SMALL)
+        label = wrapped(labels[name], NAME, SMALL)
         axes.plot(places, speedups, linestyle="none", label=label, **look)
-    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.set_title(title, loc="left")
     axes.set_xlabel(f"prompts, by {order_by}")
     axes.set_ylabel("speedup")
     axes.set_xlim(0.3, prompts + 0.7)
@@ -93,7 +96,9 @@ def _draw_prompts(
     # room below the lowest dot, so that its marker is whole
     axes.set_ylim(bottom=min(0.9, float(values.min() - 0.06 * np.ptp(values))))
     clean(axes, "y")
-    columns = 1 if any("\n" in wrapped(name, SHORT, SMALL) for name in names) else len(names)
+    columns = (
+        1 if any("\n" in wrapped(labels[name], SHORT, SMALL) for name in names) else len(names)
+    )
     axes.legend(
         loc="upper left", bbox_to_anchor=(0, -0.2), ncols=columns, handletextpad=0.4, columnspacing=1.2,
         borderaxespad=0.0,
@@ -128,7 +133,7 @@ def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> Fig
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda nodes, _: f"{nodes:g}")
         axes.set_ylabel("kept tokens per step")
-        axes.set_title(sampling, loc="left", fontsize=10.5)
+        axes.set_title(sampling, loc="left")
         axes.set_ylim(bottom=1)
         clean(axes, "both")
     panels[0].legend(loc="upper left")
@@ -147,7 +152,7 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     samplings = list(dict.fromkeys(row.sampling for row in rows))
     texts = {name: f"{i}  {wrapped(name, NAME, SMALL)}" for name, i in numbers.items()}
     lines = sum(text.count("\n") + 1 for text in texts.values())
-    figure = Figure(figsize=(WIDTH, 3.25 * len(samplings) + 0.2 * (lines + 1)))
+    figure = blank(0.67 * len(samplings) + 0.2 * (lines + 1), 0.43 * len(samplings))
     panels = figure.subplots(len(samplings), 2, squeeze=False)
     for (left, right), sampling in zip(panels, samplings, strict=True):
         shown = [row for row in rows if row.sampling == sampling]
@@ -156,7 +161,7 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
         _draw_equality(right, [(row.speedup_measured, row.speedup) for row in shown], looks)
         left.set(xlabel="measured tokens per step", ylabel="predicted tokens per step")
         right.set(xlabel="measured speedup", ylabel="predicted speedup")
-        left.set_title(sampling, loc="left", fontsize=10.5)
+        left.set_title(sampling, loc="left")
     handles = [
         Line2D([], [], linestyle="none", label=text, **_look(groups[name]))
         for name, text in texts.items()
@@ -166,7 +171,11 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
 
 
 def _look(group: str) -> dict[str, Any]:
-    return {"color": GROUP_COLOURS[group], "marker": GROUP_MARKERS[group], "markersize": 5.0}
+    return {
+        "color": GROUP_COLOURS[group],
+        "marker": GROUP_MARKERS[group],
+        "markersize": rcParams["lines.markersize"] * 5 / 6,
+    }
 
 
 def _draw_equality(
@@ -184,10 +193,15 @@ def _draw_equality(
         axes.errorbar(*place, **bars, **_look(group), elinewidth=0.9, linestyle="none")
         # at the upper left: away from the line of equality and from both whiskers
         axes.annotate(
-            str(number), place, xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8.5
+            str(number),
+            place,
+            xytext=(-3, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize="small",
         )
     axes.set(xlim=limits, ylim=limits)
     axes.set_aspect("equal")
     for side in (axes.xaxis, axes.yaxis):
-        side.set_major_locator(MaxNLocator(5))
+        side.set_major_locator(MaxNLocator(min(5, int(rcParams["figure.figsize"][0]) + 1)))
     clean(axes, "both")

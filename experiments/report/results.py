@@ -65,7 +65,7 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         notes.append(
             "failed: number of prompts on which the method raised an error; they enter no other number."
         )
-    return notes
+    return [run.short(note) for note in notes]
 
 
 def settings_lines(run: RunRecords) -> list[str]:

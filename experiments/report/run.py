@@ -77,7 +77,8 @@ class Run(RunRecords):
 
     @cached_property
     def verdicts(self) -> dict[str, list[str]]:
-        return sentences(self, self.measurements)
+        found = sentences(self, self.measurements)
+        return {sampling: [self.short(line) for line in lines] for sampling, lines in found.items()}
 
     @cached_property
     def comparisons(self) -> dict[str, list[Comparison]]:
@@ -98,7 +99,7 @@ class Run(RunRecords):
     @cached_property
     def explanation_tables(self) -> dict[str, Table]:
         return {
-            sampling: explanation_table(rows, self.measurements[sampling])
+            sampling: explanation_table(rows, self.measurements[sampling]).reworded(self.short)
             for sampling, rows in self.explanations.items()
             if rows
         }
@@ -142,7 +143,7 @@ class Run(RunRecords):
         Raises:
             RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
         """
-        return {
+        found = {
             "comparisons": comparison_finding(self.comparisons),
             "ranking": ranking_finding(self.measurements),
             "budgets": budget_finding(self.budgets),
@@ -158,6 +159,7 @@ class Run(RunRecords):
             "tuning": details.tuning(self),
             "errors": details.errors(self),
         }
+        return {name: finding and finding.reworded(self.short) for name, finding in found.items()}
 
     def _repr_html_(self) -> str:
         tables = [result_table(summary, COMPACT_COLUMNS) for summary in self.summaries]

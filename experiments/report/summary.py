@@ -1,12 +1,13 @@
 """The result table: a row for each method under a sampling setting, its values and its columns."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
@@ -194,7 +195,7 @@ def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str
 def label(row: MethodSummary) -> str:
     lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
-    return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
+    return f"{row.method.label}{lossy}{failed}{' *' if row.among_fastest else ''}"
 
 
 def _stage(stage: str) -> Column[MethodSummary]:
@@ -292,6 +293,37 @@ def result_table(
         colour=_group,
         tone=lambda row: "best" if row.among_fastest else "",
     )
+
+
+def result_tables(summaries: Sequence[SamplingSummary], names: str = "") -> list[Table]:
+    """The result tables; with `names`, the columns of these heads or full names, in this order.
+
+    The names are separated by commas. The column of the methods always stays, as the first.
+    """
+    tables = [result_table(summary) for summary in summaries]
+    heads = {
+        " ".join(name.split()): column.head
+        for table in tables
+        for column in table.columns
+        for name in (column.name or column.head, column.head)
+    }
+    picked, rest = {METHOD.head: None}, names
+    while rest := rest.strip(" ,"):  # full names have commas, too
+        fitting = [name for name in heads if f"{rest},".startswith(f"{name},")]
+        if not fitting:
+            known = ", ".join(" ".join(head.split()) for head in dict.fromkeys(heads.values()))
+            raise ConfigError(
+                f"--columns: there is no column {rest.split(',')[0]!r} (there are {known})"
+            )
+        name = max(fitting, key=len)
+        picked[heads[name]], rest = None, rest.removeprefix(name)
+    if not names:
+        return tables
+    columns = [{column.head: column for column in table.columns} for table in tables]
+    return [
+        replace(table, columns=[known[head] for head in picked if head in known])
+        for table, known in zip(tables, columns, strict=True)
+    ]
 
 
 def metric_names(summary: SamplingSummary) -> list[str]:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,10 @@ def interval_columns(name: str, value: Interval | None) -> dict[str, float | Non
     return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
 
 
+Words = Callable[[str], str]
+"""Another wording of a text."""
+
+
 @dataclass(frozen=True)
 class Column(Generic[Item]):
     """A column of a table: a short heading for the terminal, and a full one (`name`; `head` by default).
@@ -68,6 +72,13 @@ class Column(Generic[Item]):
     def cell(self, item: Item) -> Cell:
         written = self.write(item)
         return written if isinstance(written, Cell) else Cell(written)
+
+    def reworded(self, words: Words) -> "Column[Item]":
+        def write(item: Item) -> Cell:
+            cell = self.cell(item)
+            return replace(cell, text=words(cell.text))
+
+        return replace(self, write=write)
 
 
 def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
@@ -106,6 +117,11 @@ class Table(Generic[Item]):
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
         return tuple(tuple(column.cell(item) for column in self.columns) for item in self.items)
 
+    def reworded(self, words: Words) -> "Table[Item]":
+        return replace(
+            self, columns=[column.reworded(words) for column in self.columns], said=words(self.said)
+        )
+
     def opens(self, index: int) -> bool:
         return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
@@ -118,6 +134,13 @@ class Finding:
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
+
+    def reworded(self, words: Words) -> "Finding":
+        return replace(
+            self,
+            tables=[table.reworded(words) for table in self.tables],
+            remarks=[words(remark) for remark in self.remarks],
+        )
 
 
 def markdown(table: Table) -> str:

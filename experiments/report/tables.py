@@ -8,13 +8,10 @@ import io
 import re
 from collections.abc import Sequence
 from itertools import chain, count
-from pathlib import Path
 
-from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.summary import result_table
+from treespec.experiments.report.summary import result_tables
 from treespec.experiments.report.table import NONE, Cell, Table
-from treespec.files import write_whole
 from treespec.search.intervals import Interval
 
 _PERCENT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?%")
@@ -128,13 +125,14 @@ def _cell(cell: Cell) -> str:
 FORMS = {"csv": table_csv, "tex": table_latex}
 
 
-def report_tables(run: Run) -> dict[str, Table]:
+def report_tables(run: Run, columns: str = "") -> dict[str, Table]:
     """Every table of the report that has rows, by a name that is valid as a file name.
 
-    A name holds the topic of the table and, after a hyphen, its sampling setting: `results-T=0`.
+    The result tables have these columns (`summary.result_tables`). A name holds the topic of the table
+    and, after a hyphen, its sampling setting: `results-T=0`.
     """
     tables: dict[str, Table] = {}
-    results = (("results", result_table(summary)) for summary in run.summaries)
+    results = (("results", table) for table in result_tables(run.summaries, columns))
     findings = (
         (topic, table)
         for topic, finding in run.findings.items()
@@ -147,16 +145,3 @@ def report_tables(run: Run) -> dict[str, Table]:
             names = chain([stem], (f"{stem}-{number}" for number in count(2)))
             tables[next(name for name in names if name not in tables)] = table
     return tables
-
-
-def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write every table of the report as CSV and as LaTeX; files of the same names are replaced."""
-    if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"--tables {folder} is not a folder: name another place")
-    texts = {
-        folder / f"{name}.{suffix}": write(table)
-        for name, table in report_tables(run).items()
-        for suffix, write in FORMS.items()
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    return [write_whole(path, text) for path, text in texts.items()]

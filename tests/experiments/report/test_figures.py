@@ -13,6 +13,7 @@ from treespec.experiments.report.figures import (
     DRAWINGS,
     accepted_figure,
     draw_figures,
+    size_figure,
     speedup_figure,
     stages_figure,
 )
@@ -77,7 +78,8 @@ def long_names(tmp_path_factory):
     return load_run(write_run(tmp_path_factory.mktemp("long") / "run", long, jitter=0.03))
 
 
-def test_long_names_are_written_in_full_inside_the_figure(long_names):
+@pytest.mark.parametrize("size", [(), (3.4, 7.5)], ids=["page", "column"])
+def test_long_names_are_written_in_full_inside_the_figure(long_names, size):
     run, summaries = long_names, long_names.summaries
     trees = [r for s in summaries for r in s.rows if r.method.kind == "tree"]
     rows = [
@@ -86,8 +88,9 @@ def test_long_names_are_written_in_full_inside_the_figure(long_names):
         )
         for r in trees[: len(trees) // 2]
     ]  # fmt: skip
-    with drawing():
+    with drawing(*size):
         for figure in (
+            size_figure(run),
             speedup_figure(summaries),
             stages_figure(summaries),
             accepted_figure(summaries, run.accepted_shares),
@@ -106,12 +109,28 @@ def test_long_names_are_written_in_full_inside_the_figure(long_names):
                 assert box.y0 >= -1, text.get_text()
                 assert box.y1 <= height + 1, text.get_text()
             told = "".join(re.sub("\n *", "", text.get_text()) for text in written)
-            assert "W" * 60 in told
+            assert "W" * 60 in told or "verify, ms per step" in told
             for axes in figure.axes:  # names do not run into each other, or push the plot out
                 boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
                 boxes = sorted((box.y0, box.y1) for box in boxes)
                 assert all(a[1] <= b[0] + 1 for a, b in pairwise(boxes))
                 assert axes.get_window_extent().width > 0.1 * width
+
+
+def test_a_tree_that_varies_stands_at_its_mean_and_what_is_left_out_is_named(tmp_path):
+    run = load_run(write_run(tmp_path / "run", prompts=4, temperatures=[0.0]))
+    fixed = size_figure(run)
+    grown = load_run(run.folder)
+    (varies,) = (m for m in grown.manifest["methods"] if m["name"] == "expansion 3-2-1-1-1")
+    varies |= {"parents": None, "growth": {"kind": "eagle2"}}
+    for figure in (fixed, size_figure(grown)):
+        points = [
+            line.get_xdata()[0] for line in figure.axes[0].lines if len(line.get_xdata()) == 1
+        ]
+        assert 27 in points  # nodes below the root
+        label = figure.axes[1].get_xlabel().replace("\n", " ")
+        assert label.endswith("drafts not recorded: assisted")
+        assert ("mean where it varies" in label) == (figure is not fixed)
 
 
 def test_a_run_of_baselines_draws_what_it_can(tmp_path):

@@ -16,7 +16,7 @@ def measurements(seconds):
         "a": ("assisted", None),
         "g": ("generate", None),
     }
-    methods = tuple(Method(name, *kinds[name[0]], {}, {}, True) for name in seconds)
+    methods = tuple(Method(name, *kinds[name[0]], {}, {}, True, name) for name in seconds)
     prompts = len(next(iter(seconds.values())))
     values = {}
     for name, of_prompts in seconds.items():
