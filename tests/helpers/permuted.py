@@ -45,7 +45,7 @@ def permuted(run: Run, rng: np.random.Generator) -> Run:
 def told(run: Run) -> dict[str, Any]:
     """Everything that a report says in words and tables, whatever the order of its rows."""
     tables = {
-        name: sorted((str(cell), cell.value) for row in table.rows for cell in row)
+        name: sorted(repr((str(cell), cell.value)) for row in table.rows for cell in row)
         for name, table in report_tables(run).items()
         if not name.startswith(("equality", "errors"))  # these list prompts by their ids
     }

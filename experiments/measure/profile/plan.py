@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Choice, Experiment, build, label_of
-from treespec.experiments.config.model_draft import by_pair
+from treespec.experiments.config.model_draft import NO_DRAFT, by_pair
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import RawPrompt
@@ -181,6 +181,8 @@ def plan_profile(
 
 def measured_without(config: Config) -> list[str]:
     """A sentence about methods that bring their own draft, of which nothing is recorded or timed."""
+    if config.models.draft == NO_DRAFT:
+        return ["there is no draft model: these are the target's times, and drafting takes none"]
     names = [
         method.name or label_of(method)
         for method in config.methods
@@ -211,15 +213,18 @@ def settings_of(
     """Laws and rules to measure, each with its trees."""
     by_law: dict[Law, Setting] = {}
     for name, sampling in experiment.samplings.items():
-        pairs = [
-            (method.choices[name].law, method.choices[name].rule)
-            for method in experiment.methods
-            if method.by_pair
-        ]
-        usual = usual_law(sampling)
-        pairs.append((usual, usual_rule(usual, sampling)))
-        if not sampling.greedy:
-            pairs.append((Law.IID, chain))
+        if experiment.config.models.draft == NO_DRAFT:  # the sources that need no model choose
+            pairs = [(Law.DETERMINISTIC, usual_rule(Law.DETERMINISTIC, sampling))]
+        else:
+            pairs = [
+                (method.choices[name].law, method.choices[name].rule)
+                for method in experiment.methods
+                if method.by_pair
+            ]
+            usual = usual_law(sampling)
+            pairs.append((usual, usual_rule(usual, sampling)))
+            if not sampling.greedy:
+                pairs.append((Law.IID, chain))
         for law, rule in pairs:
 
             def takes(shape: TreeShape, law=law, rule=rule) -> bool:

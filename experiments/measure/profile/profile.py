@@ -295,7 +295,11 @@ def model_of_rounds(
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
-    def described(model: Any) -> dict[str, Any]:
+    from treespec.models.load import NoDraftModel
+
+    def described(model: Any) -> dict[str, Any] | None:
+        if isinstance(model, NoDraftModel):
+            return None
         return weights_data(model) | {"attention": model.attention, "passes": model.passes.kind}
 
     return {

@@ -26,11 +26,12 @@ from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
 from treespec.experiments.config.build import plain_method
 from treespec.experiments.measure.profile.plan import Setting, drift_of
 from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.protocols import Coins
 from treespec.sampling.coins import TorchCoins
 from treespec.search.growth import Eagle2
 from treespec.step import Step
 from treespec.target import make_target
-from treespec.tree import Law, TreeShape
+from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
@@ -198,6 +199,23 @@ _growth = lru_cache(maxsize=1024)(StaticGrowth)
 """The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
 
 
+class Undrafted(NoDrafter):
+    """Trees of given shapes whose tokens mean nothing: what a target without a draft model verifies."""
+
+    def __init__(self, growth: StaticGrowth, vocab_size: int, observer: StageTimer) -> None:
+        self.growth, self._vocab_size, self._observer = growth, vocab_size, observer
+        self.max_depth = growth.max_depth
+
+    def propose(self, coins: Coins) -> TokenTree:
+        """A tree of the growth's shape; its levels are told to the observer, as a model's would be."""
+        shape = self.growth.shape
+        for _ in range(shape.depth):
+            with self._observer.stage("level"):
+                pass
+        tokens = [self._root, *(node % self._vocab_size for node in range(1, shape.size))]
+        return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
+
+
 class Loop:
     """The loop on a text of about one length: it starts over when the text has grown too long.
 
@@ -229,7 +247,7 @@ class Loop:
         self._pair, self._target, self._text, self._seed = pair, target, text, seed
         without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
         self._choice, self._plain = without if plain else setting, plain
-        self._drafter: ModelDrafter | NoDrafter = NoDrafter()
+        self._drafter: ModelDrafter | Undrafted | NoDrafter = NoDrafter()
         self._coins = TorchCoins(seed)
         self._steps: Iterator[Step] = iter(())
         self._drift = drift_of(prefix, len(setting.shapes))
@@ -239,12 +257,17 @@ class Loop:
         self.timer = StageTimer()
 
     def start(self) -> None:
+        from treespec.models.load import NoDraftModel
+
         pair, choice, deepest = self._pair, self._choice, self._deepest
         length = max(1, self.prefix - self._drift + self._ahead) + 1  # and the root
         self._seed, self._ahead = self._seed + 1, 0
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
-        if not self._plain:
+        if not self._plain and isinstance(pair.draft, NoDraftModel):
+            vocab_size = pair.target.vocab_size
+            self._drafter = Undrafted(_growth(deepest), vocab_size, self.timer)
+        elif not self._plain:
             # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.
             self._drafter = ModelDrafter(
                 pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
@@ -270,7 +293,7 @@ class Loop:
         return self._advance(shape)
 
     def _advance(self, shape: TreeShape) -> dict[str, Any] | None:
-        if isinstance(self._drafter, ModelDrafter):
+        if isinstance(self._drafter, ModelDrafter | Undrafted):
             self._drafter.growth = _growth(shape)
         before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
         self.timer.clock.settle()

@@ -279,3 +279,26 @@ def test_search_says_what_is_wrong(call, tmp_path, arguments, words):
     assert done.exit_code == 2, done.output
     assert words in done.stderr
     assert "Traceback" not in done.output
+
+
+def test_a_target_without_a_draft_model_is_profiled_and_searched(call, tmp_path, settings):
+    """A text source needs no model: its trees are ranked by the target's times alone."""
+    budget = {"kind": "budget", "depth": 3}
+    lookup = {"kind": "tree", "name": "lookup", "shape": budget, "draft": {"source": "lookup"}}
+    models = settings["models"] | {"draft": "none"}
+    sampled = [{"temperature": 1.0}]
+    changes = {"models": models, "samplings": sampled, "methods": [{"kind": "plain"}, lookup]}
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings | changes))
+    few = ("--sizes", "1,2,5", "--prefixes", "16", "--repeats", "2", "--out", "latency.json")
+    done = call("profile", "exp.yaml", *few)
+    assert done.exit_code == 0, done.output
+    assert "there is no draft model" in done.output
+    model = LatencyModel.load(tmp_path / "latency.json")
+    assert model.laws == ("deterministic",)
+    assert model.about["draft"] is None
+    assert model.law_times("deterministic").level.at(1, 16) < 1e-4
+    wanted = ("exp.yaml", "--method", "lookup", "max_new_tokens=40", "--out", "lookup.npz")
+    assert call("trace", *wanted).exit_code == 0
+    found = call("search", "lookup.npz", "--latency", "latency.json", "--prefix", "16")
+    assert found.exit_code == 0, found.output
+    assert "plain" in found.stdout
