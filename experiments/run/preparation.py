@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -80,10 +81,9 @@ def prepare(
     if session.manifest is not None:
         manifest = _resumed(session, session.manifest, meters.about())
     else:
-        tuning: dict[str, Any] = {"assisted": {}}
-        if any(isinstance(method.config, AssistedMethod) for method in experiment.methods):
-            with reporter.task("tuning") as say:
-                tuning = {"assisted": tune(bench, spare, say, together=room)}
+        # A run without assisted generation does not say that it tunes.
+        with reporter.task("tuning") if spare else nullcontext(lambda text: None) as say:
+            tuning = {"assisted": tune(bench, spare, say, together=room)}
         manifest = new_manifest(
             experiment,
             hash_of(prompts),

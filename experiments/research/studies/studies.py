@@ -5,7 +5,8 @@
 For each finished run or sweep (`make studies` produces them), write `results/study-<name>-<machine>.json`
 with its tables, verdicts and comparisons, and the config, versions, hardware and commit from its manifest;
 and for a run `results/records-<name>-<machine>.parquet`, with the tokens, steps and seconds of every prompt
-under every method, from which its sentences can be computed anew (`studies.sentences`).
+under every method, from which its sentences can be computed anew (`studies.sentences`), and the same facts
+in the file's metadata.
 """
 
 import json
@@ -20,6 +21,7 @@ from rich.console import Console
 from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import read_manifest
+from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import Run, load_run, report_data
 from treespec.experiments.report.terminal import say
 from treespec.experiments.research.benchmarks.results_file import of_manifest, path_of, write
@@ -130,7 +132,8 @@ def main(
         say(console, f"written: {write(f'study-{folder.name}', study)}")
         if run is not None:
             path = path_of(f"records-{folder.name}").with_suffix(".parquet")
-            records_of_run(run).write_parquet(path, compression="zstd")
+            about = json.dumps(plain_data(of_manifest(run.manifest)))
+            records_of_run(run).write_parquet(path, compression="zstd", metadata={"about": about})
             say(console, f"written: {path}")
 
 
