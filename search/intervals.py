@@ -1,7 +1,7 @@
 """Confidence intervals: for rates from counts, and for ratios of totals by resampling texts."""
 
 from functools import lru_cache
-from math import isclose, isfinite, nan, sqrt
+from math import inf, isclose, isfinite, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ class Interval(NamedTuple):
 
     def inverse(self) -> "Interval":
         """The interval of the reciprocal: of b / a, if this is the interval of a / b."""
-        return Interval(1 / self.estimate, 1 / self.high, 1 / self.low)
+        return Interval(1 / self.estimate, 1 / self.high, 1 / self.low if self.low else inf)
 
     def text(self, digits: int = 2, unit: str = "", *, in_sentence: bool = False) -> str:
         """The estimate, followed by its bounds if they exist and differ.

@@ -125,6 +125,10 @@ def run_command(
             "fresh": fresh,
             "console": console,
         }
+        if settings and (dry or retry):
+            from treespec.experiments.errors import ConfigError
+
+            raise ConfigError(f"--settings cannot be used with --{'dry-run' if dry else 'retry'}")
         if dry:
             plan = dry_run(experiment, retry=retry, **options)
             if as_json:

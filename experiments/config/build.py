@@ -171,7 +171,7 @@ def build(config: Config) -> Experiment:
         raise ConfigError(
             f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
         )
-    if not any(map(wants_measured, config.methods)):  # else names and trees are known later
+    if config.search is None:  # else names and trees are known only after the search
         require_answerable(config.compare, [_picked(method) for method in methods])
     return Experiment(config, samplings, tuple(methods))
 

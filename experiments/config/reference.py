@@ -106,7 +106,8 @@ def reference_page() -> str:
     for name, part in parts.items():
         if name not in _TITLES and not name.endswith(grouped):
             source = part["properties"].get("source")
-            title = name if source is None else f"draft: {source['default']}"
+            known = None if source is None else source.get("default")
+            title = name if known is None else f"draft: {known}"
             sections.append(_section("##", title, part))
     for title, about, endings in _GROUPS:
         sections.append(f"## {title}\n\n{about.format(spellings)}\n")

@@ -112,6 +112,8 @@ class ModelsConfig(Strict):
 
 
 class _Selection(Strict):
+    skip: Number = 0
+    """Prompts of the source to leave out at its beginning."""
     count: Count | None = None
     """Number of prompts to measure; null for all."""
     start: Number = 0
@@ -388,7 +390,8 @@ class Config(Strict):
     """End the run as soon as the comparison is clear: `decided`, or a rule; null to decode all prompts."""
     compare: Annotated[tuple[Compared, ...], Field(max_length=MOST_METHODS)] = ()
     """Which methods to compare with which: `[{left: {source: suffix_tree}, right: {source: lookup}}]`.
-    Empty for trees against chains. Speculation is always compared with plain decoding."""
+    Empty for trees against chains, which are also compared if one source drafts both. Speculation is
+    always compared with plain decoding."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
     together: Count | None = None

@@ -3,10 +3,11 @@
     treespec run CONFIG --settings dtype=float32,bfloat16 --settings passes=eager,compiled
 
 The methods are chosen once, under the settings of the config and on prompts that are not measured: what
-follows the texts of the run. Of each side of every question the `BEST` fastest are kept, and plain
-decoding. Then every prompt is decoded under every combination of the settings before the next prompt is,
-in an order that changes from prompt to prompt, so that a slow phase of the machine affects all of them
-alike. Each combination is a run in a folder of its own, which can be reported, and resumed, like any other.
+follows the texts of the run, or the next prompts of its source. Of each side of every question the `BEST`
+fastest are kept, and plain decoding. Then every prompt is decoded under every combination of the settings
+before the next prompt is, in an order that changes from prompt to prompt, so that a slow phase of the
+machine affects all of them alike. Each combination is a run in a folder of its own, which can be reported,
+and resumed, like any other.
 """
 
 from collections import Counter
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from torch import OutOfMemoryError
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import parse_override, validated
 from treespec.experiments.config.places import place_of
-from treespec.experiments.config.schema import Config, ModelsConfig
+from treespec.experiments.config.schema import Config, ModelsConfig, Prompts
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.searched_run import SEARCHING, run
 from treespec.experiments.records.folder import RunFolder
@@ -34,7 +36,7 @@ from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import following
+from treespec.experiments.run.prompts import following, read_prompts
 from treespec.experiments.run.runner import decode, place_for
 from treespec.experiments.run.session import Session, open_session
 from treespec.experiments.run.unit import Unit
@@ -85,16 +87,18 @@ def combinations(config: Config, settings: Sequence[str]) -> list[Combination]:
     for text in settings:
         name, _, values = text.partition("=")
         keys = SHORT.get(name, (name,) if name.startswith("models.") else ())
-        if not keys or name in names:
+        if not keys or {name, *keys} & set(names):
             known = ", ".join(SHORT)
             raise ConfigError(
                 f"--settings {text}: write one of {known}, or a key of models, once, with its values: "
                 "--settings dtype=float32,bfloat16"
             )
         parsed = [parse_override(f"{name}={value}")[1] for value in values.split(",")]
-        if len(set(map(str, parsed))) < 2:
-            raise ConfigError(f"--settings {text}: give at least two values, separated by commas")
-        names.append(name)
+        if len(set(map(str, parsed))) < max(2, len(parsed)):
+            raise ConfigError(
+                f"--settings {text}: give at least two different values, separated by commas"
+            )
+        names += [name, *keys]
         axes.append([(f"{name}={value}", dict.fromkeys(keys, value)) for value in parsed])
     found = []
     for point in product(*axes):
@@ -144,7 +148,7 @@ def run_under_settings(
         units = 0
         for number, combination in enumerate(every, start=1):
             reporter.note(f"settings {number} of {len(every)}: {combination.name}")
-            own = combination.config.model_copy(update={"methods": methods, "compare": ()})
+            own = combination.config.model_copy(update={"methods": methods})
             path = parent / combination.name.replace(" ", ",")
             try:
                 session = _opened(stack, own, path, source, fresh, reporter)
@@ -152,8 +156,8 @@ def run_under_settings(
                 if session.complete:
                     continue
                 prepared = prepare(session, load)
-            except TreespecError as error:
-                left_out[combination.name] = str(error)
+            except (TreespecError, MemoryError, OutOfMemoryError) as error:
+                left_out[combination.name] = str(error) or "it does not fit in memory"
                 folders.pop(combination.name, None)
                 continue
             units += session.wanted - len(session.finished)
@@ -198,16 +202,9 @@ def _in_turns(decoding: list[Iterator[Unit]], begin: Callable[[str], None]) -> N
 
 def _chosen(config: Config, folder: Path, **options: Any) -> list[str]:
     """The fastest methods of each side of every question, on prompts that are not measured."""
-    prompts = following(config.prompts, config.max_new_tokens)
-    if config.prompts.tokens is None:
-        raise ConfigError(
-            "--settings: the run's prompts are whole texts (prompts.tokens is null), so nothing of them is "
-            "left to choose methods on: shorten them with prompts.tokens"
-        )
-    count = min(CHOOSING_PROMPTS, prompts.count or CHOOSING_PROMPTS)
     pilot = config.model_copy(
         update={
-            "prompts": prompts.model_copy(update={"count": count}),
+            "prompts": _others(config),
             "repeats": 1,
             "alone": 0,
             "trees": 0,
@@ -228,6 +225,23 @@ def _chosen(config: Config, folder: Path, **options: Any) -> list[str]:
     return list(kept)
 
 
+def _others(config: Config) -> Prompts:
+    """Prompts that are not measured: what follows their texts, or the next ones of the same source."""
+    prompts = config.prompts
+    if prompts.tokens is not None:
+        count = min(CHOOSING_PROMPTS, prompts.count or CHOOSING_PROMPTS)
+        return following(prompts, config.max_new_tokens).model_copy(update={"count": count})
+    present = len(read_prompts(prompts.model_copy(update={"count": None})))
+    measured = prompts.count or present
+    count = min(CHOOSING_PROMPTS, present - measured)
+    if count < 1:
+        raise ConfigError(
+            "--settings chooses methods on prompts that are not measured, but the run measures all prompts "
+            "of its source, as whole texts: lower prompts.count, or shorten them with prompts.tokens"
+        )
+    return prompts.model_copy(update={"skip": prompts.skip + measured, "count": count})
+
+
 def answers(found: UnderSettings, sampling: str) -> dict[str, dict[str, Comparison]]:
     """By question and by combination of settings: the comparison."""
     by_question: dict[str, dict[str, Comparison]] = {}
@@ -243,13 +257,24 @@ def answers(found: UnderSettings, sampling: str) -> dict[str, dict[str, Comparis
     return by_question
 
 
+def silent(found: UnderSettings, sampling: str) -> list[str]:
+    """A sentence for each combination under which a question has no answer."""
+    return [
+        f"{sampling}, {name}: {question} could not be compared"
+        for question, answered in answers(found, sampling).items()
+        for name in found.runs
+        if name not in answered
+    ]
+
+
 def sentence(duels_by_settings: Mapping[str, Comparison]) -> str:
     """The outcome of one question under all settings, with the exceptions named."""
     outcomes = {name: _outcome(duel) for name, duel in duels_by_settings.items()}
     (usual, count), *others = Counter(outcomes.values()).most_common()
     total = len(outcomes)
     if not others:
-        return f"{usual} in {'both' if total == 2 else f'all {total}'} settings."
+        every = {1: "the only setting that could run", 2: "both settings"}
+        return f"{usual} in {every.get(total, f'all {total} settings')}."
     named = {name: outcome for name, outcome in outcomes.items() if outcome != usual}
     if 2 * count <= total:  # nothing is usual
         named = outcomes
@@ -288,6 +313,7 @@ def settings_finding(found: UnderSettings) -> Finding:
         for question, rows in answers(found, sampling).items()
     ]
     left_out = [f"{name} could not run here: {why}" for name, why in found.left_out.items()]
+    left_out += [line for sampling in samplings for line in silent(found, sampling)]
     chosen = f"Chosen on other prompts, once: {', '.join(found.chosen)}."
     return Finding("Under several settings", tables, (chosen,), left_out)
 

@@ -55,7 +55,7 @@ def samples_for(ratio: Interval, samples: int, effect: float) -> int:
         >>> samples_for(Interval(1.0, 0.8, 1.25), 12, 1.1)
         53
     """
-    half_width = log(ratio.high / ratio.low) / 2
+    half_width = log(ratio.high / ratio.low) / 2  # `ratio` has the interval of a single look
     # with many samples, Student's t comes down to the normal quantile
     return ceil(samples * (half_width * ONE_LOOK / student(ONE_LOOK, samples) / log(effect)) ** 2)
 

@@ -27,6 +27,8 @@ from treespec.experiments.report.statistics import FEWEST_FOR_INTERVAL, FEWEST_F
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 
+PLAIN_DECODING = "plain decoding"
+
 
 @dataclass(frozen=True)
 class Family:
@@ -76,6 +78,7 @@ class Comparison:
         question: what was asked.
         left, right: the sides.
         ratio: tokens per second (prefill excluded), or tokens per step, of left over right.
+        at_once: the same with the interval of a single look; another one than `ratio` in runs with `until`.
         prompts: number of compared prompts.
         samples: number of independent samples among them: files, if several prompts are excerpts of one.
         left_over_all, right_over_all: the method of one side that is jointly faster than every method of
@@ -86,6 +89,7 @@ class Comparison:
     left: Side
     right: Side
     ratio: Interval
+    at_once: Interval
     prompts: int
     samples: int
     left_over_all: Faster | None = None
@@ -149,8 +153,9 @@ def compare(data: Measurements, question: Question, cost: str = "decode_s") -> C
         for family, chosen in ((question.left, fitted.left), (question.right, fitted.right))
     )
     ratio = fitted.ratio.interval(data.boundary)
+    at_once, prompts = fitted.ratio.interval(), len(data.prompts)
     return Comparison(
-        question, left, right, ratio, len(data.prompts), data.samples, all_left, all_right
+        question, left, right, ratio, at_once, prompts, data.samples, all_left, all_right
     )
 
 
@@ -169,7 +174,7 @@ def speculation(data: Measurements) -> Question:
     rivals = tuple(data.named("tree", "chain", "assisted"))
     return Question(
         Family("speculation", "the best speculative method", "every speculative method", rivals),
-        Family("plain", "plain decoding", "plain decoding", tuple(data.named("plain"))),
+        Family("plain", PLAIN_DECODING, PLAIN_DECODING, tuple(data.named("plain"))),
         "Speculation pays",
         "Speculation does not pay",
         "Speculation makes no proven difference",
@@ -180,8 +185,11 @@ def asked(run: RunRecords, data: Measurements) -> list[Question]:
     """The questions of the config's `compare`, with the methods that finished a prompt."""
 
     def side(written: Any) -> tuple[str, list[str]]:
-        names = [m.name for m in data.methods if picked(written, _features(m))]
-        return label_of_side(written), names
+        found = [m for m in data.methods if picked(written, _features(m))]
+        # A lossy method competes only if asked for by its rule, or if there is no lossless one.
+        by_rule = not isinstance(written, str) and written.get("rule") is not None
+        lossless = [m for m in found if m.lossless]
+        return label_of_side(written), [m.name for m in (found if by_rule else lossless or found)]
 
     entries = run.manifest["config"].get("compare") or ()
     return [between(side(entry["left"]), side(entry["right"])) for entry in entries]

@@ -28,7 +28,8 @@ class MethodDiff:
     """One method under one sampling setting, in both runs; ratios are B over A, prefill excluded.
 
     `prompts` counts those that both runs finished, `texts` the texts that can be equal (of prompts of the
-    same length, no longer than both runs allow), and `same_tokens` those that are, id by id.
+    same length, no longer than both runs allow), `same_tokens` those that are, id by id, and `samples` the
+    independent samples among the prompts.
     """
 
     sampling: str
@@ -38,6 +39,7 @@ class MethodDiff:
     tokens_per_step: Interval
     same_tokens: int
     texts: int
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,7 @@ def _method(
         tokens_per_step=speed_ratio(totals, "b", "a", "steps"),
         same_tokens=int(texts["tokens"].eq(texts["tokens_b"]).sum()),
         texts=len(texts),
+        samples=totals.samples,
     )
 
 
@@ -241,7 +244,7 @@ def _versions(run: RunRecords) -> dict[str, Any]:
 
 
 def _decided(entry: MethodDiff) -> str:
-    if entry.prompts < FEWEST_FOR_WINNER:
+    if entry.samples < FEWEST_FOR_WINNER:
         return f"fewer than {FEWEST_FOR_WINNER} prompts"
     if entry.speed.contains(1.0):
         return "not decided"

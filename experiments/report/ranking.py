@@ -68,7 +68,7 @@ def source_ranking(data: Measurements) -> list[Ranked]:
     drafting = [m for m in data.methods if m.lossless and m.source is not None]
     families = {
         source: [m.name for m in drafting if m.source == source]
-        for source in dict.fromkeys(str(m.source) for m in drafting)
+        for source in sorted({str(m.source) for m in drafting})
     }
     pairs = list(combinations(families, 2))
     if len(families) < FEWEST or data.samples < FEWEST_FOR_INTERVAL:
@@ -87,7 +87,7 @@ def _in_order(
     names: Sequence[str], pairs: Pairs, groups: Mapping[str, str], samples: int
 ) -> list[Ranked]:
     ahead = {a: sum(pairs[a, b].estimate > 1 for b in names if b != a) for a in names}
-    order = sorted(names, key=lambda name: -ahead[name])
+    order = sorted(names, key=lambda name: (-ahead[name], name))
     shown = samples >= FEWEST_FOR_WINNER
     return [
         Ranked(

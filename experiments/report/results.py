@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from treespec.experiments.config.model_draft import NO_DRAFT
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary, metric_names
@@ -92,25 +93,31 @@ def plain_elsewhere(run: RunRecords) -> str | None:
 
 def conditions(run: RunRecords) -> str:
     """What the verdict of a run depends on: models and how they run, machine, prompts and temperatures."""
-    target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
-    hardware, config = run.manifest["hardware"], run.manifest["config"]
-    names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
-    sizes = f"target {model_size(target)}, draft {model_size(draft)} parameters ({names})"
-    ways = [(model.get("passes") or {}).get("kind") for model in (target, draft)]
-    known = [way for way in ways if way is not None]
-    apart = ""
-    if len(set(known)) > 1:
-        apart = f"Target and draft run in different ways: {known[0]} and {known[1]} passes. "
-    passes = f", {known[0]} passes" if len(set(known)) == 1 else ""
-    attention = (config.get("models") or {}).get("attention")
+    models, config = run.manifest["models"], run.manifest["config"]
+    target, draft, hardware = models["target"], models["draft"], run.manifest["hardware"]
+    drafts = {} if draft["name"] == NO_DRAFT else {"draft": draft}
+    pair = [f"{role} {model_size(m)}" for role, m in {"target": target, **drafts}.items()]
+    names = " with ".join(dict.fromkeys(m["name"] for m in (target, *drafts.values())))
+    others = {**drafts, **models.get("others", {}), **models.get("parts", {})}
+    ways = {
+        role: model["passes"]["kind"]
+        for role, model in {"target": target, **others}.items()
+        if (model.get("passes") or {}).get("kind")
+    }
+    apart, passes = "", ""
+    if len(set(ways.values())) > 1:
+        each = ", ".join(f"{role} {way}" for role, way in ways.items())
+        apart = f"Target and drafts run in different ways: {each}. "
+    elif ways:
+        passes = f", {ways['target']} passes"
+    attention = f", {target['attention']} attention" if target.get("attention") else ""
     place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
-    prompts = config.get("prompts") or {}
+    prompts, count = config.get("prompts") or {}, run.prompts["prompt"].n_unique()
     kind = prompts.get("path") or prompts.get("kind")
     categories = sorted(set(run.prompts["category"].drop_nulls()))
     return (
-        f"{apart}{sizes}, {target['dtype']}{passes}"
-        + (f", {attention} attention" if attention not in (None, "auto") else "")
-        + f", on {place}; {run.prompts['prompt'].n_unique()} prompts"
+        f"{apart}{', '.join(pair)} parameters ({names}), {target['dtype']}{passes}{attention}, on {place}; "
+        f"{count} prompt{'s' * (count != 1)}"
         + (f" of {kind}" if kind else "")
         + (f" ({', '.join(categories)})" if categories else "")
         + f"; {', '.join(run.samplings)}; treespec {run.manifest['treespec_version']}."

@@ -17,6 +17,7 @@ from treespec.experiments.report.cautions import (
     turns_caution,
 )
 from treespec.experiments.report.comparisons import (
+    PLAIN_DECODING,
     Comparison,
     Question,
     Side,
@@ -73,7 +74,7 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     lines: list[str | None] = []
     if data.samples < FEWEST_FOR_INTERVAL:
         lines = [
-            f"No verdict: {_counted(data)} were finished by all methods. The table shows estimates; an "
+            f"No verdict: {_counted(data)} finished by all methods. The table shows estimates; an "
             f"interval takes at least {FEWEST_FOR_INTERVAL} {unit}, a winner at least {FEWEST_FOR_WINNER}."
         ]
         answers = []
@@ -84,7 +85,7 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
         lines += [
             _answer(duel, data, unit),
             ENDED_EARLY if duel.winner and duel is not gain and ended_early(run) else None,
-            spread_caution(duel.ratio, duel.samples, unit) if duel.enough else None,
+            spread_caution(duel.at_once, duel.samples, unit) if duel.enough else None,
         ]
     if gain is not None:
         lines.append(plain_elsewhere(run))
@@ -100,12 +101,11 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
 
 
 def _one_sided(question: Question) -> str:
-    left, right = question.left.name, question.right.name
-    return (
-        f"{left} and {right} are not compared: the run holds only one of the two.".capitalize()
-        if (left, right) == ("trees", "chains")
-        else f"{left} and {right} are not compared: no method of one of the two finished a prompt."
-    )
+    sides = question.left, question.right
+    missing = " and ".join(f"no {side.name}" for side in sides if not side.methods)
+    pair = " and ".join(side.name for side in sides)
+    # a side is of lossless methods that finished a prompt
+    return f"{pair[0].upper()}{pair[1:]} are not compared: {missing} to compare."
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
@@ -127,15 +127,22 @@ def _counted(data: Measurements) -> str:
 def _answer(duel: Comparison, data: Measurements, unit: str) -> str:
     """One question, answered: the outcome, the choices with their ratio, and what holds for all pairs."""
     question, ratio = duel.question, duel.ratio
-    choice = len(question.left.methods) > 1 or len(question.right.methods) > 1
-    chosen = ", as chosen on half of such prompts," if choice else ""
-    so = " so chosen" if len(question.right.methods) > 1 else ""
+    several = [len(family.methods) > 1 for family in (question.left, question.right)]
+    left, right = duel.left.family.best, duel.right.family.best
+    chosen = "as chosen on half of such prompts"
+    left = f"{left} ({duel.left.label}), {chosen}," if several[0] else _only(duel.left)
+    if several == [True, True]:
+        right = f"{right} so chosen ({duel.right.label})"
+    elif several[1]:
+        right = f"{right}, {chosen} ({duel.right.label})"
+    else:
+        right = _only(duel.right)
     measured = (
-        f"{_name(duel.left)}{chosen} runs {ratio.estimate:.2f} times as fast as {_name(duel.right, so)}, "
+        f"{left} runs {ratio.estimate:.2f} times as fast as {right}, "
         f"{_interval(ratio, data)}, {_counted(data)}"
     )
     if not duel.enough:
-        needed = max(samples_for(ratio, duel.samples, SMALL_EFFECT), FEWEST_FOR_WINNER)
+        needed = max(samples_for(duel.at_once, duel.samples, SMALL_EFFECT), FEWEST_FOR_WINNER)
         return (
             f"No winner is named on fewer than {FEWEST_FOR_WINNER} {unit}: {measured}. With this spread, "
             f"about {needed} {unit} tell a difference of 5 % apart."
@@ -154,12 +161,10 @@ def _answer(duel: Comparison, data: Measurements, unit: str) -> str:
     return f"{question.won if won else question.lost}: {measured}.{joint}"
 
 
-def _name(side: Side, so: str = "") -> str:
-    """A side in a sentence: its only method, or its best one and what was chosen."""
-    if len(side.family.methods) == 1:
-        name = side.family.methods[0]
-        return f"{side.family.best} ({name})" if side.family.name == "plain" else name
-    return f"{side.family.best}{so} ({side.label})"
+def _only(side: Side) -> str:
+    """A side of one method in a sentence; plain decoding is named, as its methods' names say little."""
+    name = side.family.methods[0]
+    return f"{side.family.best} ({name})" if side.family.best == PLAIN_DECODING else name
 
 
 def _interval(ratio: Interval, data: Measurements) -> str:

@@ -166,6 +166,7 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
         "name": name,
         **weights_data(model),
         "passes": passes_data(model),
+        "attention": model.attention,
         "architecture": type(model.model).__name__,
         "context": model.max_length,
     }

@@ -258,8 +258,9 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
         # In turns, because methods that are open at once have caches and graphs of their own.
-        for prompt, sampling, group in product(prompts, bench.experiment.samplings, bench.groups):
-            say(f"warming up: {sampling}, {together_in_words(group)}")
+        rounds = list(product(prompts, bench.experiment.samplings, bench.groups))
+        for number, (prompt, sampling, group) in enumerate(rounds, start=1):
+            say(f"warming up {number} of {len(rounds)}: {sampling}, {together_in_words(group)}")
             turns = {
                 name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
                 for name, method in group.items()

@@ -70,7 +70,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     the rest may be long or malformed.
     """
     least = config.least_characters or 0
-    enough = None if config.count is None or more is None else config.count + more
+    enough = None if config.count is None or more is None else config.skip + config.count + more
     if isinstance(config, EmbeddedPrompts | TaskPrompts):
         name = "held_out.jsonl" if isinstance(config, EmbeddedPrompts) else "tasks.jsonl"
         path = Path(str(files("treespec"))) / "embedded" / name
@@ -92,6 +92,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
+    prompts = prompts[config.skip :]
     if least and not prompts:
         raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
     if config.count is not None and config.count > len(prompts):

@@ -151,6 +151,8 @@ def plan_profile(
     for chains. A law that occurs under several settings is measured under the first.
     """
     experiment, notes = build(config), measured_without(config)
+    if config.models.draft == NO_DRAFT:
+        notes = ["there is no draft model: these are the target's times, and drafting takes none"]
     sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
     settings = settings_of(experiment, pair, sizes, context, notes)
@@ -181,8 +183,6 @@ def plan_profile(
 
 def measured_without(config: Config) -> list[str]:
     """A sentence about methods that bring their own draft, of which nothing is recorded or timed."""
-    if config.models.draft == NO_DRAFT:
-        return ["there is no draft model: these are the target's times, and drafting takes none"]
     names = [
         method.name or label_of(method)
         for method in config.methods

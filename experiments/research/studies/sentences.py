@@ -3,7 +3,7 @@
     python -m treespec.experiments.research.studies.sentences
 
 For every `results/records-*.parquet` and sampling setting: trees against chains and speculation against
-plain decoding, as said by a single halving in the order of the prompts (before commit 69110c9) and now.
+plain decoding, as said by a single halving in the order of the prompts (before commit f43fa50) and now.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,12 @@ from rich.console import Console
 
 from treespec.experiments.report.halvings import fit
 from treespec.experiments.report.joint import over_all
-from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, LogRatio, by_file
+from treespec.experiments.report.statistics import (
+    FEWEST_FOR_INTERVAL,
+    FEWEST_FOR_WINNER,
+    LogRatio,
+    by_file,
+)
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table
 from treespec.experiments.research.benchmarks.results_file import RESULTS
@@ -62,7 +67,7 @@ def _said(
     tables = [np.stack(list(side.values())) for side in (left, right)]
     before, now = one_halving(tables[0], tables[1]), fit(*tables).ratio
     joint = over_all({**left, **right}, list(left), list(right))
-    words = [_outcome(ratio) for ratio in (before, now)]
+    words = _outcome(before, FEWEST_FOR_INTERVAL), _outcome(now, FEWEST_FOR_WINNER)
     return {
         "samples": now.samples,
         "one halving": before.interval().text(),
@@ -74,9 +79,9 @@ def _said(
     }
 
 
-def _outcome(ratio: LogRatio) -> str:
+def _outcome(ratio: LogRatio, fewest: int) -> str:
     interval = ratio.interval()
-    if ratio.samples < FEWEST_FOR_WINNER:
+    if ratio.samples < fewest:
         return "too few"
     if interval.contains(1.0):
         return "not decided"

@@ -43,7 +43,15 @@ def test_every_combination_has_its_keys(config):
 
 
 @pytest.mark.parametrize(
-    "given", [["speed=1,2"], ["dtype=float32"], ["dtype=float32,float64"] * 2, ["dtype=a,b"]]
+    "given",
+    [
+        ["speed=1,2"],
+        ["dtype=float32"],
+        ["dtype=float32,float64,float32"],
+        ["dtype=float32,float64"] * 2,
+        ["dtype=float32,float64", "models.dtype=float32,float64"],
+        ["dtype=a,b"],
+    ],
 )
 def test_settings_that_cannot_be_are_refused(config, given):
     with pytest.raises(ConfigError, match=given[0].partition("=")[0]):
@@ -89,7 +97,7 @@ def test_methods_are_chosen_once_and_run_in_turns(config, loaded_pair, tmp_path,
 def duel(*bounds):
     question = trees_and_chains(["t"], ["c"])
     sides = Side(question.left, ("t",)), Side(question.right, ("c",))
-    return Comparison(question, *sides, Interval(*bounds), 12, 12)
+    return Comparison(question, *sides, Interval(*bounds), Interval(*bounds), 12, 12)
 
 
 WON, LOST, OPEN = duel(1.2, 1.1, 1.3), duel(0.8, 0.7, 0.9), duel(1.0, 0.9, 1.1)
@@ -98,6 +106,7 @@ WON, LOST, OPEN = duel(1.2, 1.1, 1.3), duel(0.8, 0.7, 0.9), duel(1.0, 0.9, 1.1)
 @pytest.mark.parametrize(
     ("found", "said"),
     [
+        ([WON], "Trees beat chains in the only setting that could run."),
         ([WON, WON], "Trees beat chains in both settings."),
         ([LOST] * 4, "Chains beat trees in all 4 settings."),
         (
@@ -120,3 +129,21 @@ def test_what_measures_for_itself_is_refused(config, tmp_path):
     until = Config.model_validate(config.model_dump() | {"until": {"half_width": 0.1}})
     with pytest.raises(ConfigError, match="remove `until`"):
         run_under_settings(until, ["dtype=float32,float64"], folder=tmp_path)
+
+
+def test_whole_texts_are_chosen_on_the_next_ones(config, settings, loaded_pair, tmp_path):
+    """Four prompts in a file, of which two are measured; a question of one's own stays."""
+    changes = {"prompts": settings["prompts"], "compare": [{"left": "chain 1", "right": "chain *"}]}
+    changes["compare"][0]["right"] = "chain 2"
+    own = Config.model_validate(config.model_dump() | changes)
+    asked = own, ["dtype=float32,float64"]
+    found = run_under_settings(*asked, folder=tmp_path / "u", load=lambda models: loaded_pair)
+    choice = json.loads((tmp_path / "u" / "choice" / "manifest.json").read_text())
+    assert choice["config"]["prompts"]["skip"] == 2
+    assert set(found.chosen) >= {"chain 1", "chain 2"}
+    assert all(of.manifest["config"]["compare"] for of in found.runs.values())
+    every = Config.model_validate(
+        own.model_dump() | {"prompts": settings["prompts"] | {"count": 4}}
+    )
+    with pytest.raises(ConfigError, match="measures all prompts"):
+        run_under_settings(every, ["dtype=float32,float64"], folder=tmp_path / "v")

@@ -286,6 +286,8 @@ def test_settings_of_a_rule_that_differ_are_told(tmp_path):
 
 def test_few_prompts_have_no_winner():
     decided = COLUMNS[-1].write
-    many = MethodDiff("T=0", "tree", 12, Interval(1.5, 1.2, 1.9), Interval(1.0, 1.0, 1.0), 0, 12)
+    many = MethodDiff(
+        "T=0", "tree", 12, Interval(1.5, 1.2, 1.9), Interval(1.0, 1.0, 1.0), 0, 12, 12
+    )
     assert decided(many) == "B is faster"
-    assert decided(replace(many, prompts=11)) == "fewer than 12 prompts"
+    assert decided(replace(many, samples=11)) == "fewer than 12 prompts"

@@ -44,3 +44,16 @@ def test_shown_as_tables():
     tables = ranking_finding({"T=0": run()}).tables
     assert [table.subject for table in tables] == ["T=0, methods", "T=0, sources"]
     assert len(tables[0].rows) == 5
+
+
+def test_no_order_of_methods_changes_a_rank():
+    data = run(noise=0.3)
+    turned = replace(data, methods=data.methods[::-1])
+    assert source_ranking(turned) == source_ranking(data)
+    assert ranking(turned) == ranking(data)
+
+
+@pytest.mark.parametrize("boundary", [5e7, float("inf")])
+def test_an_early_look_ranks_nothing_and_does_not_fail(boundary):
+    rows = source_ranking(replace(run(), boundary=boundary))
+    assert {row.places for row in rows} == {"1–3"}

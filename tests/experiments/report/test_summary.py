@@ -206,5 +206,5 @@ def test_what_a_verdict_depends_on_is_said(tmp_path):
     for role, kind in (("target", "compiled"), ("draft", "eager")):
         models[role]["passes"] = {"kind": kind}
     assert conditions(run).startswith(
-        "Target and draft run in different ways: compiled and eager passes."
+        "Target and drafts run in different ways: target compiled, draft eager."
     )

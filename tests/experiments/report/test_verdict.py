@@ -198,10 +198,8 @@ def test_questions_of_ones_own_are_answered_in_place_of_trees_and_chains(tmp_pat
     path = write_run(tmp_path / "run", methods, temperatures=[0.0], jitter=0.02)
     path = asking(path, ("suffix *", "lookup *"), ({"name": "suf*"}, "plain"))
     first, second, third, *_ = load_run(path).verdicts["T=0"]
-    assert first.startswith(
-        "suffix * is faster than lookup *: suffix 3, as chosen on half of such prompts, runs 1.2"
-    )
-    assert "the best of lookup * so chosen (lookup 3)" in first
+    assert first.startswith("suffix * is faster than lookup *: suffix 3 runs 1.2")
+    assert "the best of lookup *, as chosen on half of such prompts (lookup 3)" in first
     assert "suffix 3 is faster than every method of lookup *" in first
     assert second.startswith(("plain is faster than name suf*", "name suf* is faster than plain"))
     assert third.startswith(("Speculation pays", "Speculation does not pay"))
@@ -213,3 +211,42 @@ def test_trees_and_chains_of_one_source_are_compared_beside_other_questions(tmp_
     lines = load_run(asking(path, ("chain", "tree"))).verdicts["T=0"]
     assert lines[0].startswith("No winner between chain and tree")
     assert lines[1].startswith("No winner between trees and chains")
+
+
+def test_an_early_look_counts_prompts_as_one_look_would(tmp_path):
+    """A killed run of 200 planned prompts: its repeated interval is infinitely wide, its spread is not."""
+    methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 30.0)]
+    path = write_run(tmp_path / "run", methods, prompts=6, temperatures=[0.0], jitter=0.1)
+    alone = load_run(path).verdicts["T=0"][0].rpartition("about ")[2]
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["config"]["until"] = DECIDED
+    manifest |= {"planned": {"prompts": 200, "samples": 200}, "looks": []}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    line = load_run(path).verdicts["T=0"][0]
+    assert "repeated 95 % interval" in line
+    assert line.endswith(alone)
+
+
+def test_only_the_side_with_several_methods_was_chosen(tmp_path):
+    methods = [
+        fixed("one", TreeShape.kary(2, 3), 30.0),
+        fixed("chain 3", TreeShape.chain(3), 39.0),
+        fixed("chain 4", TreeShape.chain(4), 60.0),
+    ]
+    line = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0])).verdicts["T=0"][0]
+    assert ": one runs " in line
+    assert "the best chain, as chosen on half of such prompts (chain" in line
+
+
+def test_a_lossy_method_answers_only_where_it_is_asked_for(tmp_path):
+    methods = [
+        fixed("a fast", TreeShape.chain(3), 3.0, lossless=False),
+        fixed("a slow", TreeShape.chain(3), 45.0),
+        fixed("b", TreeShape.chain(3), 39.0),
+    ]
+    path = write_run(tmp_path / "run", methods, temperatures=[1.0])
+    assert (
+        load_run(asking(path, ("a *", "b"))).verdicts["T=1"][0].startswith("b is faster than a *")
+    )
+    lines = load_run(asking(path, ("a fast", "b"))).verdicts["T=1"]
+    assert lines[0].startswith("a fast is faster than b")
