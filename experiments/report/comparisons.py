@@ -140,7 +140,8 @@ def compare(data: Measurements, question: Question, cost: str = "decode_s") -> C
     Returns:
         The comparison; None if a family is empty or there are too few independent samples for an interval.
     """
-    names = question.left.methods, question.right.methods
+    # by name: of methods that do exactly alike, the one that is named does not depend on the config's order
+    names = sorted(question.left.methods), sorted(question.right.methods)
     if not all(names) or data.samples < FEWEST_FOR_INTERVAL:
         return None
     tables = {name: data.samples_of(name, cost) for side in names for name in side}
@@ -149,8 +150,11 @@ def compare(data: Measurements, question: Question, cost: str = "decode_s") -> C
     if data.samples >= FEWEST_FOR_WINNER:
         all_left, all_right = over_all(tables, *names, data.boundary)
     left, right = (
-        Side(family, tuple(family.methods[method] for method in chosen))
-        for family, chosen in ((question.left, fitted.left), (question.right, fitted.right))
+        Side(family, tuple(known[method] for method in chosen))
+        for family, known, chosen in (
+            (question.left, names[0], fitted.left),
+            (question.right, names[1], fitted.right),
+        )
     )
     ratio = fitted.ratio.interval(data.boundary)
     at_once, prompts = fitted.ratio.interval(), len(data.prompts)

@@ -17,7 +17,7 @@ Its interval is that of every other ratio (`report.statistics`).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 
 import numpy as np
@@ -81,9 +81,8 @@ def fit(left: ArrayLike, right: ArrayLike, *, seed: int = 0) -> Fitted:
         seed: of the halvings, if there are more than `MOST_HALVINGS`.
     """
     sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
-    orders = [by_values(side) for side in sides]
+    orders, samples = canonical(*sides)
     sides = [side[order] for side, order in zip(sides, orders, strict=True)]
-    samples = in_order(*sides)
     halves = halvings(len(samples), seed)
     if len(sides[0]) == len(sides[1]) == 1:  # nothing is chosen: every halving gives the same
         halves = halves[:1]
@@ -99,16 +98,40 @@ def fit(left: ArrayLike, right: ArrayLike, *, seed: int = 0) -> Fitted:
     )
 
 
-def in_order(*sides: Floats) -> NDArray[np.int64]:
-    """An order of the samples that depends on their values alone; the methods are in such an order."""
-    columns = np.concatenate([side.reshape(-1, side.shape[-1]) for side in sides])
-    return np.lexsort(columns[::-1])
+def canonical(*sides: Floats) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """An order of the methods of each side, and one of the samples, that depend on their values alone.
+
+    Counts of steps are small whole numbers, so two methods may have the same values on different samples.
+    Methods are told apart by their values on samples that are told apart by the values of the methods on
+    them, and so on (colour refinement); what then remains alike may be swapped without any effect.
+    """
+    values = np.concatenate(sides)
+    methods = np.repeat(np.arange(len(sides)), [len(side) for side in sides])
+    samples = np.zeros(values.shape[-1], np.int64)
+    known = 0
+    while (distinct := len(set(methods)) + len(set(samples))) > known:
+        known = distinct
+        methods = _ranks(methods, values, samples)
+        samples = _ranks(samples, values.transpose(2, 1, 0), methods)
+    starts = np.cumsum([0, *(len(side) for side in sides)])
+    orders = [np.argsort(methods[a:b], kind="stable") for a, b in pairwise(starts)]
+    return orders, np.argsort(samples, kind="stable")
 
 
-def by_values(side: Floats) -> NDArray[np.int64]:
-    """An order of the methods that depends neither on theirs nor on that of the samples."""
-    keys = np.sort(side, axis=-1).reshape(len(side), -1)
-    return np.lexsort(keys.T[::-1])
+def _ranks(
+    ranks: NDArray[np.int64], values: Floats, others: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Ranks by their ranks so far, then by their values beside the ranks of the others."""
+    keys = [
+        (rank, sorted(zip(others.tolist(), *row.tolist(), strict=True)))
+        for rank, row in zip(ranks.tolist(), values, strict=True)
+    ]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    found, latest = np.zeros(len(keys), np.int64), 0
+    for before, place in pairwise(order):
+        latest += keys[place] != keys[before]
+        found[place] = latest
+    return found
 
 
 def _measured(side: Floats, halves: NDArray[np.bool_]) -> tuple[Floats, Floats, Sequence[int]]:

@@ -26,7 +26,7 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treespec.experiments.report.halvings import by_values, in_order
+from treespec.experiments.report.halvings import canonical
 from treespec.experiments.report.statistics import (
     CONFIDENCE,
     FEWEST_FOR_INTERVAL,
@@ -79,9 +79,8 @@ def joint(
         return {}
     names = sorted({name for pair in pairs for name in pair})
     values = np.stack([np.asarray(tables[name], dtype=np.float64) for name in names])
-    order = by_values(values)
-    names, values = [names[place] for place in order], values[order]
-    values = values[..., in_order(values)]
+    (order,), samples = canonical(values)
+    names, values = [names[place] for place in order], values[order][..., samples]
     n = values.shape[-1]
     sums = values.sum(-1)
     shares = values / sums[..., None]

@@ -85,3 +85,18 @@ def test_another_draw_of_halvings_hardly_moves_the_result():
     one, other = fit(left, right), fit(left, right, seed=1)
     assert one.ratio.value == pytest.approx(other.ratio.value, abs=0.2 * one.ratio.error)
     assert one.ratio.error == pytest.approx(other.ratio.error, rel=0.05)
+
+
+def test_methods_with_the_same_steps_on_other_prompts_have_one_order():
+    """Two trees of 3, 4, 3 and 4, 3, 3 steps have the same values, sorted: either used to come first."""
+    rng = np.random.default_rng(0)
+    tokens = np.full(12, 16.0)
+    left = [[tokens, rng.permutation([5.0] * 4 + [6.0] * 4 + [7.0] * 4)] for _ in range(4)]
+    right = [[tokens, rng.permutation([5.0] * 4 + [6.0] * 4 + [7.0] * 4)] for _ in range(3)]
+    left, right = np.array(left), np.array(right)
+    found = fit(left, right)
+    for _ in range(50):
+        prompts, trees, chains = (rng.permutation(n) for n in (12, 4, 3))
+        again = fit(left[trees][..., prompts], right[chains][..., prompts])
+        assert again.ratio == found.ratio
+        assert tuple(trees[list(again.left)]) == found.left
