@@ -11,7 +11,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from treespec.errors import in_words
-from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
+from treespec.experiments.records.machine_load import BUSY_PERCENT, PASSIVE, busy_percent
 
 LEAST_DISK_GIB, LEAST_MEMORY_GIB = 1.0, 2.0
 GIB = 2**30
@@ -148,7 +148,7 @@ def disk() -> Fact:
 def busy() -> Fact:
     """How much of the processor other programs use at the moment."""
     others = busy_percent()
-    advice = "times are unreliable now; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
+    advice = f"times are unreliable now{PASSIVE}"
     value = f"use {others:.0f} % of all cores"
     return judged("other processes", value, advice if others > BUSY_PERCENT else "")
 

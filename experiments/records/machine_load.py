@@ -107,6 +107,13 @@ class LoadWatch:
         return round(100 * max(0.0, busy - ours) / (idle + busy), 1)
 
 
+PASSIVE = (
+    ""
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+    else ". On a shared CPU, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
+)
+"""What to do about a busy machine; empty where it is done."""
+
 NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
 
 IN_TURNS = (

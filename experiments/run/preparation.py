@@ -15,7 +15,7 @@ from treespec.experiments.config.schema import AssistedMethod, ModelsConfig, Tre
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
+from treespec.experiments.records.machine_load import BUSY_PERCENT, PASSIVE, busy_percent
 from treespec.experiments.records.manifest import (
     GROWTH_FILES,
     method_data,
@@ -252,8 +252,7 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
     busy = busy_percent()
     if busy > BUSY_PERCENT:
         session.reporter.note(
-            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a shared "
-            "CPU, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
+            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable{PASSIVE}"
         )
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
