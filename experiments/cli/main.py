@@ -66,11 +66,10 @@ def _treespec(
     "run",
     rich_help_panel="Experiments",
     epilog=examples(
-        "treespec run tree_vs_chain",
         "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
         "treespec run speed models.device=cuda models.dtype=bfloat16",
         "treespec run budget_scaling --dry-run",
-        "treespec run tree_vs_chain --settings dtype=float32,bfloat16 --settings passes=eager,compiled",
+        "treespec run tree_vs_chain --settings dtype=float32,bfloat16",
         "treespec run smoke --json > summary.json",
     ),
 )

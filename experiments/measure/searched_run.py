@@ -15,7 +15,7 @@ from treespec.experiments.run import dry_run as dry
 from treespec.experiments.run import runner
 from treespec.experiments.run.session import Searching
 
-__all__ = ["SEARCHING", "brief_run", "dry_run", "run"]
+__all__ = ["brief_run", "dry_run", "run"]
 
 SEARCHING = Searching(measure, resolve)
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
-from treespec.experiments.config import trees as _ours  # registers our growths, too
+from treespec.experiments.config import shapes as _ours  # registers our growths, too
 from treespec.verify import RULES
 
 FOUR = Path(__file__).parents[1] / "helpers" / "plugins" / "four_parts.py"

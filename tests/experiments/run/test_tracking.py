@@ -107,7 +107,7 @@ def test_failed_rows_and_bounds(tmp_path):
 
     bad = SyntheticMethod("bad", "plain", errors=frozenset({0}))
     methods = [SyntheticMethod("plain", "plain"), bad]
-    found = load_run(write_run(tmp_path / "run", methods, prompts=3, new_tokens=8))
+    found = load_run(write_run(tmp_path / "run", methods, prompts=5, new_tokens=8))
     from treespec.experiments.records.rows import PromptRow, read_lines
 
     rows = read_lines(tmp_path / "run" / "prompts.jsonl", PromptRow)

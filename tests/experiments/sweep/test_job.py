@@ -39,7 +39,7 @@ def test_a_job_ends_when_it_is_clear_enough(grid_file, loaded_pair, tmp_path):
     from treespec.experiments.report.run import load_run
 
     texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"prompt": f"def f{i}(x):"}) + "\n" for i in range(10)))
+    texts.write_text("".join(json.dumps({"prompt": f"def f{i}(x):"}) + "\n" for i in range(13)))
     prompts = {"kind": "jsonl", "path": str(texts)}
     grid = load_grid(grid_file({"seed": [0, 1]}, prompts=prompts, until={"half_width": 9.0}))
     with SweepFolder(tmp_path / "clear") as records:
@@ -47,7 +47,7 @@ def test_a_job_ends_when_it_is_clear_enough(grid_file, loaded_pair, tmp_path):
     job = tmp_path / "clear" / "jobs" / grid.jobs[0].name
     run_job(str(job), 1, load=lambda models: loaded_pair)
     assert outcome_of(job).state == "finished"
-    assert load_run(job / "run").manifest["looks"][-1]["prompts"] == 8
+    assert load_run(job / "run").manifest["looks"][-1]["prompts"] == 12
     run_job(str(job), 2, load=lambda models: pytest.fail("a finished job loads nothing"))
 
 
