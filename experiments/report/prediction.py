@@ -137,7 +137,9 @@ def predictions(
     predicted, unpredicted = list[Prediction](), list[Unpredicted]()
     for sampling, data in measurements.items():
         ours = [method for method in data.methods if method.kind in ("plain", "tree")]
-        plain = next((method.name for method in ours if method.kind == "plain"), None)
+        # A search may have chosen plain decoding too: the one that the config names is the baseline.
+        plains = sorted((m.searched, m.name) for m in ours if m.kind == "plain")
+        plain = plains[0][1] if plains else None
         if plain is None or not data.prompts:
             continue
         rows = list[Prediction]()
