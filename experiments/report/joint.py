@@ -28,12 +28,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from treespec.experiments.report.halvings import canonical
 from treespec.experiments.report.statistics import (
-    CONFIDENCE,
     FEWEST_FOR_INTERVAL,
     ONE_LOOK,
     LogRatio,
-    spent,
     student,
+    tail_of,
 )
 from treespec.search.intervals import Interval
 
@@ -89,10 +88,9 @@ def joint(
     differences = parts[places[:, 0]] - parts[places[:, 1]]
     # every pair once, in an order of its own, whichever way round and in whichever order they were given
     unordered = np.unique(np.sort(places, axis=1), axis=0)
-    if n < FEWEST_FOR_INTERVAL:
-        shared = None
-    else:
-        alpha = 1 - CONFIDENCE if boundary is None else spent(boundary, n)
+    shared = None
+    if n >= FEWEST_FOR_INTERVAL:
+        alpha = tail_of(boundary, n)
         shared = _boundary(parts[unordered[:, 0]] - parts[unordered[:, 1]], alpha)
     return {
         pair: LogRatio.of(float(logs[i] - logs[j]), row).interval(shared)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.joint import Pair, joint
 from treespec.experiments.report.sequential import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Totals, by_file
+from treespec.search.intervals import Interval
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted", "off_target")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
@@ -119,6 +121,13 @@ class Measurements:
     def totals(self) -> Totals:
         """All columns by independent sample; needs at least one prompt."""
         return Totals.of(self.values, self.files)
+
+    @cached_property
+    def pairs(self) -> dict[Pair, Interval]:
+        """The speed ratio of every pair of lossless methods, with joint intervals (`report.joint`)."""
+        names = [m.name for m in self.methods if m.lossless]
+        pairs = [(a, b) for a in names for b in names if a != b]
+        return joint({name: self.samples_of(name) for name in names}, pairs, self.boundary)
 
     def samples_of(self, name: str, cost: str = "decode_s") -> NDArray[np.float64]:
         """Tokens and cost of a method on every independent sample, `[2, samples]`."""

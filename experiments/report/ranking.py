@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from treespec.experiments.report.comparisons import between, compare
-from treespec.experiments.report.joint import joint
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import (
-    CONFIDENCE,
     FEWEST_FOR_INTERVAL,
     FEWEST_FOR_WINNER,
     boundary_of_tail,
-    spent,
+    tail_of,
 )
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
@@ -57,10 +55,8 @@ def ranking(data: Measurements) -> list[Ranked]:
     names = [m.name for m in data.methods if m.lossless]
     if len(names) < FEWEST or data.samples < FEWEST_FOR_INTERVAL:
         return []
-    pairs = [(a, b) for a in names for b in names if a != b]
-    found = joint({name: data.samples_of(name) for name in names}, pairs, data.boundary)
     groups = {m.name: m.group for m in data.methods}
-    return _in_order(names, found, groups, data.samples)
+    return _in_order(names, data.pairs, groups, data.samples)
 
 
 def source_ranking(data: Measurements) -> list[Ranked]:
@@ -73,8 +69,8 @@ def source_ranking(data: Measurements) -> list[Ranked]:
     pairs = list(combinations(families, 2))
     if len(families) < FEWEST or data.samples < FEWEST_FOR_INTERVAL:
         return []
-    alpha = 1 - CONFIDENCE if data.boundary is None else spent(data.boundary, data.samples)
-    shared = replace(data, boundary=boundary_of_tail(alpha / len(pairs), data.samples))
+    alpha = tail_of(data.boundary, data.samples) / len(pairs)
+    shared = replace(data, boundary=boundary_of_tail(alpha, data.samples))
     found: dict[tuple[str, str], Interval] = {}
     for a, b in pairs:
         duel = compare(shared, between((a, families[a]), (b, families[b])))

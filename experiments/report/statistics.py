@@ -63,10 +63,12 @@ def student(boundary: float, samples: int) -> float:
     return -float(stdtrit(samples - 1, ndtr(-boundary))) if isfinite(boundary) else inf
 
 
-def spent(boundary: float, samples: int) -> float:
-    """The two-sided error probability of a boundary of Student's t."""
+def tail_of(boundary: float | None, samples: int) -> float:
+    """The two-sided error probability of a boundary of Student's t; by default that of a single look."""
     from scipy.special import stdtr
 
+    if boundary is None:
+        return 1 - CONFIDENCE
     return 2 * float(stdtr(samples - 1, -boundary)) if isfinite(boundary) else 0.0
 
 

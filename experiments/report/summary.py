@@ -11,7 +11,6 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.joint import joint
 from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
 from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, Totals
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
@@ -101,9 +100,7 @@ def among_fastest(data: Measurements) -> set[str]:
     names = [m.name for m in data.methods if m.lossless]
     if data.samples < FEWEST_FOR_WINNER or len(names) < 2:
         return set()
-    pairs = [(a, b) for a in names for b in names if a != b]
-    found = joint({name: data.samples_of(name) for name in names}, pairs, data.boundary)
-    return set(names) - {slower for (_, slower), ratio in found.items() if ratio.low > 1}
+    return set(names) - {slower for (_, slower), ratio in data.pairs.items() if ratio.low > 1}
 
 
 def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np.float64]]:
