@@ -252,6 +252,7 @@ def with_parts(settings, pair):
 def model_data_of(pair, parts):
     for model in (pair.target, pair.draft):
         model.max_length, model.model = 8, torch.nn.Linear(2, 2)
+        model.attention = "sdpa"
     return model_data(ModelsConfig(), pair, parts)
 
 
@@ -309,7 +310,8 @@ def test_what_cannot_be_had_names_its_key():
 
 def test_a_draft_that_there_is_not_has_no_passes():
     def model(passes):
-        return SimpleNamespace(passes=passes, max_length=8, model=torch.nn.Linear(2, 2))
+        model = torch.nn.Linear(2, 2)
+        return SimpleNamespace(passes=passes, max_length=8, model=model, attention="sdpa")
 
     pair = SimpleNamespace(target=model(Passes("compiled", "auto", "long")), others={})
     data = model_data(ModelsConfig(draft="none"), pair)
