@@ -27,7 +27,7 @@ from treespec.experiments.lossless.check_passes import PassMemory, RememberingMo
 from treespec.experiments.lossless.samples import KeptSamples, Texts
 from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.unit import seed_of
+from treespec.experiments.run.seeds import seed_of
 from treespec.protocols import TreeModel
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling
@@ -127,7 +127,7 @@ class LawChecker:
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
         choice, drafter = method.choices[name], method.drafter(self._remembering, name)
         target, start, rows = ModelTarget(self._remembering.target), time.perf_counter(), []
-        coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))
+        coins = TorchCoins(seed_of(self.seed, "samples", self.prompts[i].key, name, method.name))
         ids = torch.tensor(self.prompts[i].ids, dtype=torch.long, device=self.pair.target.device)
         for count in range(self._each):
             if count % SAMPLES_PER_SIGN == 0:

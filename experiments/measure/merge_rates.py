@@ -30,7 +30,7 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts, search_prompts
-from treespec.experiments.run.unit import seed_of
+from treespec.experiments.run.seeds import keys_of, seed_of
 from treespec.models.load import Pair
 from treespec.plugins import Settings
 from treespec.step import Step
@@ -60,14 +60,15 @@ def steps_of(
     built: BuiltMethod, sampling: str, pair: Pair, texts: list[list[int]], config: Config
 ) -> Iterator[Step]:
     choice = built.choices[sampling]
-    for i, text in enumerate(track(texts, description=f"{built.name}, {sampling}")):
+    said = track(texts, description=f"{built.name}, {sampling}")
+    for text, key in zip(said, keys_of(texts), strict=True):
         yield from decode(
             make_target(pair.target),
             built.drafter(pair, sampling),
             choice.rule,
             torch.tensor(text),
             sampling=choice.sampling,
-            coins=TorchCoins(seed_of(config.seed, "rates", i)),
+            coins=TorchCoins(seed_of(config.seed, "rates", key)),
             max_new_tokens=config.max_new_tokens,
             stop=stop_at_tokens(pair.end_tokens),
         )

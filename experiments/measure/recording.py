@@ -18,7 +18,7 @@ from treespec.experiments.measure.beam_recording import (
     record_draft_rows,
     require_room_for_rows,
 )
-from treespec.experiments.run.unit import seed_of
+from treespec.experiments.run.seeds import keys_of, seed_of
 from treespec.protocols import Coins, Models, TreeModel
 from treespec.sampling.children import require_children, top_k
 from treespec.sampling.coins import TorchCoins
@@ -262,7 +262,7 @@ def record(
             rules that look at all siblings, only trees whose nodes have exactly `width` children.
         max_new_tokens: maximum number of tokens of each text.
         stop: decides whether a text ends earlier.
-        seed: seed of the coins; each text has coins of its own.
+        seed: seed of the coins; each text has coins of its own, which depend on its prompt, not on its place.
         follow: token ids after each prompt, at least one, to follow instead of decoding.
         beyond: positions recorded after the end of each text, as far as a given text continues; steps of
             trees up to `beyond + 1` deep then end as in a live run.
@@ -327,9 +327,9 @@ def trace_of(
         require_room(len(prompt), max_new_tokens, reach, context)
     texts = []
     with torch.inference_mode():
-        for i, prompt in enumerate(prompts_ids):
+        for i, (prompt, key) in enumerate(zip(prompts_ids, keys_of(prompts_ids), strict=True)):
             progress(f"text {i + 1}/{len(prompts_ids)}")
-            coins = TorchCoins(seed_of(seed, "trace", i))
+            coins = TorchCoins(seed_of(seed, "trace", key))
             if follow is None:
                 texts.append(recorder.decode(prompt, coins, stop, max_new_tokens, beyond))
             else:

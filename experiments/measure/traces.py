@@ -24,7 +24,14 @@ from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
+from treespec.experiments.run.prompts import (
+    Prompt,
+    RawPrompt,
+    encode,
+    hash_of,
+    read_prompts,
+    samples_of,
+)
 from treespec.plugins import Budget
 from treespec.sampling.distributions import Sampling
 from treespec.search.traces.trace import Trace
@@ -87,7 +94,7 @@ def trace(
         settings: dict[str, Any] = {
             "sampling": Sampling(**setting.model_dump()), "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
-            "follow": continuations, "beyond": beyond, "files": _files_of(raw), "progress": begin,
+            "follow": continuations, "beyond": beyond, "files": samples_of(prompts), "progress": begin,
         }  # fmt: skip
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
@@ -177,13 +184,6 @@ def _continuations(
                 "lower prompts.tokens, or use longer texts"
             )
     return [text[len(prompt.ids) :] for text, prompt in zip(texts, prompts, strict=True)]
-
-
-def _files_of(prompts: Sequence[RawPrompt]) -> list[int] | None:
-    """For each prompt, the number of the file it is an excerpt of; None if they are not excerpts."""
-    files = [prompt.file for prompt in prompts]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(files))}
-    return None if None in numbers else [numbers[name] for name in files]
 
 
 def _described(

@@ -144,12 +144,14 @@ class RunRecords:
 
     @cached_property
     def files(self) -> "Mapping[int, int] | None":
-        """For each prompt, the number of the file that it is an excerpt of; None unless they are excerpts.
+        """For each prompt, the number of its independent sample; None if each prompt is one.
 
-        Excerpts of one file are alike: they are one sample, not several.
+        Excerpts of one file are alike, and equal prompts are the same: they are one sample, not several.
         """
-        config = self.manifest["config"].get("prompts")
-        if not isinstance(config, dict) or not config.get("excerpts"):
+        if "samples" in self.manifest:
+            samples = self.manifest["samples"]
+            return None if samples is None else dict(enumerate(samples))
+        if self.counted == "prompts":
             return None
         rows = self.prompts.select("prompt", "prompt_id", "category").unique().sort("prompt")
         names = {
@@ -158,6 +160,13 @@ class RunRecords:
         }
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
         return {prompt: numbers[name] for prompt, name in names.items()}
+
+    @property
+    def counted(self) -> str:
+        """What independent samples are called: files if prompts are excerpts, otherwise prompts."""
+        config = self.manifest["config"].get("prompts")
+        excerpts = isinstance(config, dict) and config.get("excerpts")
+        return "files" if excerpts else "prompts"
 
     def files_of(self, prompts: Iterable[int]) -> tuple[int, ...] | None:
         return None if self.files is None else tuple(self.files[prompt] for prompt in prompts)
@@ -278,6 +287,7 @@ class _ListedMethod(_Named):
 
 
 class _Manifest(BaseModel):
+    samples: list[int] | None = None
     config: dict[str, Any]
     config_hash: str
     finished: str | None

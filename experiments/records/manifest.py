@@ -44,6 +44,7 @@ NO_PART = ("output", "tracker")
 def new_manifest(
     experiment: Experiment,
     prompts_hash: str,
+    samples: Sequence[int] | None,
     prompts_revision: str | None,
     prompt_texts: Sequence[str],
     models: Mapping[str, Any],
@@ -65,6 +66,7 @@ def new_manifest(
         **told(),
         "metrics": {name: part.about for name, part in parts("metric").items()},
         "prompts_hash": prompts_hash,
+        "samples": samples,
         "prompts_revision": prompts_revision,
         "prompt_texts": list(prompt_texts),
         "created": session["started"],

@@ -15,10 +15,10 @@ from treespec.experiments.errors import RunFolderError
 from treespec.files import DATA_BYTES, brief, open_file, parse_json, read_bytes, write_whole
 from treespec.reading_models import plain_words
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of rows and manifests; SCHEMA.md says what each version changed."""
 
-READABLE_VERSIONS = (2, 3)
+READABLE_VERSIONS = (2, 3, 4)
 
 
 SOURCES_JOINED = " + "
@@ -123,7 +123,7 @@ def require_version(path: Path, version: object, way_out: str) -> None:
     if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
             f"{path} has schema version {brief(version, 60)}, but this treespec reads versions "
-            f"{' and '.join(map(str, READABLE_VERSIONS))}; {way_out}"
+            f"{READABLE_VERSIONS[0]} to {READABLE_VERSIONS[-1]}; {way_out}"
         )
 
 

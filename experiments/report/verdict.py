@@ -68,14 +68,13 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     if data.totals_because == ONE_METHOD:
         return [f"No verdict: {ONE_METHOD}."]
-    unit = "prompts" if data.files is None else "files"
     gain = compare(data, speculation(data))
     answers = [*duels(run, data), *([(speculation(data), gain)] if gain else [])]
     lines: list[str | None] = []
     if data.samples < FEWEST_FOR_INTERVAL:
         lines = [
-            f"No verdict: {_counted(data)} finished by all methods. The table shows estimates; an "
-            f"interval takes at least {FEWEST_FOR_INTERVAL} {unit}, a winner at least {FEWEST_FOR_WINNER}."
+            f"No verdict: {_counted(run, data)} finished by all methods. The table shows estimates; an "
+            f"interval takes at least {FEWEST_FOR_INTERVAL} {run.counted}, a winner at least {FEWEST_FOR_WINNER}."
         ]
         answers = []
     for question, duel in answers:
@@ -83,9 +82,9 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
             lines.append(_one_sided(question))
             continue
         lines += [
-            _answer(duel, data, unit),
+            _answer(duel, data, run),
             ENDED_EARLY if duel.winner and duel is not gain and ended_early(run) else None,
-            spread_caution(duel.at_once, duel.samples, unit) if duel.enough else None,
+            spread_caution(duel.at_once, duel.samples, run.counted) if duel.enough else None,
         ]
     if gain is not None:
         lines.append(plain_elsewhere(run))
@@ -119,12 +118,15 @@ def _warnings(run: RunRecords, data: Measurements) -> list[str]:
     return cautions if turns is None else [*cautions, turns]
 
 
-def _counted(data: Measurements) -> str:
-    files = "" if data.samples == len(data.prompts) else f" of {data.samples} files"
-    return f"{len(data.prompts)} prompt{'s' * (len(data.prompts) != 1)}{files}"
+def _counted(run: RunRecords, data: Measurements) -> str:
+    count, samples = len(data.prompts), data.samples
+    of_files = (
+        f" of {samples} files" if run.counted == "files" else f", {samples} of them different"
+    )
+    return f"{count} prompt{'s' * (count != 1)}{of_files * (samples != count)}"
 
 
-def _answer(duel: Comparison, data: Measurements, unit: str) -> str:
+def _answer(duel: Comparison, data: Measurements, run: RunRecords) -> str:
     """One question, answered: the outcome, the choices with their ratio, and what holds for all pairs."""
     question, ratio = duel.question, duel.ratio
     several = [len(family.methods) > 1 for family in (question.left, question.right)]
@@ -139,13 +141,13 @@ def _answer(duel: Comparison, data: Measurements, unit: str) -> str:
         right = _only(duel.right)
     measured = (
         f"{left} runs {ratio.estimate:.2f} times as fast as {right}, "
-        f"{_interval(ratio, data)}, {_counted(data)}"
+        f"{_interval(ratio, data)}, {_counted(run, data)}"
     )
     if not duel.enough:
         needed = max(samples_for(duel.at_once, duel.samples, SMALL_EFFECT), FEWEST_FOR_WINNER)
         return (
-            f"No winner is named on fewer than {FEWEST_FOR_WINNER} {unit}: {measured}. With this spread, "
-            f"about {needed} {unit} tell a difference of 5 % apart."
+            f"No winner is named on fewer than {FEWEST_FOR_WINNER} {run.counted}: {measured}. With this spread, "
+            f"about {needed} {run.counted} tell a difference of 5 % apart."
         )
     if duel.winner is None:
         return f"{question.undecided}: {measured}, and that contains 1."

@@ -28,12 +28,13 @@ from treespec.experiments.run.groups import groups_of, that_fit, together_in_wor
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
-from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
+from treespec.experiments.run.prompts import Prompt, encode, hash_of, samples_of, texts_of
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.session import Session, require_fits
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.unit import Bench, Decoding, seed_of, take_turns
+from treespec.experiments.run.seeds import seed_of
+from treespec.experiments.run.unit import Bench, Decoding, take_turns
 from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def prepare(
         manifest = new_manifest(
             experiment,
             hash_of(prompts),
+            samples_of(prompts),
             session.ready.measured[0].revision,
             texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
             model_data(config.models, pair, parts_of(experiment.methods, pair.target)),
@@ -284,7 +286,7 @@ def begin_some(
         method,
         prompt,
         sampling,
-        seed=seed_of(config.seed, purpose, prompt.index),
+        seed=seed_of(config.seed, purpose, prompt.key),
         tuned=method.config.grid[0] if isinstance(method.config, AssistedMethod) else None,
         max_new_tokens=min(tokens, config.max_new_tokens),
     )

@@ -9,6 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 from treespec.errors import Unreadable, in_words
 from treespec.experiments.config.schema import (
     Config,
@@ -21,6 +25,7 @@ from treespec.experiments.config.schema import (
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
+from treespec.experiments.run.seeds import keys_of
 from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -56,11 +61,15 @@ class RawPrompt:
 
 @dataclass(frozen=True)
 class Prompt:
+    """An encoded prompt; `key` seeds its coins (`keys_of`), for the rest see `RawPrompt`."""
+
     index: int
     id: str
     category: str | None
     ids: tuple[int, ...]
     where: str
+    key: int
+    file: str | None = None
 
 
 def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
@@ -128,8 +137,8 @@ def encode(
             "use 'auto' or false, or an instruction-tuned model"
         )
     chat = has_template and template is not False
-    encoded = []
-    for index, prompt in enumerate(prompts, start=first):
+    rows = []
+    for prompt in prompts:
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
         ids = (
@@ -140,8 +149,31 @@ def encode(
         if not ids:
             skipped = f" after the first {start}, which are skipped" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
-        encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
-    return encoded
+        rows.append(tuple(ids))
+    return [
+        Prompt(index, prompt.id, prompt.category, ids, prompt.where, key, prompt.file)
+        for index, (prompt, ids, key) in enumerate(
+            zip(prompts, rows, keys_of(rows), strict=True), start=first
+        )
+    ]
+
+
+def samples_of(prompts: Sequence[Prompt]) -> list[int] | None:
+    """For each prompt, the number of its independent sample; None if each prompt is one.
+
+    Equal prompts, and excerpts of one file, are one sample.
+    """
+    first: dict[Any, int] = {}
+    pairs = [
+        (i, first.setdefault(mark, i))
+        for i, prompt in enumerate(prompts)
+        for mark in (prompt.ids, prompt.file)
+        if mark is not None
+    ]
+    ones = np.ones(len(pairs), dtype=np.int8)
+    graph = coo_array((ones, np.transpose(pairs)), shape=(len(prompts), len(prompts)))
+    count, samples = connected_components(graph, directed=False)
+    return None if count == len(prompts) else samples.tolist()
 
 
 def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[RawPrompt]:

@@ -8,7 +8,8 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.unit import Bench, seed_of, take_turns
+from treespec.experiments.run.seeds import seed_of
+from treespec.experiments.run.unit import Bench, take_turns
 
 Setting = tuple[int, float]
 """Length and threshold."""
@@ -127,7 +128,7 @@ def _race(
     together: int,
 ) -> dict[Setting, Outcome | str]:
     """Decode a prompt with every setting, taking turns step by step."""
-    seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
+    seed = seed_of(bench.experiment.config.seed, "tuning", prompt.key, sampling)
 
     begin = partial(bench.decode, method, prompt, sampling, seed=seed)
     outcomes: dict[Setting, Outcome | str] = {}

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -33,6 +32,7 @@ from treespec.experiments.run.groups import Group, together_in_words
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.transformers_hooks import quiet_transformers
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 from treespec.target import make_target
@@ -44,11 +44,6 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 Decoding = Iterator[StepOutcome]
 """The steps of a text as it is decoded; no work is done between two steps."""
-
-
-def seed_of(*parts: object) -> int:
-    """A seed in 0 .. 2^62 - 1 that is a hash of these parts, independent of the order of events."""
-    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big") >> 2
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ def run_unit(
     """
     config, prompt = bench.experiment.config, unit.prompt
     sampling, repeat = unit.sampling, unit.repeat
-    coins = (config.seed, prompt.index, sampling)
+    coins = (config.seed, prompt.key, sampling)
     repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
     seeds = {m.name: seed_of(*coins, m.name, *repeated) for m in bench.experiment.methods}
 

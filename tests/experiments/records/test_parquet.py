@@ -70,7 +70,7 @@ def test_a_table_of_another_version_is_refused(folder, tmp_path):
         frame.write_parquet(path, metadata={SCHEMA_KEY: version})
         with pytest.raises(
             RunFolderError,
-            match=rf"{version}.*reads versions 2 and {SCHEMA_VERSION}; .*that wrote it",
+            match=rf"{version}.*reads versions 2 to {SCHEMA_VERSION}; .*that wrote it",
         ) as caught:
             read_table(path, PromptRow)
         assert str(path) in str(caught.value)
