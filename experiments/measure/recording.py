@@ -262,7 +262,7 @@ def record(
             rules that look at all siblings, only trees whose nodes have exactly `width` children.
         max_new_tokens: maximum number of tokens of each text.
         stop: decides whether a text ends earlier.
-        seed: seed of the coins; each text has coins of its own, which depend on its prompt, not on its place.
+        seed: seed of the coins; each text has its own, which depend on its prompt, not on its place.
         follow: token ids after each prompt, at least one, to follow instead of decoding.
         beyond: positions recorded after the end of each text, as far as a given text continues; steps of
             trees up to `beyond + 1` deep then end as in a live run.

@@ -73,8 +73,9 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     lines: list[str | None] = []
     if data.samples < FEWEST_FOR_INTERVAL:
         lines = [
-            f"No verdict: {_counted(run, data)} finished by all methods. The table shows estimates; an "
-            f"interval takes at least {FEWEST_FOR_INTERVAL} {run.counted}, a winner at least {FEWEST_FOR_WINNER}."
+            f"No verdict: {_counted(run, data)} finished by all methods. The table shows estimates; "
+            f"an interval takes at least {FEWEST_FOR_INTERVAL} {run.counted}, a winner at least "
+            f"{FEWEST_FOR_WINNER}."
         ]
         answers = []
     for question, duel in answers:
@@ -146,8 +147,8 @@ def _answer(duel: Comparison, data: Measurements, run: RunRecords) -> str:
     if not duel.enough:
         needed = max(samples_for(duel.at_once, duel.samples, SMALL_EFFECT), FEWEST_FOR_WINNER)
         return (
-            f"No winner is named on fewer than {FEWEST_FOR_WINNER} {run.counted}: {measured}. With this spread, "
-            f"about {needed} {run.counted} tell a difference of 5 % apart."
+            f"No winner is named on fewer than {FEWEST_FOR_WINNER} {run.counted}: {measured}. With this "
+            f"spread, about {needed} {run.counted} tell a difference of 5 % apart."
         )
     if duel.winner is None:
         return f"{question.undecided}: {measured}, and that contains 1."

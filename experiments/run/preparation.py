@@ -30,10 +30,10 @@ from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, samples_of, texts_of
 from treespec.experiments.run.room import reserve_rows
+from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.session import Session, require_fits
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.unit import Bench, Decoding, take_turns
 from treespec.experiments.run.until import planned_of
 
