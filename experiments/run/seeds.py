@@ -13,7 +13,8 @@ def seed_of(*parts: object) -> int:
 def keys_of(texts: Iterable[Sequence[int]]) -> list[int]:
     """For each text the number that seeds its coins.
 
-    It is a hash of its tokens and of how many equal texts precede it. So a text keeps its coins wherever it stands among others, and equal texts have different coins.
+    It is a hash of its tokens and of how many equal texts precede it: a text keeps its coins wherever it
+    stands among others, and equal texts have different coins.
     """
     before: Counter[tuple[int, ...]] = Counter()
     keys = []

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from treespec.draft.text.best_first import Limits, Match
+from treespec.draft.text.compiled import Room
 from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text.text_source import MatchingSource
 
@@ -48,6 +49,7 @@ class PromptLookup(MatchingSource):
     ) -> None:
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
+        self._room = Room(self.limits)
         self.ngram = Ngrams(ngram).ngram
         self.places = most_places(places)
 
@@ -58,9 +60,11 @@ class PromptLookup(MatchingSource):
         self._text.read(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        if not ahead:
+            return super()._after(())
         with self._text.reading(ahead):
             return super()._after(())
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         places = self._text.places(self._text.text[-self.ngram :], self.places)
-        return matches_at(places, self._text.followers, self.limits)
+        return matches_at(self._text, places, self._room)

@@ -1,18 +1,20 @@
 """Retrieval: drafts what followed the longest matching suffix of the text in a datastore of other texts."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treespec.checks import integer
 from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.compiled import Room, library
 from treespec.draft.text.datastore import SORTED_TOKENS, Datastore
 from treespec.draft.text.ngrams import END
 from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
-Places = NDArray[np.int64]
+Places = NDArray[np.int32]
 
 
 class Retrieval(MatchingSource):
@@ -56,6 +58,7 @@ class Retrieval(MatchingSource):
         self.datastore = datastore
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
+        self._room = Room(self.limits)
         self.longest = integer("longest", longest, least=1)
         self.shortest = integer("shortest", shortest, least=1, most=self.longest)
         self.hits = integer("hits", hits, least=1)
@@ -77,8 +80,11 @@ class Retrieval(MatchingSource):
         length, matches = self.datastore.longest(ending, self.shortest)
         hits = min(len(matches), self.hits)
         chosen = matches.start + np.arange(hits) * len(matches) // max(hits, 1)
-        places = self.datastore.places[chosen].astype(np.int64) + length
-        return [Match(places, self._followers, _by_count, hits, self.limits)] if hits else []
+        if not hits:
+            return []
+        tokens, places = self.datastore.tokens, self.datastore.places[chosen] + np.int32(length)
+        search = None if library() is None else partial(self._room.sorted_places, tokens, places)
+        return [Match(places, self._followers, _by_count, hits, self.limits, search)]
 
     def _followers(self, places: Places) -> list[Follower]:
         """The tokens at these places; equal tokens are adjacent, as places are sorted by what follows."""

@@ -165,8 +165,13 @@ class SuffixAutomaton(MatchingSource):
         self._automaton.read(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        with self._automaton.reading(ahead):
-            return super()._after(())
+        if ahead:
+            with self._automaton.reading(ahead):
+                return self._after(())
+        length, begin = self._automaton.longest()
+        end = begin + self.max_depth if length >= self.shortest else begin
+        tokens = self._automaton.text[begin:end]
+        return range(-1, len(tokens)), tokens
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         length, begin = self._automaton.longest()

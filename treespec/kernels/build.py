@@ -49,13 +49,22 @@ def built(*flags: str) -> Any:
 
     `flags`: further flags for the C++ compiler.
     """
+    return _loaded(source(), "the kernels of compiled passes", *FLAGS, *_pairs(), *flags)
+
+
+def built_alone(name: str, what: str) -> Any:
+    """The same for a file that is not among `FILES`; `what` stands for it in errors."""
+    return _loaded((FOLDER / name).read_text(encoding="utf-8"), what)
+
+
+def _loaded(source: str, what: str, *flags: str) -> Any:
     from torch._inductor.codecache import CppCodeCache
 
     try:
-        return CppCodeCache.load(source(), extra_flags=(*FLAGS, *_pairs(), *flags))
+        return CppCodeCache.load(source, extra_flags=flags)
     except Exception as problem:  # of the compiler, or of loading what it made
         raise Unavailable(
-            f"the kernels of compiled passes cannot be compiled here: {in_words(problem, 'the compiler')}"
+            f"{what} cannot be compiled here: {in_words(problem, 'the compiler')}"
         ) from problem
 
 

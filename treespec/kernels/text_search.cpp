@@ -403,6 +403,7 @@ void search(const Trie& trie, const std::vector<int32_t>& tail, const std::vecto
   for (auto match = matches.rbegin(); match != matches.rend(); ++match) {
     const double budget = settings.factor * double(match->length) + settings.offset + NEARLY_WHOLE;
     Limits limits = settings.limits;
+    if (budget < 1) continue;
     if (budget < double(limits.drafted)) limits.drafted = int64_t(budget);
     limits.depth = std::min(limits.depth, trie.window - match->length);
     if (limits.drafted < 1 || limits.depth < 1) continue;

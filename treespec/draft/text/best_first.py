@@ -67,6 +67,8 @@ class Match(NamedTuple):
         order: a sort key of a follower and its depth; see `best_first`.
         seen: how often the string was seen.
         limits: the limits of a draft that continues it.
+        search: the tree that compiled code drafts from it, the same as that of `best_first`: parents, and
+            tokens of all nodes but the root. For a source with one match. None to search in Python.
     """
 
     start: Any
@@ -74,6 +76,7 @@ class Match(NamedTuple):
     order: Callable[[Follower, int], Any]
     seen: int
     limits: Limits
+    search: Callable[[], tuple[list[int], list[int]]] | None = None
 
 
 class Continuations(NamedTuple):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from treespec.checks import integer, plain_tokens
 from treespec.draft.state import require_same_tokens
+from treespec.draft.text.compiled import library, longest
 from treespec.draft.text.ngrams import END
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.files import open_file, parse_json, write_whole
@@ -134,6 +135,8 @@ class Datastore:
             The length of the suffix and its range as returned by `find`; 0 and an empty range if there is
             none.
         """
+        if library() is not None:
+            return longest(self.tokens, self.places, ending, shortest)
         low, high, matches = shortest - 1, len(ending), range(0)
         while low < high:
             middle = (low + high + 1) // 2

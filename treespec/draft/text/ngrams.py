@@ -1,11 +1,14 @@
 """The places of short strings of tokens in a text, and what followed them there."""
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from treespec.checks import integer
-from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.best_first import Follower, Match
+from treespec.draft.text.compiled import IDS, Room, library
 
 END = -1
 """Separates two texts."""
@@ -22,9 +25,9 @@ class Ngrams:
 
     def __init__(self, ngram: int) -> None:
         self.ngram = integer("ngram", ngram, least=1)
-        self.text: list[int] = []
+        self.text = array(IDS)
         self._begin = 0
-        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._places: dict[tuple[int, ...], array[int]] = defaultdict(lambda: array(IDS))
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
@@ -60,7 +63,7 @@ class Ngrams:
         self.text.append(END)
         self._begin = len(self.text)
 
-    def places(self, ending: Sequence[int], most: int) -> list[int]:
+    def places(self, ending: Sequence[int], most: int) -> "array[int]":
         """The places that followed the longest suffix of `ending` that was ever followed by a token.
 
         `ending`: tokens; the last `ngram` of them are looked up, then one fewer, down to one. `most`:
@@ -71,7 +74,7 @@ class Ngrams:
             places = self._places.get(tuple(ending[-n:]))
             if places:
                 return places[-most:]
-        return []
+        return array(IDS)
 
     def followers(self, places: Sequence[int]) -> list[Follower]:
         """The tokens at these places, with the places after them."""
@@ -92,11 +95,12 @@ def seen_last(follower: Follower, depth: int) -> tuple[int, int, int]:
     return -follower.count, depth, -follower.at[-1]
 
 
-def matches_at(
-    places: Sequence[int], followers: Callable[[Sequence[int]], list[Follower]], limits: Limits
-) -> list[Match]:
+def matches_at(texts: Ngrams, places: "array[int]", room: Room) -> list[Match]:
     """A single match, of the string seen before these places; none if there is no place."""
-    return [Match(places, followers, seen_last, len(places), limits)] if places else []
+    if not places:
+        return []
+    search = None if library() is None else partial(room.places, texts.text, places)
+    return [Match(places, texts.followers, seen_last, len(places), room.limits, search)]
 
 
 def most_places(places: int) -> int:

@@ -156,6 +156,8 @@ class MatchingSource(AheadSource):
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         best, best_score = Continuations([-1], [], []), 0.0
         for match in self._matches(ahead):
+            if match.search is not None:
+                return match.search()
             if min(match.limits.drafted, match.limits.depth) <= best_score:
                 continue  # the probabilities of a level sum to at most one
             continuations = best_first(match.start, match.followers, match.limits, match.order)

@@ -124,7 +124,7 @@ def test_nodes_of_dropped_texts_are_used_again():
         if i >= 2:
             counts.drop_oldest()
     assert len(counts) == 8
-    assert len(counts._count) < 40
+    assert counts.trie.slots < 40
 
 
 def filled():

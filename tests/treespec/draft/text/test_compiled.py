@@ -1,0 +1,128 @@
+"""The compiled searches against their reference in Python, on random texts with many ties."""
+
+import random
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from treespec import TorchCoins
+from treespec.draft import (
+    Datastore,
+    Documents,
+    PromptLookup,
+    Retrieval,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    retrieval,
+)
+from treespec.draft.text import best_first, compiled, datastore, ngrams, suffix_counts
+from treespec.draft.text.text_source import MatchingSource
+
+if compiled.library() is None:
+    pytest.skip("no compiler here", allow_module_level=True)
+
+
+@contextmanager
+def in_python():
+    """No source searches by compiled code."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (datastore, ngrams, retrieval, suffix_counts):
+            patch.setattr(module, "library", lambda: None)
+        patch.setattr(SuffixAutomaton, "_after", best_first_after)
+        yield
+
+
+def best_first_after(automaton, ahead):
+    with automaton._automaton.reading(ahead):
+        return MatchingSource._after(automaton, ())
+
+
+def text(rng, letters, length):
+    """A text that repeats itself, with ties and rare letters."""
+    ids = [rng.randrange(letters) for _ in range(length)]
+    for _ in range(length // 20):
+        begin, to = rng.randrange(length), rng.randrange(length)
+        copied = ids[begin : begin + rng.randrange(2, 30)]
+        ids[to : to + len(copied)] = copied
+    return ids[:length]
+
+
+def past_of(rng, letters, window):
+    counts = SuffixCounts(window, rng.choice([None, 60]))
+    for _ in range(rng.randrange(1, 6)):
+        counts.read(text(rng, letters, rng.randrange(1, 60)))
+        counts.end()
+    return counts
+
+
+def source_of(name, seed, folder):
+    """A source with random settings, the same for the same seed."""
+    rng = random.Random(seed)
+    depth, letters = rng.randrange(1, 9), rng.choice([2, 4, 20])
+    tree = rng.choice([{}, {"size": rng.randrange(2, 40), "branching": rng.randrange(1, 5)}])
+    ngram = {"ngram": rng.randrange(1, 4), "places": rng.choice([2, 7, 256])}
+    match name:
+        case "lookup":
+            return PromptLookup(depth, **tree, **ngram), letters, rng
+        case "documents":
+            documents = [text(rng, letters, rng.randrange(1, 80)) for _ in range(3)]
+            return Documents(documents, depth, **tree, **ngram), letters, rng
+        case "retrieval":
+            texts = [text(rng, letters, rng.randrange(1, 80)) for _ in range(3)]
+            store = Datastore.build(folder / f"store-{seed}", texts, vocab_size=letters)
+            hits = rng.choice([3, 5000])
+            shortest = rng.randrange(1, 3)
+            return Retrieval(store, depth, **tree, shortest=shortest, hits=hits), letters, rng
+        case "automaton":
+            return SuffixAutomaton(depth, shortest=rng.randrange(1, 4)), letters, rng
+    past = past_of(rng, letters, rng.randrange(2, 12)) if name == "suffix tree, past" else None
+    settings = {
+        "window": rng.randrange(2, 20),
+        "factor": rng.choice([0.0, 0.5, 1.0, 3.0]),
+        "offset": rng.choice([-1.0, 0.0, 2.0]),
+        "least": rng.choice([0.0, 0.1, 0.5, 1.0]),
+    }
+    return SuffixTree(depth, **tree, **settings, past=past), letters, rng
+
+
+def proposals(name, seed, folder):
+    """The trees of a source along a random text, some of them after tokens that are not committed."""
+    source, letters, rng = source_of(name, seed, folder)
+    ids = text(rng, letters, 45)
+    source.prefill(torch.tensor(ids[:20]))
+    coins = TorchCoins(0)
+    for token in ids[20:]:
+        tree = source.propose(coins)
+        yield tree.shape.parents, tree.token_ids
+        ahead = text(rng, letters, rng.randrange(1, 5))
+        tree = source.propose_below(ahead, coins)
+        yield tree.shape.parents, tree.token_ids
+        source.read([token])
+
+
+NAMES = ["lookup", "documents", "retrieval", "automaton", "suffix tree", "suffix tree, past"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_trees_as_in_python(name, tmp_path):
+    sizes = set()
+    for seed in range(10):
+        found = list(proposals(name, seed, tmp_path))
+        with in_python():
+            assert found == list(proposals(name, seed, tmp_path))
+        sizes |= {len(parents) for parents, _ in found}
+    assert max(sizes) > 5
+
+
+def test_the_compiled_search_is_what_runs(monkeypatch, tmp_path):
+    """Otherwise the comparison above would compare Python with itself."""
+
+    def fail(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr(best_first, "best_first", fail)
+    monkeypatch.setattr("treespec.draft.text.text_source.best_first", fail)
+    for name in NAMES:
+        assert list(proposals(name, 0, tmp_path))

@@ -1,0 +1,187 @@
+"""The searches of text sources as compiled code (`kernels/text_search.cpp`), where there is a compiler.
+
+Without one, the sources search in Python, some ten times slower and with the same trees.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.draft.text.best_first import Follower, Limits
+from treespec.draft.text.trie import Locus
+from treespec.errors import Unavailable
+from treespec.kernels.build import built_alone
+
+IDS = "i"
+"""Type code of arrays of token ids and places: 32 bits, as in the compiled code."""
+
+_RESULTS: dict[Any, str] = {
+    None: "trie_delete trie_read trie_finish trie_drop trie_find",
+    ctypes.c_void_p: "trie_new trie_text",
+    ctypes.c_int64: "trie_nodes trie_slots trie_open trie_length trie_count trie_followers suffixes places "
+    "sorted_places longest",
+}
+"""Functions by the type of their result."""
+
+
+class Drafted(NamedTuple):
+    """A drafted tree: the parents of all nodes, and the tokens of all but the root."""
+
+    parents: list[int]
+    tokens: list[int]
+
+
+@lru_cache(maxsize=1)
+def library() -> Any | None:
+    """The compiled searches; None where they cannot be compiled."""
+    with suppress(Unavailable):
+        code = ctypes.CDLL(built_alone("text_search.cpp", "the search of text sources")._name)
+        for kind, names in _RESULTS.items():
+            for name in names.split():
+                getattr(code, f"treespec_{name}").restype = kind
+        return code
+    return None
+
+
+def ids_of(tokens: Sequence[int]) -> "array[int]":
+    """Token ids as an array that compiled code can read."""
+    return array(IDS, tokens)
+
+
+class Room:
+    """Room for the trees of one source, and the limits, as arguments of the compiled searches."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        size = limits.drafted + 1
+        self._parents, self._tokens = ((ctypes.c_int32 * (2 * size))() for _ in range(2))
+        self._size, self._second = size, ctypes.c_int32()
+        sizes = limits.depth, limits.drafted, limits.branching
+        self._sizes = tuple(map(ctypes.c_int64, sizes))
+
+    def places(self, text: "array[int]", places: "array[int]") -> Drafted:
+        """As `best_first` over the places of a text, ordered by `ngrams.seen_last`."""
+        code: Any = library()
+        drafted = code.treespec_places(
+            *_row(text), *_row(places), *self._sizes, self._parents, self._tokens
+        )
+        return self._tree(drafted)
+
+    def sorted_places(self, text: NDArray[np.int32], places: NDArray[np.int32]) -> Drafted:
+        """As `best_first` over places that are sorted by what follows them, ordered as in `Retrieval`."""
+        code: Any = library()
+        count = ctypes.c_int64(len(places))
+        at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
+        drafted = code.treespec_sorted_places(*at, count, *self._sizes, self._parents, self._tokens)
+        return self._tree(drafted)
+
+    def suffixes(
+        self,
+        trie: "CompiledTrie",
+        past: "CompiledTrie | None",
+        ahead: Sequence[int],
+        settings: Sequence[float],
+    ) -> Drafted:
+        """The tree of `SuffixTree`; `settings` are its factor, offset and least probability."""
+        ids = ids_of(ahead)
+        drafted = trie.code.treespec_suffixes(
+            trie.handle, None if past is None else past.handle, *_row(ids),
+            *map(ctypes.c_double, settings), *self._sizes, self._parents, self._tokens,
+            ctypes.byref(self._second),
+        )  # fmt: skip
+        return self._tree(drafted, self._size if self._second.value else 0)
+
+    def _tree(self, drafted: int, begin: int = 0) -> Drafted:
+        return Drafted(
+            self._parents[begin : begin + drafted + 1], self._tokens[begin : begin + drafted]
+        )
+
+
+def longest(
+    text: NDArray[np.int32], places: NDArray[np.int32], ending: Sequence[int], shortest: int
+) -> tuple[int, range]:
+    """As `Datastore.longest`."""
+    code: Any = library()
+    found, ids = (ctypes.c_int64 * 2)(), ids_of(ending)
+    at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
+    length = code.treespec_longest(
+        *at, ctypes.c_int64(len(places)), *_row(ids), ctypes.c_int64(shortest), found
+    )
+    return length, range(*found) if length else range(0)
+
+
+class CompiledTrie:
+    """`Trie`, held by compiled code."""
+
+    def __init__(self, window: int) -> None:
+        self.code: Any = library()
+        self.window = window
+        self.handle = ctypes.c_void_p(self.code.treespec_trie_new(ctypes.c_int64(window)))
+        self._delete = self.code.treespec_trie_delete  # still there when the interpreter ends
+        self._locus = (ctypes.c_int32 * 2)()
+
+    def __del__(self) -> None:
+        self._delete(self.handle)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        ids = ids_of(tokens)
+        self.code.treespec_trie_read(self.handle, *_row(ids))
+
+    def finish(self) -> None:
+        self.code.treespec_trie_finish(self.handle)
+
+    def drop(self, count: int) -> None:
+        self.code.treespec_trie_drop(self.handle, ctypes.c_int64(count))
+
+    def __len__(self) -> int:
+        return self.code.treespec_trie_length(self.handle)
+
+    @property
+    def nodes(self) -> int:
+        return self.code.treespec_trie_nodes(self.handle)
+
+    @property
+    def slots(self) -> int:
+        return self.code.treespec_trie_slots(self.handle)
+
+    def text(self, begin: int = 0, end: int | None = None) -> list[int]:
+        count = (len(self) if end is None else end) - begin
+        start = self.code.treespec_trie_text(self.handle)
+        if count <= 0 or not start:
+            return []
+        return (ctypes.c_int32 * count).from_address(start + 4 * begin)[:]
+
+    def open_ending(self) -> list[int]:
+        return self.text(self.code.treespec_trie_open(self.handle))
+
+    def find(self, string: Sequence[int]) -> Locus | None:
+        ids = ids_of(string)
+        self.code.treespec_trie_find(self.handle, *_row(ids), self._locus)
+        node, along = self._locus
+        return None if node < 0 else Locus(node, along)
+
+    def count(self, at: Locus) -> int:
+        return self.code.treespec_trie_count(self.handle, ctypes.c_int32(at.node))
+
+    def followers(self, at: Locus, least: int = 1) -> list[Follower]:
+        room, found = 0, 16
+        while found > room:
+            room = found
+            rows = (ctypes.c_int64 * (4 * room))()
+            found = self.code.treespec_trie_followers(
+                self.handle, *map(ctypes.c_int32, at), ctypes.c_int64(least), rows, ctypes.c_int64(room),
+            )  # fmt: skip
+        each = (rows[4 * i : 4 * i + 4] for i in range(found))
+        return [Follower(token, count, Locus(node, along)) for token, count, node, along in each]
+
+
+def _row(ids: "array[int]") -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+    """An array as two arguments; the caller keeps it alive."""
+    address, count = ids.buffer_info()
+    return ctypes.c_void_p(address), ctypes.c_int64(count)
