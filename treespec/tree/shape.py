@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import count, repeat
+from operator import lt
 from typing import Any, SupportsIndex
 
 from attention_masks._plain import plain_integer, plain_integers
@@ -48,14 +49,14 @@ class TreeShape:
         parents = _parents(self.parents)
         if not parents:
             raise InvalidTree("a tree has at least its root: parents must not be empty")
-        for i, parent in enumerate(parents):
-            if i == 0 and parent != -1:
-                raise InvalidTree(f"parents[0] = {parent}, but node 0 is the root: it must be -1")
-            if i > 0 and not 0 <= parent < i:
-                raise InvalidTree(
-                    f"parents[{i}] = {parent}, but a parent comes before its child: "
-                    f"it must be in 0..{i - 1}"
-                )
+        if parents[0] != -1:
+            raise InvalidTree(f"parents[0] = {parents[0]}, but node 0 is the root: it must be -1")
+        if min(parents[1:], default=0) < 0 or not all(map(lt, parents, count())):
+            wrong = next(i for i, p in enumerate(parents) if i and not 0 <= p < i)
+            raise InvalidTree(
+                f"parents[{wrong}] = {parents[wrong]}, but a parent comes before its child: "
+                f"it must be in 0..{wrong - 1}"
+            )
         object.__setattr__(self, "parents", parents)
 
     @classmethod
