@@ -246,3 +246,8 @@ def write_whole(path: Path, content: str | Content, *, new: bool = False) -> Pat
         return path
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """This project's folder in the user's cache; it may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treespec"

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from treespec.checks import plain_tokens
 from treespec.draft.text.best_first import Limits, Match
-from treespec.draft.text.compiled import Room
 from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
@@ -49,7 +48,6 @@ class Documents(MatchingSource):
     ) -> None:
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
-        self._room = Room(self.limits)
         self.places = most_places(places)
         self._documents = Ngrams(ngram)
         self._prompt_is_document = documents is None
@@ -78,4 +76,4 @@ class Documents(MatchingSource):
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         places = self._documents.places([*self._ending, *ahead], self.places)
-        return matches_at(self._documents, places, self._room)
+        return matches_at(self._documents, places, self.limits)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from treespec.draft.text.best_first import Limits, Match
-from treespec.draft.text.compiled import Room
 from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text.text_source import MatchingSource
 
@@ -49,7 +48,6 @@ class PromptLookup(MatchingSource):
     ) -> None:
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
-        self._room = Room(self.limits)
         self.ngram = Ngrams(ngram).ngram
         self.places = most_places(places)
 
@@ -67,4 +65,4 @@ class PromptLookup(MatchingSource):
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         places = self._text.places(self._text.text[-self.ngram :], self.places)
-        return matches_at(self._text, places, self._room)
+        return matches_at(self._text, places, self.limits)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from treespec.checks import integer
 from treespec.draft.text.best_first import Follower, Limits, Match
-from treespec.draft.text.compiled import Room, library
+from treespec.draft.text.compiled import by_sorted_places, library
 from treespec.draft.text.datastore import SORTED_TOKENS, Datastore
 from treespec.draft.text.ngrams import END
 from treespec.draft.text.text_source import MatchingSource
@@ -58,7 +58,6 @@ class Retrieval(MatchingSource):
         self.datastore = datastore
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
-        self._room = Room(self.limits)
         self.longest = integer("longest", longest, least=1)
         self.shortest = integer("shortest", shortest, least=1, most=self.longest)
         self.hits = integer("hits", hits, least=1)
@@ -83,7 +82,9 @@ class Retrieval(MatchingSource):
         if not hits:
             return []
         tokens, places = self.datastore.tokens, self.datastore.places[chosen] + np.int32(length)
-        search = None if library() is None else partial(self._room.sorted_places, tokens, places)
+        search = None
+        if library() is not None:
+            search = partial(by_sorted_places, tokens, places, self.limits)
         return [Match(places, self._followers, _by_count, hits, self.limits, search)]
 
     def _followers(self, places: Places) -> list[Follower]:

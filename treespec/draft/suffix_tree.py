@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from treespec.checks import require_in_vocabulary
 from treespec.draft.text.best_first import Follower, Limits, Match
-from treespec.draft.text.compiled import CompiledTrie, Room
+from treespec.draft.text.compiled import CompiledTrie, by_suffixes
 from treespec.draft.text.ngrams import followers_in
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
@@ -93,7 +93,6 @@ class SuffixTree(MatchingSource):
         largest = -1 if past is None else past.largest_id
         require_in_vocabulary("past", largest, vocab_size)
         self.past = past
-        self._room = Room(self.limits)
 
     def _restart(self) -> None:
         self._text = SuffixCounts(self.window)
@@ -107,7 +106,8 @@ class SuffixTree(MatchingSource):
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         trie, past = self._text.trie, None if self.past is None else self.past.trie
         if isinstance(trie, CompiledTrie) and not isinstance(past, Trie):
-            return self._room.suffixes(trie, past, ahead, (self.factor, self.offset, self.least))
+            settings = self.factor, self.offset, self.least
+            return by_suffixes(trie, past, ahead, settings, self.limits)
         return super()._after(ahead)
 
     def _matches(self, ahead: Sequence[int]) -> Iterator[Match]:

@@ -1,15 +1,20 @@
 """Compile our kernels with the C++ compiler of compiled passes."""
 
 import ctypes
+import os
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
 
 from treespec.errors import Unavailable, in_words
+from treespec.files import cache_folder
 
 FOLDER = Path(__file__).parent
 
@@ -18,6 +23,9 @@ FILES = (
     "walked_tree.cpp",
 )  # fmt: skip
 """The files, in the order in which they are joined to a single source, which needs no include path."""
+
+ALONE = ("-O3", "-std=c++17", "-shared", "-fPIC")
+"""Flags of a file that is compiled alone."""
 
 FLAGS = ("-ffp-contract=fast",)
 """Contract products and sums into fused multiply-adds."""
@@ -49,23 +57,35 @@ def built(*flags: str) -> Any:
 
     `flags`: further flags for the C++ compiler.
     """
-    return _loaded(source(), "the kernels of compiled passes", *FLAGS, *_pairs(), *flags)
-
-
-def built_alone(name: str, what: str) -> Any:
-    """The same for a file that is not among `FILES`; `what` stands for it in errors."""
-    return _loaded((FOLDER / name).read_text(encoding="utf-8"), what)
-
-
-def _loaded(source: str, what: str, *flags: str) -> Any:
     from torch._inductor.codecache import CppCodeCache
 
     try:
-        return CppCodeCache.load(source, extra_flags=flags)
+        return CppCodeCache.load(source(), extra_flags=(*FLAGS, *_pairs(), *flags))
     except Exception as problem:  # of the compiler, or of loading what it made
         raise Unavailable(
-            f"{what} cannot be compiled here: {in_words(problem, 'the compiler')}"
+            f"the kernels of compiled passes cannot be compiled here: {in_words(problem, 'the compiler')}"
         ) from problem
+
+
+def built_alone(name: str) -> Any:
+    """Compile a file that needs none of the others, or load it from the user's cache if it is there.
+
+    Without torch's compiler, whose import takes longer than this file.
+    """
+    text, compiler = (FOLDER / name).read_bytes(), os.environ.get("CXX", "g++")
+    key = sha256(b"\0".join([text, compiler.encode(), *map(str.encode, ALONE)])).hexdigest()
+    path = cache_folder() / "kernels" / f"{key}.so"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder) / path.name
+                command = [compiler, *ALONE, os.fspath(FOLDER / name), "-o", os.fspath(made)]
+                subprocess.run(command, check=True, capture_output=True)
+                made.replace(path)
+        return ctypes.CDLL(os.fspath(path))
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise Unavailable(f"{name} cannot be compiled here: {problem}") from problem
 
 
 def source() -> str:

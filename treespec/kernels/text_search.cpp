@@ -154,21 +154,25 @@ class Trie {
 
   const int64_t window;
   std::vector<int32_t> text;
+  uint64_t history = 0;  // a hash of all calls that changed it
 
   void read(const int32_t* tokens, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       text.push_back(tokens[i]);
+      note(uint32_t(tokens[i]));
       if (end() - next_ == window) insert(next_++, window);
     }
   }
 
   void finish() {
+    note(uint64_t(1) << 32);
     for (; next_ < end(); ++next_) insert(next_, end() - next_);
   }
 
   // Drop the first tokens, an ended text.
   void drop(int64_t count) {
     const int64_t begin = dropped_;
+    note(uint64_t(2) << 32 | uint64_t(count));
     for (int64_t i = 0; i < count; ++i) remove(begin + i, std::min(window, count - i));
     text.erase(text.begin(), text.begin() + count);
     dropped_ += count;
@@ -213,6 +217,7 @@ class Trie {
   std::vector<int32_t> values_;
   size_t filled_ = 0;
 
+  void note(uint64_t change) { history = (history ^ change) * 0x9E3779B97F4A7C15ull + 1; }
   int64_t end() const { return dropped_ + int64_t(text.size()); }
   int32_t token(int64_t position) const { return text[position - dropped_]; }
 
@@ -476,6 +481,7 @@ void treespec_trie_drop(Trie* trie, int64_t count) { trie->drop(count); }
 int64_t treespec_trie_nodes(const Trie* trie) { return trie->size(); }
 int64_t treespec_trie_slots(const Trie* trie) { return trie->slots(); }
 int64_t treespec_trie_open(const Trie* trie) { return trie->open(); }
+int64_t treespec_trie_history(const Trie* trie) { return int64_t(trie->history); }
 int64_t treespec_trie_length(const Trie* trie) { return int64_t(trie->text.size()); }
 const int32_t* treespec_trie_text(const Trie* trie) { return trie->text.data(); }
 
@@ -500,23 +506,26 @@ int64_t treespec_trie_followers(const Trie* trie, int32_t node, int32_t along, i
   return found;
 }
 
-// The tree of `SuffixTree`; parents and tokens have room for two trees. Returns the number of draft tokens; the tree
-// is in the second halves if `second` is set.
+// The tree of `SuffixTree`, in parents and tokens; returns the number of draft tokens.
 int64_t treespec_suffixes(const Trie* trie, const Trie* past, const int32_t* ahead, int64_t ahead_count, double factor,
                           double offset, double least, int64_t depth, int64_t drafted, int64_t branching,
-                          int32_t* parents, int32_t* tokens, int32_t* second) {
+                          int32_t* parents, int32_t* tokens) {
   const Suffixes settings{factor, offset, least, {depth, drafted, branching}};
   const int64_t longest = std::max(trie->window, past ? past->window : 0), length = int64_t(trie->text.size());
   std::vector<int32_t> ending(trie->text.end() - std::min(longest, length), trie->text.end());
   std::vector<int32_t> tail(trie->text.begin() + trie->open(), trie->text.end());
   ending.insert(ending.end(), ahead, ahead + ahead_count);
   tail.insert(tail.end(), ahead, ahead + ahead_count);
-  Tree best{parents, tokens}, tree{parents + drafted + 1, tokens + drafted + 1};
+  std::vector<int32_t> other(2 * (drafted + 1));
+  Tree best{parents, tokens}, tree{other.data(), other.data() + drafted + 1};
   double score = 0;
   search(*trie, tail, ending, settings, best, tree, score);
   if (past) search(*past, {}, ending, settings, best, tree, score);
   best.parents[0] = NONE;
-  *second = best.parents != parents;
+  if (best.parents != parents) {
+    std::copy_n(best.parents, best.drafted + 1, parents);
+    std::copy_n(best.tokens, best.drafted, tokens);
+  }
   return best.drafted;
 }
 

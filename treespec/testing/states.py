@@ -1,6 +1,7 @@
 """The state of decoding: all that its parts remember, to tell whether two branches have the same future."""
 
 import types
+from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treespec.draft.text.compiled import CompiledTrie
 from treespec.models.tabular import TabularModel
 
 ATOMS = (
@@ -95,6 +97,12 @@ def _contents(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
     if isinstance(value, Tensor | np.ndarray):
         yield _numbers(value)
         return
+    if isinstance(value, array):
+        yield value.typecode, value.tobytes()
+        return
+    if isinstance(value, CompiledTrie):
+        yield (value.state,)
+        return
     if isinstance(value, torch.Generator):
         yield (bytes(value.get_state().numpy()),)
         return
@@ -166,14 +174,14 @@ def _filled(cell: types.CellType) -> bool:
 
 def _numbers(value: Tensor | np.ndarray) -> tuple[Hashable, ...]:
     """The numbers of a tensor or an array."""
-    array = getattr(value, "fractions", None)  # an attribute of Rationals
-    if array is None:
+    numbers = getattr(value, "fractions", None)  # an attribute of Rationals
+    if numbers is None:
         try:
-            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+            numbers = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         except (TypeError, RuntimeError):  # sparse, or of a dtype that numpy lacks
             raise _Hidden from None
-    if isinstance(array, np.memmap):
-        return (_Same(array),)
-    if array.dtype == object:
-        return array.shape, tuple(array.reshape(-1).tolist())
-    return array.dtype.str, array.shape, array.tobytes()
+    if isinstance(numbers, np.memmap):
+        return (_Same(numbers),)
+    if numbers.dtype == object:
+        return numbers.shape, tuple(numbers.reshape(-1).tolist())
+    return numbers.dtype.str, numbers.shape, numbers.tobytes()

@@ -19,3 +19,15 @@ def test_pairs_are_multiplied_where_that_is_quick(vendor, flags, monkeypatch, tm
     if vendor is not None:
         info.write_text(f"processor : 0\nvendor_id : {vendor}\n")
     assert len(build._pairs()) == flags
+
+
+def test_a_file_alone_is_compiled_once_and_refused_without_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build.built_alone("text_search.cpp").treespec_trie_new
+    (made,) = (tmp_path / "treespec" / "kernels").iterdir()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(Unavailable, match=r"text_search\.cpp cannot be compiled here"):
+        build.built_alone("text_search.cpp")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr(build.subprocess, "run", None)  # not called: it is there
+    assert build.built_alone("text_search.cpp")._name == str(made)

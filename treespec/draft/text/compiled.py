@@ -24,8 +24,8 @@ IDS = "i"
 _RESULTS: dict[Any, str] = {
     None: "trie_delete trie_read trie_finish trie_drop trie_find",
     ctypes.c_void_p: "trie_new trie_text",
-    ctypes.c_int64: "trie_nodes trie_slots trie_open trie_length trie_count trie_followers suffixes places "
-    "sorted_places longest",
+    ctypes.c_int64: "trie_nodes trie_slots trie_open trie_length trie_history trie_count trie_followers "
+    "suffixes places sorted_places longest",
 }
 """Functions by the type of their result."""
 
@@ -41,7 +41,7 @@ class Drafted(NamedTuple):
 def library() -> Any | None:
     """The compiled searches; None where they cannot be compiled."""
     with suppress(Unavailable):
-        code = ctypes.CDLL(built_alone("text_search.cpp", "the search of text sources")._name)
+        code = built_alone("text_search.cpp")
         for kind, names in _RESULTS.items():
             for name in names.split():
                 getattr(code, f"treespec_{name}").restype = kind
@@ -54,53 +54,36 @@ def ids_of(tokens: Sequence[int]) -> "array[int]":
     return array(IDS, tokens)
 
 
-class Room:
-    """Room for the trees of one source, and the limits, as arguments of the compiled searches."""
+def by_places(text: "array[int]", places: "array[int]", limits: Limits) -> Drafted:
+    """As `best_first` over the places of a text, ordered by `ngrams.seen_last`."""
+    return _drafted("places", limits, *_row(text), *_row(places))
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        size = limits.drafted + 1
-        self._parents, self._tokens = ((ctypes.c_int32 * (2 * size))() for _ in range(2))
-        self._size, self._second = size, ctypes.c_int32()
-        sizes = limits.depth, limits.drafted, limits.branching
-        self._sizes = tuple(map(ctypes.c_int64, sizes))
 
-    def places(self, text: "array[int]", places: "array[int]") -> Drafted:
-        """As `best_first` over the places of a text, ordered by `ngrams.seen_last`."""
-        code: Any = library()
-        drafted = code.treespec_places(
-            *_row(text), *_row(places), *self._sizes, self._parents, self._tokens
-        )
-        return self._tree(drafted)
+def by_sorted_places(text: NDArray[np.int32], places: NDArray[np.int32], limits: Limits) -> Drafted:
+    """As `best_first` over places that are sorted by what follows them, ordered as in `Retrieval`."""
+    at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
+    return _drafted("sorted_places", limits, *at, ctypes.c_int64(len(places)))
 
-    def sorted_places(self, text: NDArray[np.int32], places: NDArray[np.int32]) -> Drafted:
-        """As `best_first` over places that are sorted by what follows them, ordered as in `Retrieval`."""
-        code: Any = library()
-        count = ctypes.c_int64(len(places))
-        at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
-        drafted = code.treespec_sorted_places(*at, count, *self._sizes, self._parents, self._tokens)
-        return self._tree(drafted)
 
-    def suffixes(
-        self,
-        trie: "CompiledTrie",
-        past: "CompiledTrie | None",
-        ahead: Sequence[int],
-        settings: Sequence[float],
-    ) -> Drafted:
-        """The tree of `SuffixTree`; `settings` are its factor, offset and least probability."""
-        ids = ids_of(ahead)
-        drafted = trie.code.treespec_suffixes(
-            trie.handle, None if past is None else past.handle, *_row(ids),
-            *map(ctypes.c_double, settings), *self._sizes, self._parents, self._tokens,
-            ctypes.byref(self._second),
-        )  # fmt: skip
-        return self._tree(drafted, self._size if self._second.value else 0)
+def by_suffixes(
+    trie: "CompiledTrie",
+    past: "CompiledTrie | None",
+    ahead: Sequence[int],
+    settings: Sequence[float],
+    limits: Limits,
+) -> Drafted:
+    """The tree of `SuffixTree`; `settings` are its factor, offset and least probability."""
+    ids = ids_of(ahead)
+    tries = trie.handle, None if past is None else past.handle
+    return _drafted("suffixes", limits, *tries, *_row(ids), *map(ctypes.c_double, settings))
 
-    def _tree(self, drafted: int, begin: int = 0) -> Drafted:
-        return Drafted(
-            self._parents[begin : begin + drafted + 1], self._tokens[begin : begin + drafted]
-        )
+
+def _drafted(search: str, limits: Limits, *arguments: Any) -> Drafted:
+    size = limits.drafted + 1
+    parents, tokens = (ctypes.c_int32 * size)(), (ctypes.c_int32 * size)()
+    sizes = map(ctypes.c_int64, (limits.depth, limits.drafted, limits.branching))
+    drafted = getattr(library(), f"treespec_{search}")(*arguments, *sizes, parents, tokens)
+    return Drafted(parents[: drafted + 1], tokens[:drafted])
 
 
 def longest(
@@ -124,7 +107,6 @@ class CompiledTrie:
         self.window = window
         self.handle = ctypes.c_void_p(self.code.treespec_trie_new(ctypes.c_int64(window)))
         self._delete = self.code.treespec_trie_delete  # still there when the interpreter ends
-        self._locus = (ctypes.c_int32 * 2)()
 
     def __del__(self) -> None:
         self._delete(self.handle)
@@ -150,6 +132,11 @@ class CompiledTrie:
     def slots(self) -> int:
         return self.code.treespec_trie_slots(self.handle)
 
+    @property
+    def state(self) -> tuple[int, ...]:
+        """Window, hash of all that was read and dropped, and text: equal ones behave the same."""
+        return self.window, self.code.treespec_trie_history(self.handle), *self.text()
+
     def text(self, begin: int = 0, end: int | None = None) -> list[int]:
         count = (len(self) if end is None else end) - begin
         start = self.code.treespec_trie_text(self.handle)
@@ -161,9 +148,9 @@ class CompiledTrie:
         return self.text(self.code.treespec_trie_open(self.handle))
 
     def find(self, string: Sequence[int]) -> Locus | None:
-        ids = ids_of(string)
-        self.code.treespec_trie_find(self.handle, *_row(ids), self._locus)
-        node, along = self._locus
+        ids, locus = ids_of(string), (ctypes.c_int32 * 2)()
+        self.code.treespec_trie_find(self.handle, *_row(ids), locus)
+        node, along = locus
         return None if node < 0 else Locus(node, along)
 
     def count(self, at: Locus) -> int:

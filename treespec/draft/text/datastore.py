@@ -59,6 +59,7 @@ class Datastore:
         tokenizer: str = "",
     ) -> None:
         self.path = Path(path)
+        library()  # compiled now, not while a step is timed
         with open_file(path, most=HEAD_BYTES + 8 * MOST_TOKENS) as file:
             self.about = _header(os.fspath(path), file)
             require_same_tokens(os.fspath(path), self.about, vocab_size, tokenizer)

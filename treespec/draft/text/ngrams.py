@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from treespec.checks import integer
-from treespec.draft.text.best_first import Follower, Match
-from treespec.draft.text.compiled import IDS, Room, library
+from treespec.draft.text.best_first import Follower, Limits, Match
+from treespec.draft.text.compiled import IDS, by_places, library
 
 END = -1
 """Separates two texts."""
@@ -25,6 +25,7 @@ class Ngrams:
 
     def __init__(self, ngram: int) -> None:
         self.ngram = integer("ngram", ngram, least=1)
+        library()  # compiled now, not while a step is timed
         self.text = array(IDS)
         self._begin = 0
         self._places: dict[tuple[int, ...], array[int]] = defaultdict(lambda: array(IDS))
@@ -95,12 +96,12 @@ def seen_last(follower: Follower, depth: int) -> tuple[int, int, int]:
     return -follower.count, depth, -follower.at[-1]
 
 
-def matches_at(texts: Ngrams, places: "array[int]", room: Room) -> list[Match]:
+def matches_at(texts: Ngrams, places: "array[int]", limits: Limits) -> list[Match]:
     """A single match, of the string seen before these places; none if there is no place."""
     if not places:
         return []
-    search = None if library() is None else partial(room.places, texts.text, places)
-    return [Match(places, texts.followers, seen_last, len(places), room.limits, search)]
+    search = None if library() is None else partial(by_places, texts.text, places, limits)
+    return [Match(places, texts.followers, seen_last, len(places), limits, search)]
 
 
 def most_places(places: int) -> int:
