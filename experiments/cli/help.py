@@ -1,5 +1,7 @@
 """The app `treespec` and its help: commands in groups on one screen, and examples for every command."""
 
+import re
+import sys
 from typing import Any
 
 import typer
@@ -52,6 +54,16 @@ class CommandGroup(TyperGroup):
 
             error.message = plain_words(error.message).rstrip(".")
             raise
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse arguments that are no text, before they reach names, records and tokenizers."""
+        for text in args:
+            if re.search("[\ud800-\udfff]", text):
+                raise typer.BadParameter(
+                    f"{text!r} is not text in {sys.getfilesystemencoding()}: convert or rename it, or set "
+                    "PYTHONUTF8=1 if it is UTF-8"
+                )
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(

@@ -133,8 +133,6 @@ def first_config(file: Path) -> str:
 
 def write_first(file: Path) -> None:
     require_new(file, option="")
-    if not str(file).isprintable():
-        raise ConfigError(f"{str(file)!r}: give a name without control characters")
     text = first_config(file)
     validated(file, parse_yaml(text))
     write_new(file, text)

@@ -317,8 +317,9 @@ def checked_manifest(
             raise NoFinishedPrompt(
                 f"{path.parent} has no finished prompt yet: the run has not begun to decode"
             )
-    read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
-    return data | {"config": with_new_names(data["config"])}
+    data = read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
+    data["config"] = with_new_names(data["config"])
+    return data
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
         why = str(problem)
         if asked != "auto":
             key = "draft_passes" if draft else "passes"
-            raise type(problem)(f"{key}={asked!r} cannot be had: {why}") from problem
+            problem.args = (f"{key}={asked!r} cannot be had: {why}",)
+            raise
         log.warning("the passes of the %s stay eager: %s", "draft" if draft else "target", why)
         model.passes = Passes("eager", asked, why)
 
