@@ -349,9 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except SystemExit as end:
-        if isinstance(
-            end.__context__, BrokenPipeError
-        ):  # met outside a command, while help is printed
+        if isinstance(end.__context__, BrokenPipeError):  # typer ends with 1
             sys.exit(UNREAD)
         raise
     except Exception as error:
