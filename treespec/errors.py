@@ -39,6 +39,9 @@ _LONGEST_QUOTE = 300
 class TreespecError(Exception):
     """Base class of all errors that treespec raises on purpose."""
 
+    def __format__(self, spec: str) -> str:
+        return format(text_of(self), spec)
+
 
 class InvalidArgument(TreespecError, TypeError):
     """An argument of a type that a function cannot use: a list for a tensor, a tensor for a tree."""

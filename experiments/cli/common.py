@@ -153,7 +153,10 @@ def complain(text: str) -> None:
 
 def echo(text: str, *, nl: bool = True) -> None:
     """Print to stdout, without control characters of files and names."""
-    typer.echo(visible(text), nl=nl)
+    try:
+        typer.echo(visible(text), nl=nl)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
@@ -166,8 +169,11 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
             return f"{message}; {FULL}", FAILED
         return message, USER_ERROR
     if isinstance(error, UnicodeEncodeError):
-        text = brief(error.object[error.start : error.end], 60)
-        return f"{text} cannot be written in {error.encoding}: set PYTHONUTF8=1, or repair it", 2
+        text = repr(error.object[error.start : error.end][:60])
+        return (
+            f"{text} cannot be written in {error.encoding}: set PYTHONUTF8=1, or repair it",
+            USER_ERROR,
+        )
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

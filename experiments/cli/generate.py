@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    Plugins,
-    complain,
-    echo,
-    friendly,
-    json_text,
-)
+from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
 from treespec.experiments.cli.help import app, examples
 
 if TYPE_CHECKING:
@@ -125,7 +117,7 @@ def generate_command(
         text = _prompt(prompt, file)
         if as_json:
             decoded = decode_one(config, text, say=complain)
-            echo(json_text(_data(decoded, config.samplings[0].name)))
+            typer.echo(json_text(_data(decoded, config.samplings[0].name)))
             return
         on_terminal = sys.stdout.isatty()
         coloured = on_terminal and not os.environ.get("NO_COLOR")

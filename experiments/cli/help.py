@@ -59,9 +59,9 @@ class CommandGroup(TyperGroup):
         """Refuse arguments that are no text, before they reach names, records and tokenizers."""
         for text in args:
             if re.search("[\ud800-\udfff]", text):
+                way_out = "rename or convert it, or set PYTHONUTF8=1"
                 raise typer.BadParameter(
-                    f"{text!r} is not text in {sys.getfilesystemencoding()}: convert or rename it, or set "
-                    "PYTHONUTF8=1 if it is UTF-8"
+                    f"{text!r} is not {sys.getfilesystemencoding()}: {way_out}"
                 )
         return super().parse_args(ctx, args)
 

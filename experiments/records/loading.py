@@ -136,6 +136,14 @@ class RunRecords:
                 f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
                 f"{prompts['error'][0]}"
             )
+        named = {
+            *(method["name"] for method in manifest["methods"]),
+            *(manifest.get("twins") or ()),
+        }
+        if unknown := sorted(set(prompts["method"]) - named):
+            raise RunFolderError(
+                f"{folder / 'manifest.json'} is damaged: it lacks the method {unknown[0]!r}, which has rows"
+            )
         return cls(folder, manifest, prompts, steps)
 
     def prompt_text(self, prompt: int) -> str:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from treespec.errors import Unreadable, in_words
+from treespec.errors import Unreadable, in_words, text_of
 from treespec.experiments.config.schema import (
     Config,
     EmbeddedPrompts,
@@ -184,7 +184,7 @@ def _chat(text: str, window: slice, tokenizer: Any) -> list[int]:
         )
     except Exception as error:  # a template is code of its own: an unknown filter, no such variable
         raise PromptError(
-            f"the tokenizer's chat template fails ({in_words(error, 'it')}): repair it, or set "
+            f"the tokenizer's chat template fails ({text_of(error)[:300]}): repair it, or set "
             "prompts.chat_template to false"
         ) from None
     return tokenizer.encode(rendered, add_special_tokens=False)

@@ -79,8 +79,7 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
         why = str(problem)
         if asked != "auto":
             key = "draft_passes" if draft else "passes"
-            problem.args = (f"{key}={asked!r} cannot be had: {why}",)
-            raise
+            raise type(problem)(f"{key}={asked!r} cannot be had: {why}") from problem
         log.warning("the passes of the %s stay eager: %s", "draft" if draft else "target", why)
         model.passes = Passes("eager", asked, why)
 
