@@ -153,10 +153,7 @@ def complain(text: str) -> None:
 
 def echo(text: str, *, nl: bool = True) -> None:
     """Print to stdout, without control characters of files and names."""
-    try:
-        typer.echo(visible(text), nl=nl)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from None
+    typer.echo(visible(text), nl=nl)
 
 
 def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:

@@ -136,14 +136,6 @@ class RunRecords:
                 f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
                 f"{prompts['error'][0]}"
             )
-        named = {
-            *(method["name"] for method in manifest["methods"]),
-            *(manifest.get("twins") or ()),
-        }
-        if unknown := sorted(set(prompts["method"]) - named):
-            raise RunFolderError(
-                f"{folder / 'manifest.json'} is damaged: it lacks the method {unknown[0]!r}, which has rows"
-            )
         return cls(folder, manifest, prompts, steps)
 
     def prompt_text(self, prompt: int) -> str:
@@ -345,8 +337,16 @@ def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row])
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:
-            return read_table(parquet, kind)
+            rows = read_table(parquet, kind)
         except DamagedTable as error:
             instead = f"; remove it to read the same rows from {log.name} instead"
             raise RunFolderError(f"{error}{instead if log.is_file() else ''}") from None
-    return to_frame(read_lines(log, kind), kind)
+    else:
+        rows = to_frame(read_lines(log, kind), kind)
+    named = {*(method["name"] for method in manifest["methods"]), *(manifest.get("twins") or ())}
+    if unknown := sorted({*rows["method"]} - named):
+        path = folder / "manifest.json"
+        raise RunFolderError(
+            f"{path} is damaged: it lacks the method {unknown[0]!r}, which has {name}"
+        )
+    return rows

@@ -55,6 +55,7 @@ def test_an_error_that_cannot_be_printed(base):
             raise RuntimeError
 
     assert "Mute, whose message cannot be printed" in in_words(Mute(), "the rule")
+    assert base is not InvalidPlugin or "cannot be printed" in f"{Mute()}"
     assert said(Mute()) is None or "cannot be printed" in said(Mute())
 
 

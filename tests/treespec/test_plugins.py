@@ -11,6 +11,8 @@ from pydantic import ValidationError
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
 from treespec.experiments.config import shapes
+from treespec.experiments.config.file import load_config
+from treespec.experiments.errors import ConfigError
 from treespec.verify import RULES
 
 FOUR = Path(__file__).parents[1] / "helpers" / "plugins" / "four_parts.py"
@@ -194,3 +196,20 @@ def test_an_error_that_cannot_be_printed_is_named(tmp_path):
     for base in ("ValueError", "plugins.InvalidPlugin"):
         with pytest.raises(InvalidPlugin, match="Mute, whose message cannot be printed"):
             load(written(tmp_path, f"{base[:5]}.py", mute.format(base)))
+
+
+def test_a_setting_whose_check_fails_at_failing_is_named(tmp_path):
+    load(
+        written(
+            tmp_path,
+            "checks.py",
+            "from pydantic import field_validator\n\n"
+            "class Mute(ValueError):\n    def __str__(self): raise KeyError('odd')\n\n"
+            "class S(plugins.Settings):\n    n: int = 3\n"
+            "    @field_validator('n')\n    @classmethod\n    def check(cls, n): raise Mute\n\n"
+            "@plugins.growth('checked', settings=S)\nclass Checked: ...\n",
+        )
+    )
+    methods = "methods=[{kind: tree, shape: {kind: checked, n: 1}}]"
+    with pytest.raises(ConfigError, match="the check of a setting"):
+        load_config("smoke", [methods])

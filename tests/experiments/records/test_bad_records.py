@@ -147,3 +147,11 @@ def test_integers_that_no_column_holds(bad):
     log.write_text("".join([lines[0], json.dumps(row) + "\n", *lines[2:]]))
     (bad / "prompts.parquet").unlink()
     assert refused(lambda: load_run(bad), "prompts.jsonl, line 2", "seed")
+
+
+def test_rows_of_a_method_that_the_manifest_lacks(bad):
+    path = bad / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["methods"] = manifest["methods"][1:]
+    path.write_text(json.dumps(manifest))
+    assert refused(lambda: load_run(bad), f"{path} is damaged", "lacks the method 'plain'")
