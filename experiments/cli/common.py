@@ -166,11 +166,7 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
             return f"{message}; {FULL}", FAILED
         return message, USER_ERROR
     if isinstance(error, UnicodeEncodeError):
-        text = repr(error.object[error.start : error.end][:60])
-        return (
-            f"{text} cannot be written in {error.encoding}: set PYTHONUTF8=1, or repair it",
-            USER_ERROR,
-        )
+        return f"{error}: set PYTHONUTF8=1, or repair the text", USER_ERROR
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

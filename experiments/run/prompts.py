@@ -249,14 +249,14 @@ def _prompt_in_row(
     if not text.strip():
         raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
     category = row.get("category")
-    found = {field: text, "id": str(row.get(name, row.get("id", number)))}
-    found["category"] = "" if category is None else str(category)
-    for key, value in found.items():
+    identity = str(row.get(name, row.get("id", number)))
+    category = None if category is None else str(category)
+    for key, value in ((field, text), ("id", identity), ("category", category or "")):
         if _SURROGATE.search(value):
             raise PromptError(
                 f"{where}: field {brief(key)} holds half a character (a lone surrogate): repair the text"
             )
-    return RawPrompt(found["id"], text, None if category is None else found["category"], where)
+    return RawPrompt(identity, text, category, where)
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:
