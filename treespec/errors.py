@@ -2,8 +2,6 @@
 
 import re
 
-from attention_masks.errors import AttentionMaskError
-
 __all__ = [
     "CannotEnlarge",
     "ContextOverflow",
@@ -28,7 +26,10 @@ __all__ = [
     "UnsupportedModel",
     "for_people",
     "in_words",
+    "one_line",
     "said",
+    "text_of",
+    "visible",
 ]
 
 _LONGEST_QUOTE = 300
@@ -37,6 +38,9 @@ _LONGEST_QUOTE = 300
 
 class TreespecError(Exception):
     """Base class of all errors that treespec raises on purpose."""
+
+    def __format__(self, spec: str) -> str:
+        return format(text_of(self), spec)
 
 
 class InvalidArgument(TreespecError, TypeError):
@@ -136,9 +140,33 @@ _WRITTEN_FOR_PEOPLE = (OSError, ImportError, RuntimeError, ValueError)
 """Errors of other libraries whose messages are sentences."""
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, but for line ends and tabs; and halves of characters."""
+
+
+def visible(text: str) -> str:
+    """The text with all control characters as Python writes them, such as `\\x1b`; lines stay lines."""
+    return _CONTROL.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n")
+    )
+
+
+def one_line(text: str) -> bool:
+    """Whether a text has no line ends, tabs or other control characters."""
+    return visible(text) == text and not {"\n", "\t"} & set(text)
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; errors of plug-ins may fail even at that."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be printed"
+
+
 def said(error: BaseException) -> str | None:
     """The first sentence of an error of another library, if its message is written for people."""
-    text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
+    text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(text_of(error).split()))[0].rstrip(".")
     return text if isinstance(error, _WRITTEN_FOR_PEOPLE) and for_people(text) else None
 
 
@@ -147,11 +175,13 @@ def in_words(error: BaseException, doing: str) -> str:
 
     Of the messages of other libraries only the first line is used: later lines are often stack frames.
     """
+    from attention_masks.errors import AttentionMaskError  # not for the command line's help
+
     if isinstance(error, TreespecError | AttentionMaskError):
-        return " ".join(str(error).split())
+        return " ".join(text_of(error).split())
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = (str(error).strip().splitlines() or [""])[0][:_LONGEST_QUOTE]
+    text = (text_of(error).strip().splitlines() or [""])[0][:_LONGEST_QUOTE]
     if isinstance(error, _WRITTEN_FOR_PEOPLE) and for_people(text):
         return text
     if not text or isinstance(error, KeyError):

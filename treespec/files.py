@@ -7,11 +7,12 @@ raise `Unreadable`, which callers turn into their own error.
 
 import json
 import os
+import re
 import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
@@ -40,7 +41,10 @@ Content = bytes | Callable[[IO[bytes]], object]
 
 def brief(value: object, most: int = 200) -> str:
     """The value as Python writes it, cut after `most` characters, for messages."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a plug-in
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
@@ -75,6 +79,8 @@ def open_file(path: str | os.PathLike[str], most: int | None = TEXT_BYTES) -> It
         raise Unreadable(f"{path}: {error.strerror}") from None
     except Unreadable:
         raise
+    except UnicodeEncodeError:
+        raise Unreadable(f"{str(path)!r}: no file name here: set PYTHONUTF8=1") from None
     except ValueError:
         raise Unreadable(f"{str(path)!r}: a file name cannot contain a null byte") from None
     with file:
@@ -155,6 +161,13 @@ def _loader() -> Any:
                 )
             return super().compose_node(parent, index)
 
+        def construct_scalar(self, node: Any) -> str:
+            text = super().construct_scalar(node)
+            if re.search("[\ud800-\udfff]", text):
+                problem = "half a character (a lone surrogate): write the whole one"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            return text
+
     def unique_mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         data = loader.construct_mapping(node, deep=True)
         if len(data) < len(node.value):
@@ -225,7 +238,7 @@ def write_whole(path: Path, content: str | Content, *, new: bool = False) -> Pat
 
     Raises:
         FileExistsError: if `new` is set and the path exists.
-        OSError: if the file cannot be written; no partial file is left.
+        OSError: with its path, if the file cannot be written; no partial file is left.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}.tmp")
@@ -244,6 +257,8 @@ def write_whole(path: Path, content: str | Content, *, new: bool = False) -> Pat
             path.open("xb").close()
             temporary.replace(path)
         return path
+    except OSError as error:  # a write on a full disk names no file, others the temporary one
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -251,3 +266,25 @@ def write_whole(path: Path, content: str | Content, *, new: bool = False) -> Pat
 def cache_folder() -> Path:
     """This project's folder in the user's cache; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treespec"
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append to a file, and wait until it is on disk; what a failed write has left is taken away again.
+
+    Raises:
+        OSError: with the path.
+    """
+    remaining = memoryview(data)
+    try:
+        with path.open("ab", buffering=0) as file:  # no buffer that close() would have to write
+            end = file.seek(0, os.SEEK_END)
+            try:
+                while remaining:
+                    remaining = remaining[file.write(remaining) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(end)
+                raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

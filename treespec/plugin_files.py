@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from treespec import plugins
-from treespec.errors import InvalidPlugin, Unreadable, in_words
+from treespec.errors import InvalidPlugin, Unreadable, in_words, text_of
 from treespec.files import CONFIG_BYTES, brief, read_bytes
 from treespec.plugins import Part
 
@@ -180,7 +180,7 @@ def _refusal(what: str, file: str, error: BaseException) -> BaseException:
     if isinstance(error, KeyboardInterrupt):
         return error
     if isinstance(error, InvalidPlugin):
-        return InvalidPlugin(str(error))
+        return InvalidPlugin(text_of(error))
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict
 
-from treespec.errors import InvalidPlugin
+from treespec.errors import InvalidPlugin, text_of
 from treespec.protocols import Growth, Models
 from treespec.reading_models import Strict
 from treespec.sampling.distributions import Sampling
@@ -57,6 +57,12 @@ Trees = Literal["any", "budget", "chain"]
 """Which trees a draft source takes: any shape or growth, a `Budget`, or a `Budget` for chains only."""
 
 T = TypeVar("T")
+
+SHAPES = (
+    "chain", "kary", "expansion", "delayed_expansion", "independent_chains", "parents", "paths", "optimal",
+    "best", "budget",
+)  # fmt: skip
+"""What `kind` of a shape means already."""
 
 OURS = "treespec"
 """Origin of the built-in parts."""
@@ -176,7 +182,7 @@ def drafter(
     try:
         stated = frozenset(map(Law.of, laws))
     except Exception as error:
-        raise InvalidPlugin(f"drafter {name!r}: laws: {error}") from None
+        raise InvalidPlugin(f"drafter {name!r}: laws: {text_of(error)}") from None
     if not stated:
         raise InvalidPlugin(f"drafter {name!r}: laws is empty: state how children are chosen")
     return lambda make: _register("source", name, make, settings=settings, laws=stated, trees=trees)
@@ -335,6 +341,10 @@ def _part(
 
 
 def _add(part: Part) -> None:
+    if part.kind == "growth" and part.name in SHAPES:
+        raise InvalidPlugin(
+            f"{part.origin} registers the growth {part.name!r}, which is a shape: give it another name"
+        )
     known = _PARTS.get((part.kind, part.name)) or parts(part.kind).get(part.name)
     rerun = known is not None and part.module == known.module == "__main__"  # a notebook's cell
     if known is not None and not rerun:

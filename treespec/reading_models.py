@@ -68,7 +68,20 @@ def read_form(path: Path, error: type[TreespecError], way_out: str = "", form: A
         error: the class of the error to raise, if the file cannot be read or does not fit.
         way_out: what the user can do, for the message.
         form: a type that pydantic can check. An object may hold more keys than a model names.
+
+    Returns:
+        The data, in which a missing key, when it is asked for, raises `error`.
     """
+
+    class Data(dict[str, Any]):
+        def __missing__(self, key: str) -> Any:
+            raise error(f"{path} is damaged: {brief(key, 60)} is missing{advice}")
+
+    def checked(data: Any) -> Any:
+        if isinstance(data, dict):
+            return Data((key, checked(value)) for key, value in data.items())
+        return [checked(value) for value in data] if isinstance(data, list) else data
+
     advice = f"; {way_out}" if way_out else ""
     data = None
     try:
@@ -79,7 +92,7 @@ def read_form(path: Path, error: type[TreespecError], way_out: str = "", form: A
     except Unreadable as problem:
         begin = "" if str(problem).startswith(str(path)) else f"{path} is damaged: not JSON: "
         raise error(f"{begin}{problem}{advice}") from None
-    return data
+    return checked(data)
 
 
 def with_new_names(data: dict[str, Any]) -> dict[str, Any]:

@@ -5,14 +5,16 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treespec.errors import TreespecError, text_of, visible
 from treespec.experiments.cli.completion import complete_override
+from treespec.experiments.errors import DISK_FULL
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +29,13 @@ DEFECT = (
     "Please report it as an issue in its repository, with this command"
 )
 
-FULL = "finished results are kept: free some space, then run the same command again"
+FULL = "finished results are kept, nothing half written: free some space, then run the same command again"
 
 USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
+UNREAD = 141
+"""The reader of our output has closed it, as `head` does: what shells report of such programs."""
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -126,11 +130,16 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
         complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        message, code = _message_and_code(error, debug)
-        complain(f"error: {message}")
-        raise typer.Exit(code) from None
+        raise typer.Exit(answer(error, debug)) from None
+
+
+def answer(error: Exception, debug: bool = False) -> int:
+    """Say in one message what went wrong, and return the exit code."""
+    if debug:
+        complain(traceback.format_exc())
+    message, code = _message_and_code(error, debug)
+    complain(f"error: {message}")
+    return code
 
 
 def option_of(name: str) -> str:
@@ -138,24 +147,38 @@ def option_of(name: str) -> str:
 
 
 def complain(text: str) -> None:
-    print(text, file=sys.stderr)
+    with suppress(OSError):  # a closed or full stderr: the exit code still says it
+        print(visible(text), file=sys.stderr)
+
+
+def echo(text: str, *, nl: bool = True) -> None:
+    """Print to stdout, without control characters of files and names."""
+    typer.echo(visible(text), nl=nl)
 
 
 def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
-    from treespec.errors import TreespecError
-    from treespec.experiments.errors import DISK_FULL
-
     if isinstance(error, TreespecError):
-        return str(error), USER_ERROR
+        return text_of(error), USER_ERROR
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        message = f"{where}{error.strerror or error}"
+        where = error.filename or ("standard output" if fails(sys.stdout) else "")
+        message = f"{where}: " * bool(where) + (error.strerror or text_of(error))
         if error.errno in DISK_FULL:
             return f"{message}; {FULL}", FAILED
         return message, USER_ERROR
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error}: set PYTHONUTF8=1, or repair the text", USER_ERROR
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED
+
+
+def fails(stream: IO[str]) -> bool:
+    """Whether a stream still has text that it cannot write."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    return False
 
 
 JSON_VERSION = 2
@@ -188,4 +211,4 @@ def json_text(data: Mapping[str, Any]) -> str:
     """
     from treespec.experiments.records.plain_data import plain_data
 
-    return json.dumps({"version": JSON_VERSION} | plain_data(data), indent=1, ensure_ascii=False)
+    return json.dumps({"version": JSON_VERSION} | plain_data(data), indent=1)

@@ -13,6 +13,7 @@ from treespec.experiments.cli.common import (
     Debug,
     Plugins,
     complete_config,
+    echo,
     friendly,
     json_text,
     output,
@@ -67,7 +68,7 @@ def configs_command(
             from treespec.experiments.config.reference import schema_text
 
             plug_in(plugin or ())
-            typer.echo(schema_text(), nl=False)
+            echo(schema_text(), nl=False)
             return
         if name is not None:
             _print_config(name, as_json)
@@ -81,10 +82,10 @@ def configs_command(
             for shipped_name, path in shipped().items()
         ]
         if as_json:
-            typer.echo(json_text({"configs": rows}))
+            echo(json_text({"configs": rows}))
         else:
             for row in rows:
-                typer.echo(f"{row['name']:20} {row['about']}")
+                echo(f"{row['name']:20} {row['about']}")
 
 
 @app.command(
@@ -107,7 +108,7 @@ def init_command(
         from treespec.experiments.config.file import write_first
 
         write_first(file)
-        typer.echo(f"written: {file}; run it with: treespec run {file}")
+        echo(f"written: {file}; run it with: treespec run {file}")
 
 
 def _print_config(name: str, as_json: bool) -> None:
@@ -115,9 +116,9 @@ def _print_config(name: str, as_json: bool) -> None:
 
     path, text = config_text(name)
     if as_json:
-        typer.echo(json_text({"path": path, "config": read_data(name)[1]}))
+        echo(json_text({"path": path, "config": read_data(name)[1]}))
     else:
-        typer.echo(text, nl=not text.endswith("\n"))
+        echo(text, nl=not text.endswith("\n"))
 
 
 TITLES = {
@@ -148,7 +149,7 @@ def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug 
         plug_in(plugin or ())
         by_kind: dict[str, Any] = listed()
         if as_json:
-            typer.echo(json_text(by_kind))
+            echo(json_text(by_kind))
         else:
             for kind, rows in by_kind.items():
                 _print_parts(TITLES[kind], rows)
@@ -207,7 +208,7 @@ def doctor_command(
     with Reporter(progress(quiet=False)).task("checking this machine") as say:
         checkup = examine(quick, say)
     if as_json:
-        typer.echo(json_text({"ok": checkup.ok, **vars(checkup)}))
+        echo(json_text({"ok": checkup.ok, **vars(checkup)}))
     else:
         print_checkup(checkup, output())
     if not checkup.ok:

@@ -53,6 +53,13 @@ class CommandGroup(TyperGroup):
             error.message = plain_words(error.message).rstrip(".")
             raise
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse arguments that are no text, before they reach names, records and tokenizers."""
+        for text in args:
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise typer.BadParameter(f"{text!r} is not UTF-8: convert it, or set PYTHONUTF8=1")
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(
             self.commands,

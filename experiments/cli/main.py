@@ -3,10 +3,12 @@
 Nothing heavy is imported at the top: each command imports what it needs when it is called.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +18,17 @@ import typer
 from treespec.experiments.cli.common import (
     FAILED,
     INTERRUPTED,
+    UNREAD,
     AsJson,
     ConfigArgument,
     Debug,
     Overrides,
     Plugins,
     Quiet,
+    answer,
     complain,
+    echo,
+    fails,
     friendly,
     json_text,
     load,
@@ -49,7 +55,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"treespec {version('treespec-decoding')}")
+        echo(f"treespec {version('treespec-decoding')}")
         raise typer.Exit
 
 
@@ -110,6 +116,7 @@ def run_command(
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
         from treespec.experiments.measure.searched_run import dry_run, run
+        from treespec.experiments.report.terminal import print_finding, say
         from treespec.experiments.run.dry_run import plan_data, print_plan
         from treespec.experiments.run.ranks import rank
 
@@ -131,7 +138,7 @@ def run_command(
         if dry:
             plan = dry_run(experiment, retry=retry, **options)
             if as_json:
-                typer.echo(json_text(plan_data(plan)))
+                echo(json_text(plan_data(plan)))
             elif not quiet:
                 print_plan(plan, output())
             return
@@ -141,17 +148,16 @@ def run_command(
                 settings_data,
                 settings_finding,
             )
-            from treespec.experiments.report.terminal import print_finding
 
             found = run_under_settings(experiment, settings, **options)
             if as_json:
-                typer.echo(json_text(settings_data(found)))
+                echo(json_text(settings_data(found)))
             elif not quiet:
                 print_finding(settings_finding(found), output())
             return
         result = run(experiment, retry=retry, **options)
         if console and result.already_finished:
-            console.print(f"{result.folder} is already finished; its results:", highlight=False)
+            say(console, f"{result.folder} is already finished; its results:")
         _show_run(result, quiet, as_json)
         if result.failures:
             if not rank():
@@ -210,11 +216,11 @@ def report_command(
         except ForeignFolder as error:
             foreign = error
         if as_json:
-            typer.echo(json_text(report_data(loaded, report)))
+            echo(json_text(report_data(loaded, report)))
         elif not quiet:
             _print(loaded, report, columns)
             if written:
-                typer.echo(f"tables: {len(written)} files in {tables}")
+                echo(f"tables: {len(written)} files in {tables}")
         if foreign is not None:
             raise foreign
 
@@ -244,7 +250,7 @@ def diff_command(
 
         diff = compare_runs(load_run(run_a), load_run(run_b))
         if as_json:
-            typer.echo(json_text(vars(diff)))
+            echo(json_text(vars(diff)))
         else:
             print_diff(diff, output())
 
@@ -321,12 +327,12 @@ def check_lossless_command(
             )
             written = None if out is None else write_check(check, out)
         if as_json:
-            typer.echo(json_text(check_data(check) | {"verdict": verdict(check)}))
+            echo(json_text(check_data(check) | {"verdict": verdict(check)}))
         else:
             if not quiet:
                 print_check(check, output())
             if written is not None:
-                typer.echo(f"written: {written}")
+                echo(f"written: {written}")
         if check.failed:
             if quiet:
                 complain(verdict(check))
@@ -335,11 +341,32 @@ def check_lossless_command(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up."""
+    _open_streams()
+    stdout = sys.stdout
     try:
         app(arguments, prog_name="treespec")
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer ends with 1
+            sys.exit(UNREAD)
+        raise
+    except Exception as error:
+        sys.exit(answer(error))
+    finally:
+        if fails(stdout):  # Python would try once more at its end, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+
+
+def _open_streams() -> None:
+    """Give closed streams a place, and let terminals without Unicode show `\\u2026` for what they lack."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif name == "stdout" and isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:
@@ -372,7 +399,7 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
         columns = ("prompt", "sampling", "method", "error")
         failures = [{name: getattr(row, name) for name in columns} for row in result.failures]
         more = {"already_finished": result.already_finished, "failures": failures}
-        typer.echo(json_text(data | more))
+        echo(json_text(data | more))
 
 
 def _print(run: "Run", report: Path | None, columns: str = "") -> None:
@@ -380,4 +407,4 @@ def _print(run: "Run", report: Path | None, columns: str = "") -> None:
 
     print_run(run, output(), columns)
     if report is not None:
-        typer.echo(f"report: {report}")
+        echo(f"report: {report}")

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, complain, friendly, json_text, working
+from treespec.experiments.cli.common import (
+    AsJson,
+    Debug,
+    complain,
+    echo,
+    friendly,
+    json_text,
+    working,
+)
 from treespec.experiments.cli.help import app, examples
 
 LatencyFiles = Annotated[
@@ -116,7 +124,7 @@ def search_command(
                     depth=depth,
                     branching=branching,
                 )
-        typer.echo(json_text(result.data()) if as_json else str(result))
+        echo(json_text(result.data()) if as_json else str(result))
         if out is not None:
             complain(write_tree(result.shape, into, out))
 
@@ -149,5 +157,5 @@ def export_command(
         from treespec.experiments.measure.search import export
 
         printed, report = export(tree, into, form, out)
-        typer.echo(printed)
-        typer.echo(report, err=True)
+        echo(printed)
+        complain(report)

@@ -10,9 +10,9 @@ from treespec.experiments.cli.common import (
     AsJson,
     Debug,
     Quiet,
+    echo,
     friendly,
     json_text,
-    output,
     progress,
 )
 from treespec.experiments.cli.help import app, examples
@@ -129,16 +129,14 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
 
     size = path.stat().st_size
     if as_json:
-        typer.echo(json_text({"file": path, "bytes": size, **about}))
+        echo(json_text({"file": path, "bytes": size, **about}))
     elif not quiet:
-        output().print(
+        echo(
             f"{path}: {about['tokens']:,} tokens of {about['texts']:,} texts, {size / 1e6:.1f} MB; "
-            f"vocabulary {about['vocab_size']:,}, tokenizer {about['tokenizer'][:16] or 'unknown'}",
-            highlight=False,
-            soft_wrap=True,
+            f"vocabulary {about['vocab_size']:,}, tokenizer {about['tokenizer'][:16] or 'unknown'}"
         )
         if note := about_left_out(**about.get("left_out", {})):
-            output().print(note, highlight=False, soft_wrap=True)
+            echo(note)
 
 
 _skip_sets = typer.Typer(no_args_is_help=True)
@@ -225,13 +223,11 @@ def skip_set_command(
         best = sets.search(size, most_sets, say)
         best.save(out)
         if as_json:
-            typer.echo(json_text({"file": out, **best.model_dump()}))
+            echo(json_text({"file": out, **best.model_dump()}))
         elif not quiet:
-            output().print(
+            echo(
                 f"{out}: without {', '.join(best.skip)} the acceptance rate is {best.acceptance:.3f} "
-                f"over {best.tokens:,} tokens",
-                highlight=False,
-                soft_wrap=True,
+                f"over {best.tokens:,} tokens"
             )
 
 

@@ -14,6 +14,7 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
+    echo,
     friendly,
     json_text,
     output,
@@ -96,6 +97,7 @@ def sweep_command(
         from treespec.experiments.config.places import place_of
         from treespec.experiments.config.plugged import folder_asked_for, plug_in
         from treespec.experiments.errors import SweepError
+        from treespec.experiments.report.terminal import say
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.sweep.executors import Executor, InProcess, LocalWorkers
         from treespec.experiments.sweep.grid import load_grid
@@ -141,12 +143,12 @@ def sweep_command(
             complain(f"interrupted: {stopped}; the same `treespec sweep` resumes where it stopped")
             raise typer.Exit(INTERRUPTED) from None
         if console and result.already_finished:
-            console.print(f"{folder} is already finished; its results:", highlight=False)
+            say(console, f"{folder} is already finished; its results:")
         if as_json:
-            typer.echo(json_text(result.collected.data(folder)))
+            echo(json_text(result.collected.data(folder)))
         elif not quiet:
             print_collected(result.collected, output())
-            typer.echo(f"collected: {folder / 'summary.parquet'}, {folder / 'prompts.parquet'}")
+            echo(f"collected: {folder / 'summary.parquet'}, {folder / 'prompts.parquet'}")
         if failed := result.collected.failed:
             if quiet or as_json:
                 complain(f"failed: {failed[0].name}: {failed[0].error}")

@@ -14,6 +14,7 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
+    echo,
     friendly,
     json_text,
     load,
@@ -97,19 +98,19 @@ def trace_command(
             console=progress(quiet),
         )
         path = write_new(out, recorded.to_bytes())
-        typer.echo(
+        echo(
             f"{path}: {recorded.texts} texts, {len(recorded.tokens)} positions, "
             f"{'' if recorded.text_drafts is None else 'at most '}{recorded.width} children each, "
             f"law {recorded.law}, rule {recorded.rule}"
         )
         if recorded.text_drafts is not None:
             budget = recorded.text_drafts.budget
-            typer.echo(
+            echo(
                 f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}"
             )
         if recorded.draft_rows is not None:
             rows = recorded.draft_rows
-            typer.echo(f"draft rows for growths: {rows.depth} levels, {rows.width} children each")
+            echo(f"draft rows for growths: {rows.depth} levels, {rows.width} children each")
         if method is None:
             for note in measured_without(experiment):
                 complain(note)
@@ -152,12 +153,12 @@ def replay_command(
 
         rows = replay_traces(traces, shapes, growth or ())
         if as_json:
-            typer.echo(json_text({"rows": rows}))
+            echo(json_text({"rows": rows}))
         else:
             for table in replay_tables(rows):
                 print_table(table, output())
                 if table.said:
-                    typer.echo(table.said)
+                    echo(table.said)
 
 
 @app.command(
@@ -218,17 +219,17 @@ def estimate_command(
         if out is not None:
             write_new(out, estimated.to_json())
         if as_json:
-            typer.echo(estimate_json(estimated, error))
+            echo(estimate_json(estimated, error))
             return
         table = estimate_table(estimated, depth or LEVELS_SHOWN)
         print_table(table, output())
-        typer.echo(table.said)
+        echo(table.said)
         if error is not None:
-            typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
+            echo(f"expected calibration error {error:.2f} of the draft's probabilities")
         for text in estimated.warnings:
-            typer.echo(f"note: {text}")
+            echo(f"note: {text}")
         if out is not None:
-            typer.echo(f"written: {out}")
+            echo(f"written: {out}")
 
 
 @app.command(
@@ -279,6 +280,6 @@ def profile_command(
             print_profile(measured.model, output())
         for note in measured.notes:
             complain(note)
-        typer.echo(f"{path}: {measured.rounds} rounds, laws {', '.join(measured.model.laws)}")
+        echo(f"{path}: {measured.rounds} rounds, laws {', '.join(measured.model.laws)}")
         if measured.interrupted:
             raise typer.Exit(INTERRUPTED)

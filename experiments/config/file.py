@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from treespec.errors import Unreadable
+from treespec.errors import Unreadable, in_words
 from treespec.experiments.config.files import is_file, is_there, require_new, write_new
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
@@ -96,6 +96,8 @@ def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -
                 for line in problems(data, error, "the config")
             )
         ) from None
+    except Exception as error:  # of a plug-in's own validator
+        raise ConfigError(f"{path}: {in_words(error, 'the check of a setting')}") from error
 
 
 def _origin(path: Path, overrides: Sequence[str], problem: str) -> str:
@@ -133,8 +135,6 @@ def first_config(file: Path) -> str:
 
 def write_first(file: Path) -> None:
     require_new(file, option="")
-    if not str(file).isprintable():
-        raise ConfigError(f"{str(file)!r}: give a name without control characters")
     text = first_config(file)
     validated(file, parse_yaml(text))
     write_new(file, text)

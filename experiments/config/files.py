@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
+from treespec.errors import one_line
 from treespec.experiments.errors import ConfigError
 from treespec.files import TEXT_BYTES, brief, write_whole
 
@@ -56,6 +57,7 @@ def require_there(path: str | Path, option: str, command: str) -> None:
 
 def require_new(out: Path, option: str = "--out ") -> None:
     """Reject, before anything is measured, an output file that exists already or cannot be created."""
+    require_one_line(out, ConfigError, option)
     if os.path.lexists(out):
         raise ConfigError(f"{option}{out} already exists: name another file")
     if not os.path.isdir(out.parent):
@@ -64,6 +66,14 @@ def require_new(out: Path, option: str = "--out ") -> None:
         raise ConfigError(
             f"{option}{out}: no permission to create files in the folder {out.parent}"
         )
+
+
+def require_one_line(
+    out: Path, error: type[Exception] = ConfigError, option: str = "--out "
+) -> None:
+    """Reject a path with line ends or other control characters, which scripts and terminals would obey."""
+    if not one_line(str(out)):
+        raise error(f"{option}{brief(str(out))}: give a name without control characters")
 
 
 def write_new(out: Path, content: str | bytes) -> Path:
@@ -94,6 +104,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
     """Create a folder for results before they are computed; remove it again if computing them fails."""
+    require_one_line(folder)
     places = (folder, *folder.parents)
     created = list(takewhile(lambda place: not os.path.lexists(place), places))
     try:

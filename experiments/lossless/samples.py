@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import attention_masks
 import treespec
 from treespec.experiments.errors import ConfigError
-from treespec.files import write_whole
+from treespec.files import append_whole, write_whole
 
 NAME = "samples.jsonl"
 
@@ -61,8 +61,7 @@ class KeptSamples:
 
     def add(self, sampling: str, method: str, prompt: int, texts: Texts) -> None:
         row = {"sampling": sampling, "method": method, "prompt": prompt, **texts._asdict()}
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_whole(self.path, json.dumps(row).encode() + b"\n")
         self._texts[sampling, method, prompt] = texts
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 from filelock import FileLock, Timeout
 
 from treespec.errors import Unreadable
+from treespec.experiments.config.files import require_one_line
 from treespec.experiments.config.plugged import FOLDER, plugin_copies
 from treespec.experiments.errors import DISK_FULL
 from treespec.files import DATA_BYTES, parse_json, read_bytes, write_whole
@@ -165,6 +166,7 @@ class HeldFolder(ABC):
             ) from None
 
     def __enter__(self) -> Self:
+        require_one_line(self.path, self.error)
         missing = list(takewhile(lambda p: not os.path.lexists(p), (self.path, *self.path.parents)))
         try:
             if self.path.is_file():

@@ -327,8 +327,9 @@ def checked_manifest(
             raise NoFinishedPrompt(
                 f"{path.parent} has no finished prompt yet: the run has not begun to decode"
             )
-    read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
-    return data | {"config": with_new_names(data["config"])}
+    data = read_form(path, RunFolderError, f"it is not the manifest of a run; {way_out}", form)
+    data["config"] = with_new_names(data["config"])
+    return data
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -346,8 +347,16 @@ def _rows(folder: Path, manifest: Mapping[str, Any], name: str, kind: type[Row])
     parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if manifest.get("finished") is not None and parquet.is_file():
         try:
-            return read_table(parquet, kind)
+            rows = read_table(parquet, kind)
         except DamagedTable as error:
             instead = f"; remove it to read the same rows from {log.name} instead"
             raise RunFolderError(f"{error}{instead if log.is_file() else ''}") from None
-    return to_frame(read_lines(log, kind), kind)
+    else:
+        rows = to_frame(read_lines(log, kind), kind)
+    named = {*(method["name"] for method in manifest["methods"]), *(manifest.get("twins") or ())}
+    if unknown := sorted({*rows["method"]} - named):
+        path = folder / "manifest.json"
+        raise RunFolderError(
+            f"{path} is damaged: it lacks the method {unknown[0]!r}, which has {name}"
+        )
+    return rows

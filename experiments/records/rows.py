@@ -1,18 +1,24 @@
 """The rows of a run (SCHEMA.md): JSON lines while it runs, Parquet when it is finished."""
 
 import io
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
-from treespec.files import DATA_BYTES, brief, open_file, parse_json, read_bytes, write_whole
+from treespec.files import (
+    DATA_BYTES,
+    append_whole,
+    brief,
+    open_file,
+    parse_json,
+    read_bytes,
+    write_whole,
+)
 from treespec.reading_models import plain_words
 
 SCHEMA_VERSION = 4
@@ -24,6 +30,9 @@ READABLE_VERSIONS = (2, 3, 4)
 SOURCES_JOINED = " + "
 """Separates the names of sources that drafted the same node."""
 
+Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What a column of integers holds."""
+
 Metrics = dict[str, float | None]
 """Metrics of plug-ins by name; in tables a list of names and values, so that their columns are the same."""
 
@@ -33,10 +42,10 @@ class Row(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    prompt: int
+    prompt: Int
     sampling: str
     method: str
-    repeat: int
+    repeat: Int
 
     @property
     def unit(self) -> tuple[int, str, int]:
@@ -49,15 +58,15 @@ class PromptRow(Row):
 
     prompt_id: str
     category: str | None
-    order: int
-    prompt_tokens: int
-    new_tokens: int
-    tokens: list[int]
+    order: Int
+    prompt_tokens: Int
+    new_tokens: Int
+    tokens: list[Int]
     text: str
-    steps: int
-    accepted: int
-    emitted: int
-    drafted: int | None
+    steps: Int
+    accepted: Int
+    emitted: Int
+    drafted: Int | None
     prefill_s: float | None
     decode_s: float | None
     total_s: float | None
@@ -66,13 +75,13 @@ class PromptRow(Row):
     accept_s: float | None
     commit_s: float | None
     equal_to_plain: bool | None
-    first_divergence: int | None
+    first_divergence: Int | None
     divergence_margin: float | None
     error: str | None
-    seed: int
-    rss_bytes: int | None = None
-    peak_rss_bytes: int | None = None
-    peak_cuda_bytes: int | None = None
+    seed: Int
+    rss_bytes: Int | None = None
+    peak_rss_bytes: Int | None = None
+    peak_cuda_bytes: Int | None = None
     cpu_energy_j: float | None = None
     cpu_energy_net_j: float | None = None
     gpu_energy_j: float | None = None
@@ -87,32 +96,32 @@ class PromptRow(Row):
 class StepRow(Row):
     """One step: a pass of the target. SCHEMA.md explains the columns."""
 
-    step: int
-    size: int
-    depth: int
-    accepted: int
-    emitted: int
-    kept: int
-    path_ranks: list[int]
+    step: Int
+    size: Int
+    depth: Int
+    accepted: Int
+    emitted: Int
+    kept: Int
+    path_ranks: list[Int]
     draft_s: float | None
     verify_s: float | None
     accept_s: float | None
     commit_s: float | None
     at_s: float | None = None
     step_s: float | None = None
-    parents: list[int] | None = None
+    parents: list[Int] | None = None
     origins: list[str] | None = None
 
 
 class TreeRow(Row):
     """The tree of one step, with its tokens; kept for the first prompts. SCHEMA.md explains the columns."""
 
-    step: int
-    parents: list[int]
-    tokens: list[int]
+    step: Int
+    parents: list[Int]
+    tokens: list[Int]
     pieces: list[str]
-    path: list[int]
-    bonus: int
+    path: list[Int]
+    bonus: Int
     bonus_piece: str
 
 
@@ -128,22 +137,8 @@ def require_version(path: Path, version: object, way_out: str) -> None:
 
 
 def append_lines(path: Path, rows: Sequence[Row]) -> None:
-    """Append rows, and wait until they are on disk.
-
-    A kill leaves whole lines and at most one truncated line. A write that fails (a full disk) is undone as
-    far as possible.
-    """
-    remaining = memoryview(_lines(rows))
-    with path.open("ab", buffering=0) as file:  # no buffer that close() would have to write
-        end = file.seek(0, os.SEEK_END)
-        try:
-            while remaining:
-                remaining = remaining[file.write(remaining) :]
-            os.fsync(file.fileno())
-        except OSError:
-            with suppress(OSError):
-                file.truncate(end)
-            raise
+    """Append rows, and wait until they are on disk; a kill leaves whole lines and one truncated line."""
+    append_whole(path, _lines(rows))
 
 
 def write_lines(
@@ -205,10 +200,11 @@ def _cells(row: Row) -> dict[str, Any]:
 def schema_of(kind: type[Row]) -> pl.Schema:
     types: dict[Any, Any] = {
         int: pl.Int64,
+        Int: pl.Int64,
         float: pl.Float64,
         str: pl.String,
         bool: pl.Boolean,
-        list[int]: pl.List(pl.Int64),
+        list[Int]: pl.List(pl.Int64),
         list[str]: pl.List(pl.String),
         Metrics: pl.List(pl.Struct({"name": pl.String, "value": pl.Float64})),
     }

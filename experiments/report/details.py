@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.results import model_size, tuning_prompts
@@ -184,7 +185,7 @@ def facts(run: RunRecords) -> dict[str, str]:
 def config(run: RunRecords) -> str:
     import yaml
 
-    return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain_data(run.manifest["config"]), sort_keys=False, allow_unicode=True)
 
 
 def _drafting(models: Mapping[str, Any]) -> dict[str, str]:

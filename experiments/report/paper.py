@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec import plugins
+from treespec.experiments.config.files import require_one_line
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.figures import drawn
 from treespec.experiments.report.run import Run
@@ -22,6 +23,7 @@ def write_paper(run: Run, folder: Path, columns: str = "") -> list[Path]:
 
     The result tables have these columns (`summary.result_tables`). Files of the same names are replaced.
     """
+    require_one_line(folder, RunFolderError, "--tables ")
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"--tables {folder} is not a folder: name another place")
     contents: dict[str, str | bytes] = {

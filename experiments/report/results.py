@@ -109,7 +109,7 @@ def conditions(run: RunRecords) -> str:
         each = ", ".join(f"{role} {way}" for role, way in ways.items())
         apart = f"Target and drafts run in different ways: {each}. "
     elif ways:
-        passes = f", {ways['target']} passes"
+        passes = f", {next(iter(ways.values()))} passes"
     attention = f", {target['attention']} attention" if target.get("attention") else ""
     place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
     prompts, count = config.get("prompts") or {}, run.prompts["prompt"].n_unique()

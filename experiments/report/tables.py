@@ -21,12 +21,13 @@ def table_csv(table: Table) -> str:
     """Write a table as CSV, with the full names of its columns as header.
 
     An interval takes three columns: the estimate and both bounds, unrounded. Percent signs move to the
-    header. The second line of a cell gets its own column. Missing values are empty.
+    header. The second line of a cell gets its own column. Missing values are empty. An apostrophe is
+    before text that a spreadsheet would compute as a formula.
     """
     heads: list[str] = []
     columns: list[Sequence[str]] = []
     for i, column in enumerate(table.columns):
-        name = " ".join((column.name or column.head).split())
+        name = " ".join((column.name or column.head).split()).removeprefix("= ")
         cells = [row[i] for row in table.rows]
         if any(cell.value is not None for cell in cells):
             heads += [name, f"{name}: low", f"{name}: high"]
@@ -42,7 +43,8 @@ def table_csv(table: Table) -> str:
             heads.append(f"{name}: note")
             columns.append([cell.below for cell in cells])
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([heads, *zip(*columns, strict=True)])
+    rows = ([*map(_no_formula, row)] for row in [heads, *zip(*columns, strict=True)])
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 
@@ -57,6 +59,12 @@ def _bounds(cell: Cell) -> tuple[str, str, str]:
 
 def _plain(cell: Cell) -> str:
     return "" if str(cell) == NONE else str(cell)
+
+
+def _no_formula(text: str) -> str:
+    """The text of a cell, after an apostrophe if a spreadsheet would take it for a formula."""
+    begins = text[:1] in (*"=+-@\t\r＝＋－＠",)
+    return f"'{text}" if begins and not _number(text) and not _PERCENT.fullmatch(text) else text
 
 
 def _number(text: str) -> bool:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from treespec.errors import visible
 from treespec.experiments.report.table import Finding, Table
 
 LEAST_NAME = 19
@@ -16,7 +17,7 @@ STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
-    console.print(escape(text), style=style, width=width, highlight=False)
+    console.print(escape(visible(text)), style=style, width=width, highlight=False)
 
 
 def print_finding(finding: Finding | None, console: Console) -> None:
@@ -61,11 +62,14 @@ class _Layout:
         self.every = list(range(len(table.columns)))
         self._table, self._width = table, width
         self._texts = [
-            [f"{c}\n{c.below}" if c.below else str(c) for c in cells] for cells in table.rows
+            [visible(f"{c}\n{c.below}" if c.below else str(c)) for c in cells]
+            for cells in table.rows
         ]
         self._heads = [
             "\n".join(
-                part for line in c.head.split("\n") for part in wrap(line, LEAST_NAME) or [""]
+                part
+                for line in visible(c.head).split("\n")
+                for part in wrap(line, LEAST_NAME) or [""]
             )
             for c in table.columns
         ]
@@ -110,7 +114,7 @@ class _Layout:
 
     def table(self, title: str, shown: Sequence[int]) -> RichTable:
         rich = RichTable(
-            title=escape(title) or None, title_justify="left", title_style="bold",
+            title=escape(visible(title)) or None, title_justify="left", title_style="bold",
             box=box.SIMPLE_HEAD, padding=(0, self._gap // 2), show_edge=False,
         )  # fmt: skip
         for i in shown:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.records.manifest import environment
+from treespec.files import write_whole
 
 
 def note(kind: str, depends: Any) -> Path:
@@ -21,7 +22,7 @@ def keep(file: Path, data: Any) -> None:
     """Write a note; where that is impossible, it is measured again next time."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(data), encoding="utf-8")
+        write_whole(file, json.dumps(data))
 
 
 def kept(file: Path) -> Any:

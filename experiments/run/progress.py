@@ -19,6 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from treespec.errors import visible
+
 LINE_EVERY_S = 10.0
 """Seconds between two lines where output cannot be overwritten: logs of clusters, CI, `nohup`."""
 
@@ -45,7 +47,7 @@ class Reporter:
     def note(self, text: str) -> None:
         """Print a message that stays on the screen."""
         if self.console is not None:
-            self.console.print(text, markup=False, highlight=False)
+            self.console.print(visible(text), markup=False, highlight=False)
 
     @contextmanager
     def task(self, text: str) -> Iterator[Callable[[str], None]]:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from treespec.errors import Unreadable, in_words
+from treespec.errors import Unreadable, in_words, text_of
 from treespec.experiments.config.schema import (
     Config,
     EmbeddedPrompts,
@@ -210,9 +210,15 @@ def _chat(text: str, window: slice, tokenizer: Any) -> list[int]:
         if not ids:
             return []
         text = tokenizer.decode(ids)
-    rendered = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
-    )
+    try:
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+        )
+    except Exception as error:  # a template is code of its own: an unknown filter, no such variable
+        raise PromptError(
+            f"the tokenizer's chat template fails ({text_of(error)[:300]}): repair it, or set "
+            "prompts.chat_template to false"
+        ) from None
     return tokenizer.encode(rendered, add_special_tokens=False)
 
 
@@ -272,19 +278,17 @@ def _prompt_in_row(
         text = text[0]
     if not isinstance(text, str):
         raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
-    if _SURROGATE.search(text):
-        raise PromptError(
-            f"{where}: field {brief(field)} holds half a character (a lone surrogate): repair the text"
-        )
     if not text.strip():
         raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
     category = row.get("category")
-    return RawPrompt(
-        id=str(row.get(name, row.get("id", number))),
-        text=text,
-        category=None if category is None else str(category),
-        where=where,
-    )
+    identity = str(row.get(name, row.get("id", number)))
+    category = None if category is None else str(category)
+    for key, value in ((field, text), ("id", identity), ("category", category or "")):
+        if _SURROGATE.search(value):
+            raise PromptError(
+                f"{where}: field {brief(key)} holds half a character (a lone surrogate): repair the text"
+            )
+    return RawPrompt(identity, text, category, where)
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:

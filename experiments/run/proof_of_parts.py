@@ -19,7 +19,7 @@ from torch import Tensor
 
 from treespec import plugins, testing
 from treespec.draft.growth import laws_along
-from treespec.errors import TreespecError, in_words
+from treespec.errors import TreespecError, in_words, text_of
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
@@ -146,7 +146,7 @@ def _prove(
         advice = "; declare a rule that is meant to be lossy with lossless=False"
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin} does not keep the target's law, so it "
-            f"is not run{advice if part.kind == 'rule' else ''}. {error}"
+            f"is not run{advice if part.kind == 'rule' else ''}. {text_of(error)}"
         ) from None
     except TreespecError as error:
         raise ConfigError(

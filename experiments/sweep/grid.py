@@ -180,7 +180,8 @@ def _configs(
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A folder name for each point; names that are too long or not distinct get a hash."""
     plain = [
-        ",".join(f"{key}={_safe(_text(value))}" for key, value in point.items()) for point in points
+        ",".join(f"{_safe(key)}={_safe(_text(value))}" for key, value in point.items())
+        for point in points
     ]
     counts = Counter(name.lower() for name in plain)  # some file systems ignore case
     names = []

@@ -18,7 +18,8 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from treespec.errors import in_words
+from treespec.errors import in_words, one_line
+from treespec.experiments.config.files import require_one_line
 from treespec.experiments.errors import SweepError
 from treespec.experiments.sweep.attempts import Ended, Task, write_json
 from treespec.experiments.sweep.executors import CODE, Executor, tail_of
@@ -85,6 +86,7 @@ class Slurm(Executor):
         self._states: dict[str, str] = {}
         self._asked, self._answered = float("-inf"), time.monotonic()
         self._logs = logs.resolve()
+        require_one_line(self._logs, SweepError)
         known = submitit.SlurmExecutor._valid_parameters()
         given = {key.replace("-", "_"): value for key, value in parameters.items()}
         additional = {key: value for key, value in given.items() if key not in known}
@@ -238,8 +240,10 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
     for text in given:
         key, equals, value = (part.strip() for part in text.partition("="))
         key = key.lstrip("-").replace("-", "_")
-        if not equals or not key or not value:
-            raise SweepError(f"--slurm {brief(text)}: write key=value, such as partition=gpu")
+        if not equals or not re.fullmatch(r"\w+", key) or not value or not one_line(value):
+            raise SweepError(
+                f"--slurm {brief(text)}: write key=value on one line, such as partition=gpu"
+            )
         if key == "additional_parameters":
             raise SweepError(f"--slurm {brief(text)}: give each parameter as --slurm KEY=VALUE")
         setting = _setting(key, value)

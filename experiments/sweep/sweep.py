@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
+from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel, visible
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
@@ -65,7 +65,7 @@ class Board:
 
     def note(self, text: str) -> None:
         if self._console is not None:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def run_sweep(
@@ -264,4 +264,5 @@ def _naming(grid: Grid, job: Job) -> Iterator[None]:
     try:
         yield
     except (ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel) as error:
-        raise type(error)(f"{grid.path}: {error} (in the job {job.name})") from None
+        error.args = (f"{grid.path}: {error} (in the job {job.name})",)
+        raise

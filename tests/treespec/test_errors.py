@@ -3,7 +3,15 @@
 import pytest
 
 from attention_masks.errors import InvalidInput
-from treespec.errors import CannotEnlarge, NonFiniteLogits, in_words, said
+from treespec.errors import (
+    CannotEnlarge,
+    InvalidPlugin,
+    NonFiniteLogits,
+    in_words,
+    one_line,
+    said,
+    visible,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,20 @@ def test_what_is_said_for_people():
     assert said(ValueError("Not a folder. Try again.")) == "Not a folder"
     assert said(TypeError("Not a folder")) is None
     assert said(ValueError("'NoneType' object is not iterable")) is None
+
+
+@pytest.mark.parametrize("base", [ValueError, OSError, InvalidPlugin])
+def test_an_error_that_cannot_be_printed(base):
+    class Mute(base):
+        def __str__(self):
+            raise RuntimeError
+
+    assert "Mute, whose message cannot be printed" in in_words(Mute(), "the rule")
+    assert base is not InvalidPlugin or "cannot be printed" in f"{Mute()}"
+    assert said(Mute()) is None or "cannot be printed" in said(Mute())
+
+
+def test_terminals_obey_no_text():
+    assert visible("a\x1b[2J\x9b\r\n\tb\r\u202e\udce9é") == "a\\x1b[2J\\x9b\n\tb\\r\\u202e\\udce9é"
+    assert one_line("a\u3000b é")
+    assert not any(map(one_line, ("a\nb", "a\tb", "a\x7fb", "a\x85b")))

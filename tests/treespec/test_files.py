@@ -1,9 +1,11 @@
 """What is read, what is refused, and that a file is written completely or not at all."""
 
+import errno
 import json
 import multiprocessing
 import os
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from treespec import files
 from treespec.errors import Unreadable
 from treespec.files import (
+    append_whole,
     brief,
     in_json,
     parse_json,
@@ -169,3 +172,41 @@ def test_a_kill_leaves_the_earlier_file_or_the_new_one(tmp_path, moment):
     process.join(60)
     assert process.exitcode == (9 if moment < 4 else 0)
     assert path.read_bytes() == (b"before" if moment < 3 else b"ours" * 100)
+
+
+def full(file):
+    file.write(b"half")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_whole(tmp_path / "a", full)
+    assert caught.value.filename == str(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_an_appended_line_left_is_taken_away(tmp_path):
+    path = tmp_path / "log"
+    append_whole(path, b"whole\n")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+    try:
+        with pytest.raises(OSError, match="log") as caught:
+            append_whole(path, b"more than fits\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert caught.value.errno == errno.EFBIG
+    assert path.read_bytes() == b"whole\n"
+
+
+def test_half_characters_in_yaml_and_values_that_cannot_be_shown():
+    with pytest.raises(Unreadable, match="line 1, column 4: half a character"):
+        parse_yaml(r'a: "\ud800"')
+    assert parse_yaml(r"a: '\ud800'") == {"a": r"\ud800"}
+
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError
+
+    assert brief(Mute()) == "<Mute>"

@@ -3,13 +3,16 @@
 import pickle
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
-from treespec.experiments.config import shapes as _ours  # registers our growths, too
+from treespec.experiments.config import shapes
+from treespec.experiments.config.file import load_config
+from treespec.experiments.errors import ConfigError
 from treespec.verify import RULES
 
 FOUR = Path(__file__).parents[1] / "helpers" / "plugins" / "four_parts.py"
@@ -154,7 +157,7 @@ def test_a_growth_that_does_not_take_its_settings_is_named(tmp_path):
     )  # fmt: skip
     load(path)
     with pytest.raises(InvalidPlugin, match=r"growth 'bare' of .*bare.py: .*takes no arguments"):
-        _ours._growth(Named())
+        shapes._growth(Named())
 
 
 class Named:
@@ -175,3 +178,38 @@ def test_a_default_of_the_wrong_type_is_refused(tmp_path):
     load(path)
     with pytest.raises(ValidationError, match="valid integer"):
         plugins.parts("growth")["wrong"].settings()
+
+
+def test_a_growth_cannot_have_the_name_of_a_shape(tmp_path):
+    kinds = {
+        get_args(shape.model_fields["kind"].annotation)[0]
+        for shape in get_args(get_args(shapes.AnyShape)[0])
+    }
+    assert kinds == set(plugins.SHAPES)
+    file = written(tmp_path, "mine.py", "@plugins.growth('budget')\nclass Grown: ...\n")
+    with pytest.raises(InvalidPlugin, match="'budget', which is a shape"):
+        load(file)
+
+
+def test_an_error_that_cannot_be_printed_is_named(tmp_path):
+    mute = "class Mute({}):\n    def __str__(self): raise ValueError\n\nraise Mute\n"
+    for base in ("ValueError", "plugins.InvalidPlugin"):
+        with pytest.raises(InvalidPlugin, match="Mute, whose message cannot be printed"):
+            load(written(tmp_path, f"{base[:5]}.py", mute.format(base)))
+
+
+def test_a_setting_whose_check_fails_at_failing_is_named(tmp_path):
+    load(
+        written(
+            tmp_path,
+            "checks.py",
+            "from pydantic import field_validator\n\n"
+            "class Mute(ValueError):\n    def __str__(self): raise KeyError('odd')\n\n"
+            "class S(plugins.Settings):\n    n: int = 3\n"
+            "    @field_validator('n')\n    @classmethod\n    def check(cls, n): raise Mute\n\n"
+            "@plugins.growth('checked', settings=S)\nclass Checked: ...\n",
+        )
+    )
+    methods = "methods=[{kind: tree, shape: {kind: checked, n: 1}}]"
+    with pytest.raises(ConfigError, match="the check of a setting"):
+        load_config("smoke", [methods])

@@ -128,3 +128,30 @@ def test_damaged_measurements_of_a_run(bad):
         (bad / "config.json").write_text(content)
         with pytest.raises(RunFolderError, match=r"config\.json is damaged"):
             stamped(bad / "config.json")
+
+
+def test_a_key_that_no_form_names_is_missing(bad):
+    path = bad / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["models"]["target"]["name"]
+    path.write_text(json.dumps(manifest))
+    done = CliRunner().invoke(app, ["report", os.fspath(bad)])
+    assert done.exit_code == 2, done.output
+    assert f"error: {path} is damaged: 'name' is missing" in done.stderr
+
+
+def test_integers_that_no_column_holds(bad):
+    log = bad / "prompts.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    row = json.loads(lines[1]) | {"seed": 10**24}
+    log.write_text("".join([lines[0], json.dumps(row) + "\n", *lines[2:]]))
+    (bad / "prompts.parquet").unlink()
+    assert refused(lambda: load_run(bad), "prompts.jsonl, line 2", "seed")
+
+
+def test_rows_of_a_method_that_the_manifest_lacks(bad):
+    path = bad / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["methods"] = manifest["methods"][1:]
+    path.write_text(json.dumps(manifest))
+    assert refused(lambda: load_run(bad), f"{path} is damaged", "lacks the method 'plain'")

@@ -64,3 +64,13 @@ def test_a_row_that_begins_with_a_bracket_is_no_argument_of_the_line_before():
 def test_groups_stand_apart():
     grouped = table(*ROWS, group=lambda row: row[0][0])
     assert table_latex(grouped).count(r"\addlinespace") == 3
+
+
+def test_no_cell_of_csv_is_a_formula():
+    rows = [(name, None, "–") for name in ("=1+1", "+a", "-b", "@c", "\t=d", "＝e")]
+    columns = [Column("= speedup", lambda row: row[0]), Column("@x", lambda row: "-1.5")]
+    lines = list(csv.reader(io.StringIO(table_csv(Table("", columns, rows)))))
+    assert lines[0] == ["speedup", "'@x"]
+    assert lines[1:] == [[f"'{row[0]}", "-1.5"] for row in rows]
+    shares = Table("", [Column("x", lambda row: row)], ["-3 %", "none"])
+    assert "-3 %" in table_csv(shares).splitlines()

@@ -1,3 +1,4 @@
+import copy
 import json
 from collections import Counter
 
@@ -204,3 +205,25 @@ def test_tasks_are_short_texts_of_each_category():
     held_out = HeldOut()
     assert not any(held_out.has_copy(f"{prompt.id}.py", prompt.text) for prompt in prompts)
     assert len(read_prompts(source(kind="tasks", count=5), more=0)) >= 5
+
+
+@pytest.mark.parametrize("key", ["prompt", "id", "category"])
+def test_half_characters_are_refused_wherever_they_are_kept(tmp_path, key):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": "fine", key: "\ud800"}) + "\n")
+    assert f"line 1: field '{key}' holds half a character" in complaint(
+        kind="jsonl", path=str(path)
+    )
+
+
+@pytest.mark.parametrize(
+    "template", ["{% if %}", "{{ messages | nonsense }}", "{{ 1 / 0 }}", "{{ a.b.c }}"]
+)
+def test_a_chat_template_that_fails_is_named(tmp_path, loaded_pair, template):
+    tokenizer = copy.deepcopy(loaded_pair.tokenizer)
+    tokenizer.chat_template = template
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "hello"}\n')
+    config = source(kind="jsonl", path=str(path))
+    with pytest.raises(PromptError, match="chat template fails"):
+        encode(read_prompts(config), config, tokenizer)

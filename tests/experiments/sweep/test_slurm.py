@@ -247,3 +247,8 @@ def test_plug_ins_on_a_real_slurm(grid_file, tmp_path, monkeypatch):
     assert set(rows["metric.distinct"]) == {1.0}
     copies = list((tmp_path / "slurm" / "jobs").glob("*/run/plugins/four_parts.py"))
     assert len(copies) == 2
+
+
+def test_a_folder_of_two_lines_does_not_reach_the_script(tmp_path, state):
+    with pytest.raises(SweepError, match="control characters"):
+        Slurm(tmp_path / "a\nrm -rf x", {})

@@ -45,3 +45,11 @@ def test_times_that_are_no_minutes_are_refused(value):
 def test_what_is_no_setting_is_refused(text):
     with pytest.raises(SweepError, match=r"(?i)key=value"):
         parse_settings([text])
+
+
+@pytest.mark.parametrize(
+    "text", ["account=a\nrm -rf x", "a\nb=c", "comment=\x1b[2J", "setup=a\rb", "a b=c"]
+)
+def test_nothing_of_a_setting_becomes_a_line_of_the_script(text):
+    with pytest.raises(SweepError, match="on one line"):
+        parse_settings([text])

@@ -8,7 +8,7 @@ from rich.console import Console
 from sweep_tables import without_times
 
 from treespec.errors import LoadError
-from treespec.experiments.errors import PromptError, SweepError
+from treespec.experiments.errors import PromptError, SweepError, TooFewPrompts
 from treespec.experiments.sweep import sweep as sweep_module
 from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
 from treespec.experiments.sweep.executors import InProcess
@@ -163,6 +163,12 @@ ASSISTED = {"kind": "assisted", "lengths": [2, 3], "thresholds": [0.0]}
             {},
             PromptError,
             ["nowhere.jsonl: No such file", "prompts.path=nowhere.jsonl"],
+        ),
+        (
+            {"prompts.count": [1, 1000000]},
+            {},
+            TooFewPrompts,
+            ["prompts.count = 1000000", "4 prompts", "prompts.count=1000000"],
         ),
         (
             {"prompts.count": [2, 3]},

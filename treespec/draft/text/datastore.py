@@ -215,7 +215,7 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
 def _write(path: Path, header: Mapping[str, Any], tokens: Ids, places: Ids) -> None:
     def fill(file: IO[bytes]) -> None:
         file.write(json.dumps(header).encode().ljust(HEAD_BYTES - 1) + b"\n")
-        tokens.tofile(file)
-        places.tofile(file)
+        file.write(tokens.data)  # `tofile` hides why a write failed
+        file.write(places.data)
 
     write_whole(path, fill)
