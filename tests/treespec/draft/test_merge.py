@@ -153,6 +153,8 @@ def test_the_context_has_room_for_sources_deeper_than_the_merge():
     rates = {"deep": HIGH, "short": HIGH}
     assert Merge({"deep": deep, "short": short}, 3, rates=rates, depth=1).max_length == 98
     assert Merge({"deep": deep, "short": short}, 3, rates=rates).max_length == 100
+    short.max_length = 50
+    assert Merge({"deep": deep, "short": short}, 3, rates=rates).max_length == 50
 
 
 def test_a_merge_that_draws_ends_where_the_models_context_does():
@@ -290,7 +292,7 @@ def test_duplicates_of_a_source_are_united():
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (Answers(1, 5), "source 'a' drafts the token 5, but the target's ids are 0..1"),
+        (Answers(1, 2), "source 'a' drafts the token 2, but the target's ids are 0..1"),
         (Answers(1, root=0), "source 'a' has the root 0, but the last committed token is 1"),
         (
             Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5]])),

@@ -107,6 +107,7 @@ DAMAGED = {
     "skip is missing": {"skip": ...},
     "unknown key": {"more": 1},
     "version = 2: must be 1": {"version": 2},
+    "version = True: must be 1": {"version": True},
     "must be 'treespec skip set'": {"format": "x"},
     "skip names mlp.3, but the model has 3 layers": {"skip": ["mlp.3"]},
     "'x' is not a sublayer": {"skip": ["x"]},
