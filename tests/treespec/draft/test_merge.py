@@ -199,6 +199,16 @@ def test_nodes_go_where_the_rates_say():
     assert tree.draft_probs[1][8] > 0
 
 
+def test_a_model_draws_no_deeper_than_its_growth():
+    rates = {"model": ((0.9, 0.8),), "lookup": ((0.7,),)}
+    merged = Merge({"model": model(4, depth=1, vocab=9), "lookup": PromptLookup(3)}, 9, rates=rates)
+    merged.prefill(torch.tensor([7, 8, 6, 7]))
+    tree = merged.propose(TorchCoins(0))
+    depths = zip(tree.shape.depths, merged.origins, strict=True)
+    assert Counter(depth for depth, origin in depths if origin == ("model",)) == {1: 2}
+    assert tree.shape.depth == 3
+
+
 def toy(row):
     logits = torch.tensor(row, dtype=torch.float64).log()
     return TabularModel(lambda context: logits, len(row))
