@@ -160,8 +160,8 @@ def read_config(place: Place) -> PreTrainedConfig:
 def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
     """Refuse a quantisation that transformers does not know: it would read the weights as they are."""
     text = config.get_text_config(decoder=True)
-    settings = getattr(config, "quantization_config", getattr(text, "quantization_config", None))
-    if settings is None:
+    stated = (getattr(each, "quantization_config", None) for each in (config, text))
+    if (settings := next(filter(None, stated), None)) is None:
         return
     from transformers.quantizers import AutoHfQuantizer
 

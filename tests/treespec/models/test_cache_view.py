@@ -6,14 +6,13 @@ from itertools import zip_longest
 import pytest
 import torch
 
-from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import Cascade, EarlyExit, LayerSkip, Merge, ModelDrafter, PromptLookup
 from treespec.errors import InvalidTree
 from treespec.models.cache import TreeCache
 from treespec.models.cache_view import CacheView
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.transformers_model import TransformersModel
-from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
 from treespec.testing.enumerating_coins import outcomes
 from treespec.verify import greedy, rrsw
@@ -254,21 +253,6 @@ def test_what_is_out_of_turn_is_refused(target, prompt):
     scores.prefill(ahead)
     with pytest.raises(InvalidTree, match=r"the rows of 25 committed tokens .* 23 were committed"):
         drafter.propose(TorchCoins(0))
-
-
-def test_further_tokens_of_a_step_are_counted(target, prompt):
-    """Tokens that another source drafted, below those that this one did."""
-    scores, drafter = ModelTarget(target), EarlyExit(target, 2, TreeShape.chain(1), BEST, COLD)
-    drafter.bind_target(scores)
-    scores.prefill(prompt)
-    drafter.prefill(prompt)
-    (drafted,) = drafter.propose(TorchCoins(0)).token_ids[1:]
-    tree = TokenTree(TreeShape.chain(2), torch.tensor([int(prompt[-1]), drafted, 5]), None, BEST)
-    step = Step(tree, Verdict((0, 1, 2), 7), scores.score(tree), (drafted, 5, 7))
-    scores.commit(step)
-    own = TokenTree(TreeShape.chain(1), tree.tokens[:2], None, BEST)
-    drafter.commit(Step(own, Verdict((0, 1), 7), step.scores, step.tokens, (5,)))
-    assert drafter.propose(TorchCoins(0)).token_ids[0] == 7
 
 
 def test_nothing_that_a_view_is_told_changes_the_whole(target, prompt):
