@@ -122,6 +122,18 @@ def test_a_file_that_cannot_be_taken_changes_nothing(said, tmp_path):
     assert not any("broken" in name for name in sys.modules if name.startswith("treespec_plugin"))
 
 
+def test_another_part_of_the_same_name_is_a_new_version(tmp_path):
+    """What was built of the parts, such as the schema of configs, is then built again."""
+    load(written(tmp_path, "one.py", "plugins.metric('a', 'one')(len)\n"))
+    before = plugins.kept()
+    load(written(tmp_path, "two.py", "plugins.metric('a', 'two')(len)\n"))
+    version = plugins.version()
+    plugins.restore(plugins.kept())
+    assert plugins.version() == version
+    plugins.restore(before)
+    assert plugins.version() > version
+
+
 def test_who_interrupts_a_file_interrupts_the_program(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         load(written(tmp_path, "long.py", "raise KeyboardInterrupt\n"))

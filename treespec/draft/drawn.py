@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -50,21 +51,20 @@ class DrawnChildren:
         self,
         nodes: Sequence[int],
         logits: Float[Tensor, "T V"],
-        wanted: Mapping[int, Collection[int]] | None = None,
-        avoided: Mapping[int, Collection[int]] | None = None,
+        wanted: Mapping[int, Collection[int]] = MappingProxyType({}),
+        avoided: Mapping[int, Collection[int]] = MappingProxyType({}),
     ) -> None:
         """Add the logits after these nodes, which a pass has just run.
 
         `avoided`: by node, tokens that are never drawn; `wanted` then holds all children of these nodes.
         """
-        pass_index, apart = len(self._passes), []
-        if avoided:
-            apart = [i for i, node in enumerate(nodes) if avoided.get(node)]
-            logits = logits.clone() if apart else logits
-            for i in apart:
-                logits[i, list(avoided[nodes[i]])] = -torch.inf
+        pass_index = len(self._passes)
+        apart = [i for i, node in enumerate(nodes) if avoided.get(node)]
+        logits = logits.clone() if apart else logits
+        for i in apart:
+            logits[i, list(avoided[nodes[i]])] = -torch.inf
         rows = logits if self._law is Law.DETERMINISTIC else self._sampling(logits)
-        for i in apart if wanted and self._law is Law.WITHOUT_REPLACEMENT else ():
+        for i in apart if self._law is Law.WITHOUT_REPLACEMENT else ():
             # Once its support is used up, a row becomes uniform over all other tokens (`without`), which
             # would include the avoided ones: those that are allowed get a mass.
             if 1 < len(wanted[nodes[i]]) > int(rows[i].count_nonzero()):
