@@ -143,7 +143,7 @@ def _imported(file: PluginFile) -> list[Part]:
     sys.modules[file.module] = module
     try:
         with plugins.registering(file.module, str(file.path)) as registered:
-            exec(compile(file.content, str(file.path), "exec", dont_inherit=True), module.__dict__)
+            exec(compile(file.content, str(file.path), "exec"), module.__dict__)
     except BaseException as error:
         del sys.modules[file.module]
         raise _refusal(f"plug-in {file.path}", str(file.path), error) from error

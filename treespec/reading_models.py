@@ -4,15 +4,27 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from treespec.errors import TreespecError, Unreadable
 from treespec.files import DATA_BYTES, brief, parse_json, read_bytes
 
 Model = TypeVar("Model", bound=BaseModel)
+
+FirstVersion = Annotated[
+    Literal[1], BeforeValidator(lambda given: given if type(given) is int else str(given))
+]
+"""Version 1 of a file, and not `true`, which equals 1."""
 
 PROBLEMS_SHOWN = 20
 _TAGS = ("kind", "source")

@@ -27,7 +27,7 @@ from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading_models import nearest
 from treespec.search import optimal_tree
-from treespec.search.growth.keys import MOST_NODES, Count, Name
+from treespec.search.growth.keys import MOST_NODES, Name
 from treespec.search.traces.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
@@ -61,7 +61,7 @@ class CascadeDraft(Combined):
     """Draft models, beginning with the one that drafts for the target; null for `models.draft`."""
     draft: Single
     """The source that drafts for the last model."""
-    depth: Count = 4
+    depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)] = 4
     """Draft tokens of every level below the first; the `budget` sets those of the first."""
     rule: Annotated[Name, RULE] | None = None
     """How each model accepts the drafts of the level below; null for the usual rule of their law."""

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from numbers import Real
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import (
@@ -36,7 +36,7 @@ from pydantic import (
 
 from treespec.errors import Unreadable
 from treespec.files import brief
-from treespec.reading_models import Strict, problems, read_model, with_new_names
+from treespec.reading_models import FirstVersion, Strict, problems, read_model, with_new_names
 from treespec.search.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Table
 from treespec.search.latency.step_parts import StepParts
@@ -196,7 +196,7 @@ class _Batch(Strict):
 
 
 class _File(Strict):
-    version: Literal[1]
+    version: FirstVersion
     batches: Annotated[dict[Count, _Batch], Entries]
     about: dict[str, Any] = Field(default_factory=dict)
     disturbed: Annotated[str, Field(min_length=1)] | None = None

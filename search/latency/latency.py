@@ -172,8 +172,11 @@ class LatencyModel:
 
         Raises:
             NotMeasured: if the law has no times, or no law is named and there are several.
+            InvalidTree: if there is no law of this name, and the times are those of all laws.
         """
         laws = self.times(batch)
+        if law is not None and str(law) not in laws and ANY_LAW in laws:
+            Law.of(law)  # times of all laws are no times of a misspelt one
         matching = laws.get(str(law)) or laws.get(ANY_LAW)
         if law is None and len(laws) == 1:
             matching = next(iter(laws.values()))

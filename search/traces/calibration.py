@@ -15,7 +15,7 @@ from pydantic import Field
 from treespec.checks import integer, shown
 from treespec.errors import Unreadable
 from treespec.files import brief
-from treespec.reading_models import Strict, read_model
+from treespec.reading_models import FirstVersion, Strict, read_model
 from treespec.search.errors import InvalidCalibration, InvalidTrace
 from treespec.search.intervals import require_level, wilson
 from treespec.search.traces.trace import Trace
@@ -132,7 +132,7 @@ class Calibration:
 
 class _File(Strict):
     kind: Literal["calibration"]
-    version: Literal[1]
+    version: FirstVersion
     method: Any = None
     xs: list[Any] = Field(default_factory=list)
     ys: list[Any] = Field(default_factory=list)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from treespec.checks import integer
 from treespec.errors import Unreadable
-from treespec.reading_models import read_model
+from treespec.reading_models import FirstVersion, read_model
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.intervals import require_level
 from treespec.search.traces.counts import Counts, count_drafts, count_trace
@@ -49,7 +49,7 @@ class _File(BaseModel):
     model_config = ConfigDict(strict=True)
 
     kind: Literal["acceptance"]
-    version: Literal[1]
+    version: FirstVersion
     by: By
     law: str
     rule: str

@@ -31,7 +31,7 @@ def marginal_tree(
         branching: maximum number of children of a node; None for no limit.
 
     Raises:
-        InvalidArgument: if an argument has the wrong type.
+        InvalidArgument: if an argument has the wrong type, or the root is not one of the V tokens.
         InvalidLimit: if there is no position, or a row is not a distribution.
 
     Example:
@@ -44,6 +44,7 @@ def marginal_tree(
     rows = marginals.detach().double().cpu()
     if rows.ndim != 2 or not rows.numel():
         raise InvalidLimit(f"marginals have the shape {list(rows.shape)}, but must be [D, V]")
+    root = integer("root", root, least=0, most=rows.shape[1] - 1)
     total = rows.sum(-1)
     if not (torch.isfinite(rows).all() and (rows >= 0).all() and ((total - 1).abs() < 1e-3).all()):
         raise InvalidLimit(

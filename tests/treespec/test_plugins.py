@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
+from treespec.experiments.config import schema as _schema  # noqa: F401  (registers our sources)
 from treespec.experiments.config import shapes
 from treespec.experiments.config.file import load_config
 from treespec.experiments.errors import ConfigError
@@ -67,6 +68,10 @@ def test_a_file_is_one_module_wherever_it_lies(tmp_path):
     assert file.sha256[:16] in file.module
     assert pickle.loads(pickle.dumps(rule)) is rule
     assert str(rule) == "mine"
+    del sys.modules[file.module]
+    load(FOUR)  # again, since rules are pickled by the name of their module
+    rule = plugins.parts("rule")["mine"].make
+    assert pickle.loads(pickle.dumps(rule)) is rule
     load(FOUR, copy)  # the same file twice is one
     assert len(plugin_files.in_use()) == 1
 
@@ -95,6 +100,13 @@ BROKEN = {
         "class S(plugins.Settings):\n    kind: int = 1\n"
         "@plugins.growth('x', settings=S)\nclass G: ...\n"
     ),
+    "a setting may not be called 'source'": (
+        "class S(plugins.Settings):\n    source: int = 1\n"
+        "@plugins.drafter('x', settings=S)\ndef make(w, s): ...\n"
+    ),
+    "must be one line of at most 100 characters": (
+        """plugins.metric("'x'" + 98 * 'y', 'one')(len)\n"""
+    ),
     "something that cannot be called": "plugins.growth('x')(3)\n",
 }
 
@@ -111,6 +123,23 @@ def test_a_file_that_cannot_be_taken_changes_nothing(said, tmp_path):
     assert "broken.py" in str(refused.value) or "'x'" in str(refused.value)
     assert plugins.kept() == before
     assert not any("broken" in name for name in sys.modules if name.startswith("treespec_plugin"))
+
+
+def test_another_part_of_the_same_name_is_a_new_version(tmp_path):
+    """What was built of the parts, such as the schema of configs, is then built again."""
+    load(written(tmp_path, "one.py", "plugins.metric('a', 'one')(len)\n"))
+    before = plugins.kept()
+    load(written(tmp_path, "two.py", "plugins.metric('a', 'two')(len)\n"))
+    version = plugins.version()
+    plugins.restore(plugins.kept())
+    assert plugins.version() == version
+    plugins.restore(before)
+    assert plugins.version() > version
+
+
+def test_who_interrupts_a_file_interrupts_the_program(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        load(written(tmp_path, "long.py", "raise KeyboardInterrupt\n"))
 
 
 def test_files_that_are_none(tmp_path):
@@ -139,12 +168,13 @@ def test_installed_plug_ins_are_loaded_by_their_entry_point(tmp_path, monkeypatc
     info = tmp_path / "elsewhere-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[treespec.plugins]\nelsewhere = elsewhere\n")
+    (info / "entry_points.txt").write_text("[treespec.plugins]\na = elsewhere\nb = elsewhere\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = plugins.kept()
     try:
         plugin_files.load()
         assert plugins.parts("metric")["installed"].plugged
+        assert [each.module for each in plugin_files.installed()].count("elsewhere") == 1
     finally:
         plugins.restore(before)
 

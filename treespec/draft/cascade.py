@@ -59,7 +59,7 @@ class Cascade(ModelDrafter):
             `TokenRecycling` or another cascade.
         rule: decides which drafts the model accepts. Lossy rules are allowed at temperature 0 only: above
             it, the distribution of the result is unknown.
-        depth: number of draft tokens of a chain, at least 1.
+        depth: number of draft tokens of a chain, at least 1 and at most the model's context.
         sampling: the target's sampling settings.
         law: IID or WITHOUT_REPLACEMENT (equivalent on a chain), or DETERMINISTIC for the model's best
             tokens.
@@ -82,7 +82,8 @@ class Cascade(ModelDrafter):
         *,
         law: Law = Law.IID,
     ) -> None:
-        super().__init__(model, TreeShape.chain(integer("depth", depth, least=1)), law, sampling)
+        depth = integer("depth", depth, least=1, most=model.max_length)
+        super().__init__(model, TreeShape.chain(depth), law, sampling)
         if self.law.together:
             raise InvalidArgument(
                 f"law = {self.law}, but a cascade drafts chains: iid or deterministic"

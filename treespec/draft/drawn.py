@@ -1,9 +1,10 @@
 """The children of each node while a tree is drafted, and the rows they were chosen from."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,9 @@ from treespec.protocols import Coins
 from treespec.sampling.children import next_child, require_children, top_k
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
+
+LEAST_MASS = 1e-30
+"""Mass of a token that is drawn only once the support of its row is used up: far below rounding."""
 
 
 def ranking_of(sampling: Sampling) -> Sampling:
@@ -43,10 +47,28 @@ class DrawnChildren:
     def _ranking(self) -> Sampling:
         return ranking_of(self._sampling)
 
-    def add(self, nodes: Sequence[int], logits: Float[Tensor, "T V"]) -> None:
-        """Add the logits after these nodes, which a pass has just run."""
+    def add(
+        self,
+        nodes: Sequence[int],
+        logits: Float[Tensor, "T V"],
+        wanted: Mapping[int, Collection[int]] = MappingProxyType({}),
+        avoided: Mapping[int, Collection[int]] = MappingProxyType({}),
+    ) -> None:
+        """Add the logits after these nodes, which a pass has just run.
+
+        `avoided`: by node, tokens that are never drawn; `wanted` then holds all children of these nodes.
+        """
         pass_index = len(self._passes)
+        apart = [i for i, node in enumerate(nodes) if avoided.get(node)]
+        logits = logits.clone() if apart else logits
+        for i in apart:
+            logits[i, list(avoided[nodes[i]])] = -torch.inf
         rows = logits if self._law is Law.DETERMINISTIC else self._sampling(logits)
+        for i in apart if self._law is Law.WITHOUT_REPLACEMENT else ():
+            # Once its support is used up, a row becomes uniform over all other tokens (`without`), which
+            # would include the avoided ones: those that are allowed get a mass.
+            if 1 < len(wanted[nodes[i]]) > int(rows[i].count_nonzero()):
+                rows[i] = rows[i].masked_fill((rows[i] == 0) & (logits[i] > -torch.inf), LEAST_MASS)
         self._passes.append(rows)
         for i, node in enumerate(nodes):
             self._place[node], self._children[node] = (pass_index, i), []

@@ -131,7 +131,6 @@ class EarlyExit(ModelDrafter):
         assert self._committed is not None
         self._committed += len(step.verdict.path) + len(step.further)
         self._root, self._rows = step.verdict.bonus, {}
-        self.model.keep(())
 
     def _require_same_text(self) -> None:
         if self.reads_target and self.model.length != self._committed:

@@ -242,7 +242,8 @@ class ModelDrafter:
 
         Returns:
             By node, the row that its children were drawn from: the model's distribution without the
-            avoided tokens (logits for DETERMINISTIC children).
+            avoided tokens (logits for DETERMINISTIC children). Tokens beyond the support of a row get
+            almost no mass, but some, if there are more children to draw without replacement than it holds.
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
@@ -258,7 +259,7 @@ class ModelDrafter:
             new = [node for node in waiting if node in known]
             logits = passes.run(new, [tokens[node] for node in new], parents, self._device)
             require_finite(logits, "draft", new)
-            drawn.add(new, _without(logits, [avoided.get(node, ()) for node in new]))
+            drawn.add(new, logits, wanted, avoided)
             places = [(node, len(wanted[node])) for node in new if node in wanted]
             for (node, _), drawn_tokens in zip(places, drawn.draw(places, coins), strict=True):
                 for child, token in zip(wanted[node], drawn_tokens, strict=True):
@@ -331,17 +332,6 @@ class Passes:
 def _shape(parents: tuple[int, ...]) -> TreeShape:
     """The shape with these parents, cached because most shapes are drafted again and again."""
     return TreeShape(parents)
-
-
-def _without(
-    logits: Float[Tensor, "T V"], avoided: Sequence[Collection[int]]
-) -> Float[Tensor, "T V"]:
-    """The logits with -inf at the avoided tokens of each row, so that these are never drawn."""
-    if any(avoided):
-        logits = logits.clone()
-        for row, tokens in zip(logits, avoided, strict=True):
-            row[list(tokens)] = -torch.inf
-    return logits
 
 
 def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:

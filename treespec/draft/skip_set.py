@@ -16,7 +16,7 @@ from treespec.errors import InvalidArgument, Unreadable
 from treespec.files import read_bytes, write_whole
 from treespec.models.variants.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
-from treespec.reading_models import Strict, read_model
+from treespec.reading_models import FirstVersion, Strict, read_model
 from treespec.sampling.distributions import Sampling
 
 MOST_EVALUATIONS = 1000
@@ -28,7 +28,7 @@ class SkipSet(Strict):
 
     format: Literal["treespec skip set"] = "treespec skip set"
     """Type of the file."""
-    version: Literal[1] = 1
+    version: FirstVersion = 1
     """Version of the format."""
     layers: Annotated[int, Field(strict=True, ge=1, le=10**6)]
     """Number of layers of the model that the set was searched for."""

@@ -88,9 +88,7 @@ def require_same_tokens(
     `vocab_size`: the target's vocabulary size; None to skip the check. `tokenizer`: digest of the target's
     tokenizer; empty to skip the check.
     """
-    if not isinstance(header.get("vocab_size"), int) or not isinstance(
-        header.get("tokenizer"), str
-    ):
+    if type(header.get("vocab_size")) is not int or not isinstance(header.get("tokenizer"), str):
         raise Unreadable(f"{name}: does not state its vocabulary and tokenizer: create it again")
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(
@@ -124,7 +122,7 @@ def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
         raise Unreadable(f"{path}: not a file of a draft source")
     if header["kind"] != kind:
         raise Unreadable(f"{path}: a {header['kind']}, but a {kind} is needed here")
-    if header["version"] != VERSION:
+    if type(header["version"]) is not int or header["version"] != VERSION:  # `true` equals 1
         raise Unreadable(
             f"{path}: of version {header['version']}, but this treespec reads version {VERSION}: "
             "install a newer treespec, or create it again"

@@ -184,7 +184,7 @@ def load_pair(
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
-        require_whole(target_weights, target_place.name)
+        require_whole(target_weights, target_place.name, device_map)
         # The device of the embeddings: tokens enter there, and logits return to it.
         torch_device = target_weights.device
     if tensor_parallel:

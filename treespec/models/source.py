@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 from treespec.errors import LoadError, UnsupportedModel, said
 from treespec.models.reading import PICKLES, Files, reading
+from treespec.models.support import context_length
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
@@ -148,7 +149,28 @@ def read_config(place: Place) -> PreTrainedConfig:
             f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
             "causal language model; treespec needs a decoder-only model that generates text"
         )
+    _require_known_quantisation(place, config)
+    try:
+        context_length(config)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{place.name!r}: {error}") from None
     return config
+
+
+def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
+    """Refuse a quantisation that transformers does not know: it would read the weights as they are."""
+    text = config.get_text_config(decoder=True)
+    stated = (getattr(each, "quantization_config", None) for each in (config, text))
+    if (settings := next(filter(None, stated), None)) is None:
+        return
+    from transformers.quantizers import AutoHfQuantizer
+
+    with _quiet(place), reading(place.name, "configuration"):
+        if not AutoHfQuantizer.supports_quant_method(settings):
+            raise UnsupportedModel(
+                f"{place.name!r}: quant_method = {settings['quant_method']!r} of its config.json is one "
+                "that transformers does not know: update it, or use weights without quantisation"
+            )
 
 
 def require_weights(place: Place) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
 
+from treespec.errors import UnsupportedModel
+
 UNSTATED_CONTEXT = 1 << 20
 """Context length of a model whose configuration states none."""
 
@@ -43,21 +45,26 @@ def context_length(config: Any) -> int:
     Rotary embeddings that change with the length of the text (longrope, dynamic NTK) are used within their
     original context only. Beyond it, cached rows and new rows would use different frequencies, and a single
     tree could span the change.
+
+    Raises:
+        UnsupportedModel: if the configuration states a context of less than one position.
     """
     text = config.get_text_config(decoder=True)
-    limits = [
-        value
-        for name in CONTEXT_NAMES
-        if isinstance(value := getattr(text, name, None), int) and value
-    ][:1]
+    stated = [(name, getattr(text, name, None)) for name in CONTEXT_NAMES]
+    limits = [(value, name) for name, value in stated if isinstance(value, int)][:1]
     for rope in _ropes(text):
         if rope.get("rope_type", rope.get("type")) in LENGTH_DEPENDENT_ROPE:
             original = rope.get("original_max_position_embeddings") or getattr(
                 text, "original_max_position_embeddings", None
             )
             if original:
-                limits.append(int(original))
-    return min(limits, default=UNSTATED_CONTEXT)
+                limits.append((int(original), "original_max_position_embeddings"))
+    length, name = min(limits, default=(UNSTATED_CONTEXT, ""))
+    if length < 1:
+        raise UnsupportedModel(
+            f"{name} = {length} in its config.json, but a context has at least 1 position: correct it"
+        )
+    return length
 
 
 def embedding_count(model: PreTrainedModel) -> int:

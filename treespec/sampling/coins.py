@@ -116,7 +116,8 @@ class TorchCoins:
     ) -> Int[Tensor, "R k"]:
         """As `draw_many`, but without checking the rows, so that nothing waits for their device.
 
-        For rows that are not distributions, the result is some tokens of the vocabulary.
+        For rows that are not distributions, the result is some tokens of the vocabulary; only negative
+        numbers on the CPU are refused.
 
         Args:
             probabilities: rows that `Sampling` computed from logits; the caller may check the logits later.
@@ -125,7 +126,12 @@ class TorchCoins:
 
         Raises:
             InvalidTree: if the law cannot give k children.
+            NotADistribution: if a row on the CPU holds a negative number.
         """
+        if probabilities.is_cpu and probabilities.numel() and float(probabilities.amin()) < 0:
+            raise NotADistribution(
+                f"negative probabilities, the least is {float(probabilities.amin()):g}"
+            )
         return self._drawn(probabilities, k, law, _unchecked_inverse_cdf)
 
     def _drawn(self, probabilities: Tensor, k: int, law: Law, first_draw: _Draw) -> Tensor:

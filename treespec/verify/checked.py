@@ -1,5 +1,8 @@
 """Target and draft rows as rules read them: distributions that fit the tree and each other."""
 
+from collections.abc import Sized
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -34,8 +37,13 @@ class TargetRows(CheckedRows):
             isinstance(target_probs, SampledRows) and type(target_probs.sampling) is Sampling
         )
         rows = target_probs.logits if isinstance(target_probs, SampledRows) else target_probs
-        if isinstance(rows, Tensor) and len(rows) < tree.shape.size:
-            raise RefusedTree(f"{tree.shape.size} nodes, but {len(rows)} target rows")
+        given: Any = len(rows) if isinstance(rows, Sized) else None
+        if given is not None and (
+            given > tree.shape.size or (isinstance(rows, Tensor) and given < tree.shape.size)
+        ):
+            raise RefusedTree(
+                f"{tree.shape.size} nodes, but {given} target rows: give one for each node"
+            )
         super().__init__(target_probs, "target", made_here)
         self._tree = tree
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import logging
 
-from treespec.experiments.config.build import build
+from treespec.experiments.config.build import build, plain_method
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.outcome import Outcome, StepOutcome
 from treespec.experiments.run.baselines import generate_assisted, generate_plain
+from treespec.experiments.run.groups import groups_of
 from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.paused import paused
@@ -379,6 +380,15 @@ def test_a_part_of_the_target_takes_memory_if_it_has_a_cache(loaded_pair, settin
         experiment = build(Config.model_validate(settings | {"methods": [method]}))
         fit.append(groups.that_fit(experiment, alone, tokens=20))
     assert fit[0] == fit[1] == pytest.approx(2 * fit[2], abs=1)
+
+
+def test_a_reference_has_a_twin_beside_it_if_a_third_has_room():
+    methods = [plain_method(name, {"T=0": Sampling(temperature=0.0)}) for name in "abc"]
+    assert [[*group] for group in groups_of(methods, 2)] == [["a", "b"], ["a (twin 2)", "c"]]
+    assert [[*group] for group in groups_of(methods, 3)] == [
+        ["a", "a (twin)", "b"],
+        ["a (twin 2)", "c"],
+    ]
 
 
 def test_groups_share_a_reference(start):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from treespec.errors import TreespecError
 from treespec.search import InvalidAcceptance, InvalidLimit, best_tree
 
 
@@ -18,6 +19,14 @@ def test_a_text_is_no_list_of_laws(flat, laws):
 def test_no_law_at_all_is_refused(two_laws, acceptance):
     with pytest.raises(InvalidLimit, match=r"laws = .*at least one of iid, without_replacement"):
         best_tree(acceptance, two_laws(), max_size=4, laws=[])
+
+
+@pytest.mark.parametrize("acceptance", [[0.6], {"determinstic": [0.6]}])
+def test_a_misspelt_law_is_refused(flat, acceptance):
+    """Also where the times hold for any law."""
+    with pytest.raises(TreespecError, match=r"'determinstic' is not a law: .*deterministic"):
+        best_tree(acceptance, flat, max_size=4, laws=["determinstic"])
+    assert best_tree([0.6], flat, max_size=4, laws=["deterministic"]).best.law == "deterministic"
 
 
 def test_names_in_any_list_are_laws(two_laws):

@@ -333,6 +333,7 @@ def place(path, value):
         ('{"version": 1, "version": 1}', ["version", "twice"]),
         ('{"version": NaN, "batches": {}}', ["NaN"]),
         (place("version", 2), ["version = 2", "must be 1"]),
+        (place("version", True), ["version = True", "must be 1"]),
         (place("batches", {}), ["batches", "at least one"]),
         (place("batches/1/verfy_ms", 3), ["batches.1.verfy_ms", "unknown key", "verify_ms"]),
         (place("batches/1/verify_ms", ...), ["batches.1.verify_ms is missing"]),

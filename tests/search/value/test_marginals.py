@@ -101,3 +101,6 @@ def test_what_is_no_distribution_is_refused():
         marginal_tree(good, 0, 0)
     with pytest.raises(InvalidArgument, match="branching = 0"):
         marginal_tree(good, 0, 4, branching=0)
+    for root in (-1, 4):
+        with pytest.raises(InvalidArgument, match=rf"root = {root}, .* 0\.\.3"):
+            marginal_tree(good, root, 4)

@@ -114,6 +114,17 @@ def test_a_chain_is_the_text_of_the_model():
         torch.testing.assert_close(tree.draft_probs, right.draft_probs)
 
 
+def test_a_chain_of_best_tokens_is_decided_at_temperature_0():
+    """Whatever the target's temperature is: the drafts are the model's greedy text."""
+    alone = ModelDrafter(table(4), TreeShape.chain(8), SURE, Sampling())
+    alone.prefill(torch.tensor(PROMPT))
+    right = alone.propose(TorchCoins(0))
+    cascade = Cascade(table(4), lookup(), verify.onehot, 8, Sampling(), law=SURE)
+    for seed in range(5):
+        cascade.prefill(torch.tensor(PROMPT))
+        assert cascade.propose(TorchCoins(seed)).token_ids == right.token_ids
+
+
 class Watched(TabularModel):
     """Counts its passes."""
 
@@ -301,6 +312,7 @@ MODEL = table(4)
     ("make", "said"),
     [
         (lambda: Cascade(MODEL, lookup(), verify.onehot, 0, Sampling()), "depth = 0"),
+        (lambda: Cascade(MODEL, lookup(), verify.onehot, 10**8, Sampling()), "depth = 100000000"),
         (lambda: Cascade(MODEL, Jacobi(2), verify.onehot, 2, Sampling()), "Jacobi cannot draft after"),
         (lambda: Cascade(MODEL, Lookahead(), verify.onehot, 2, Sampling()), "Lookahead cannot draft after"),
         (lambda: Cascade(MODEL, 3, verify.onehot, 2, Sampling()), "int cannot draft after"),

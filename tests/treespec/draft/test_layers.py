@@ -6,8 +6,11 @@ import pytest
 import torch
 from tabulated import tiny_transformer
 
-from treespec import Law, Sampling, TreeShape, verify
-from treespec.draft import EarlyExit, LayerSkip
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.draft import EarlyExit, LayerSkip, Merge, PromptLookup
+from treespec.errors import InvalidTree
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, random_table
 from treespec.testing.step_oracle import StepOracle
 
 V = 3
@@ -52,6 +55,66 @@ def test_every_rule_keeps_the_law_of_a_step(name, transformer, without_shape_che
         )
         found = oracle.law(rule)
         assert float((found.probs - oracle.target_law).abs().max()) <= 1e-12, (rule, law, kind)
+
+
+class Layered(TabularModel):
+    """A table in place of a model of two layers; all rows are those of the whole."""
+
+    layer_count = 2
+
+    def without(self, skip):
+        return Layered(self.row, self.vocab_size)
+
+    def in_cache_of(self, whole):
+        return View(whole)
+
+
+class View(TabularModel):
+    """Reads the committed tokens of another table."""
+
+    def __init__(self, whole):
+        super().__init__(whole.row, whole.vocab_size)
+        self.whole = whole
+
+    @property
+    def length(self):
+        return self.whole.length
+
+    def run(self, tokens, parents, first=0):
+        self._committed = self.whole._committed
+        return super().run(tokens, parents, first)
+
+
+def read_early(prompt):
+    """A target, and an early exit one token deep that reads its rows."""
+    target = Layered(random_table(2, 3), 2)
+    drafter = EarlyExit(target, 1, TreeShape.chain(1), Law.DETERMINISTIC, Sampling())
+    scores = ModelTarget(target)
+    drafter.bind_target(scores)
+    drafter.prefill(torch.tensor(prompt))
+    return scores, drafter
+
+
+def test_tokens_that_others_drafted_are_counted_as_committed():
+    """Below the one that early exit drafts, a lookup drafts more."""
+    scores, drafter = read_early(PROMPT)
+    merged = Merge({"exit": drafter, "lookup": PromptLookup(3)}, budgets={"exit": 1, "lookup": 3})
+    prompt = torch.tensor((0, 1, 1, 0, 1))
+    steps = list(decode(
+        scores, merged, verify.onehot, prompt, sampling=Sampling(), coins=TorchCoins(0),
+        max_new_tokens=60,
+    ))  # fmt: skip
+    assert drafter.reads_target
+    assert any(step.verdict.accepted > 1 for step in steps)
+
+
+@pytest.mark.parametrize("ahead", [-1, 1])
+def test_a_target_at_another_position_is_refused(ahead):
+    text = [0, 1] * 4
+    scores, drafter = read_early(text[:4])
+    scores.prefill(torch.tensor(text[: 4 + ahead]))
+    with pytest.raises(InvalidTree, match=rf"the rows of {3 + ahead} .*, but 3 were committed"):
+        drafter.propose(TorchCoins(0))
 
 
 def test_a_draft_that_states_the_targets_rows_is_refuted(transformer, without_shape_checks):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter, StaticGrowth
+from treespec.draft.levels import levels_of
 from treespec.errors import NonFiniteLogits
 from treespec.step import Scores, Step, Verdict
 from treespec.testing import TabularModel, random_table
@@ -26,6 +27,16 @@ class Told:
 
     def next(self, shape, probs):
         return self._growth.next(shape, probs)
+
+
+def test_a_level_names_the_children_that_are_run_next_if_they_are_not_all():
+    def run_next(shape):
+        return [level.run_next for level in levels_of(shape, torch.device("cpu")).levels]
+
+    assert run_next(TreeShape.expansion([2, 1])) == [None, None]
+    first, last = run_next(TreeShape.from_parents([-1, 0, 0, 2]))
+    assert first.tolist() == [1]
+    assert last is None
 
 
 @st.composite

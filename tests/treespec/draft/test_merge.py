@@ -17,10 +17,17 @@ from treespec.draft import (
     PromptLookup,
     SuffixAutomaton,
 )
-from treespec.errors import InvalidArgument, InvalidTree
+from treespec.errors import ContextOverflow, InvalidArgument, InvalidTree, NotADistribution
 from treespec.protocols import Drafter
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, acceptance, output_law, random_table, target_law
+from treespec.testing import (
+    TabularModel,
+    acceptance,
+    output_law,
+    random_table,
+    step_law,
+    target_law,
+)
 
 IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
 PROMPT = (0, 1, 0, 0, 1)
@@ -146,6 +153,34 @@ def test_the_context_has_room_for_sources_deeper_than_the_merge():
     rates = {"deep": HIGH, "short": HIGH}
     assert Merge({"deep": deep, "short": short}, 3, rates=rates, depth=1).max_length == 98
     assert Merge({"deep": deep, "short": short}, 3, rates=rates).max_length == 100
+    short.max_length = 50
+    assert Merge({"deep": deep, "short": short}, 3, rates=rates).max_length == 50
+
+
+def test_a_merge_that_draws_ends_where_the_models_context_does():
+    """A model that draws goes no deeper than the merge, however deep it could draft alone."""
+    short = TabularModel(random_table(2, 4), 2, max_length=12)
+    for depth, budget in ((1, 6), (3, 4)):
+        drafter = ModelDrafter(short, TreeShape.chain(3), IID, Sampling())
+        rates = {"model": HIGH, "lookup": LOW}
+        merged = Merge({"model": drafter, "lookup": lookup()}, 4, rates=rates, depth=depth)
+        assert merged.max_length == 12
+        steps = played(merged, verify.rrs, Sampling(), tokens=budget)
+        assert sum(len(step.tokens) for step in steps) == budget
+        with pytest.raises(ContextOverflow):
+            played(merged, verify.rrs, Sampling(), tokens=budget + 1)
+
+
+def test_a_merged_tree_is_vouched_for_if_all_of_its_trees_are():
+    """Otherwise a rule would decide by rows that nobody has looked at."""
+    wrong = Answers(1, law=IID, probs=torch.tensor([[0.5, 0.9]]))
+    drawn = ByItself(table(5), TreeShape.chain(1), IID, Sampling())
+    for other, vouched in ((wrong, False), (drawn, True)):
+        merged = merge(model=model(4, depth=1), other=other)
+        merged.prefill(torch.tensor(PROMPT))
+        assert merged.propose(TorchCoins(0)).is_vouched == vouched
+    with pytest.raises(NotADistribution):
+        played(merge(other=wrong, model=model(4, depth=1)), verify.rrs, Sampling())
 
 
 def test_nodes_go_where_the_rates_say():
@@ -162,6 +197,16 @@ def test_nodes_go_where_the_rates_say():
     assert tree.token_ids[1] != 8
     assert tree.draft_probs[0][8] == 0  # drawn beside what is sure
     assert tree.draft_probs[1][8] > 0
+
+
+def test_a_model_draws_no_deeper_than_its_growth():
+    rates = {"model": ((0.9, 0.8),), "lookup": ((0.7,),)}
+    merged = Merge({"model": model(4, depth=1, vocab=9), "lookup": PromptLookup(3)}, 9, rates=rates)
+    merged.prefill(torch.tensor([7, 8, 6, 7]))
+    tree = merged.propose(TorchCoins(0))
+    depths = zip(tree.shape.depths, merged.origins, strict=True)
+    assert Counter(depth for depth, origin in depths if origin == ("model",)) == {1: 2}
+    assert tree.shape.depth == 3
 
 
 def toy(row):
@@ -185,6 +230,37 @@ def test_a_drawn_child_beside_a_looked_up_one_accepts_what_theory_says(rule):
         prompt=(0, 0), draft_with=draft_with,
     )  # fmt: skip
     assert found.expected == pytest.approx(0.95, abs=1e-12)
+
+
+CUT = {"T=0": Sampling(0.0), "top-k": Sampling(top_k=1), "top-p": Sampling(top_p=0.4)}
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw, verify.traversal], ids=str)
+def test_beyond_its_support_a_row_does_not_draw_what_is_looked_up(rule, cut):
+    """Three children of four tokens; the model's second is drawn after its only sure token."""
+
+    def draft_with(draft, shape, law, sampling):
+        alone = ModelDrafter(draft, TreeShape.chain(1), WITHOUT, CUT[cut])
+        return Merge({"m": alone, "l": PromptLookup(1)}, 4, rates={"m": HIGH, "l": LOW})
+
+    target, draft = toy((0.1, 0.2, 0.3, 0.4)), toy((0.4, 0.3, 0.2, 0.1))
+    found = step_law(
+        rule, TreeShape.expansion([3]), WITHOUT, target=target, draft=draft, prompt=(0, 0),
+        draft_with=draft_with,
+    )  # fmt: skip
+    right = target_law(target, (0, 0), 2, Sampling())
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    merged, drawn = draft_with(draft, None, None, None), set()
+    for seed in range(20):
+        merged.prefill(torch.tensor((0, 0)))
+        tree = merged.propose(TorchCoins(seed))
+        assert tree.token_ids[1::2] == (
+            1,
+            0,
+        )  # the best of the others first, what is looked up last
+        drawn.add(tree.token_ids[2])
+    assert drawn == {2, 3}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +302,7 @@ def test_duplicates_of_a_source_are_united():
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (Answers(1, 5), "source 'a' drafts the token 5, but the target's ids are 0..1"),
+        (Answers(1, 2), "source 'a' drafts the token 2, but the target's ids are 0..1"),
         (Answers(1, root=0), "source 'a' has the root 0, but the last committed token is 1"),
         (
             Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5]])),

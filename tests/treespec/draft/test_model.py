@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter, StaticGrowth
-from treespec.errors import NonFiniteLogits
+from treespec.errors import NonFiniteLogits, NotADistribution
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
@@ -54,6 +54,26 @@ def test_deterministic_children_are_the_best_logits_at_any_temperature(temperatu
         context = (0, *(tree.token_ids[n] for n in tree.shape.path(node)))
         best = TABLE(context).topk(len(children)).indices.tolist()
         assert [tree.token_ids[c] for c in children] == best
+
+
+class Own(Sampling):
+    """A sampling that may compute other rows."""
+
+
+class Nothing(Sampling):
+    """Whose rows are no distributions."""
+
+    def __call__(self, logits):
+        return torch.zeros_like(logits)
+
+
+def test_only_rows_of_sampling_itself_are_trusted():
+    for sampling, vouched in ((Sampling(), True), (Own(), False)):
+        for growth in (TreeShape.chain(2), BestFirst()):
+            _, tree = propose(growth, Law.WITHOUT_REPLACEMENT, sampling)
+            assert tree.is_vouched == vouched
+    with pytest.raises(NotADistribution):
+        propose(TreeShape.chain(2), Law.IID, Nothing())
 
 
 def test_without_replacement_siblings_differ():

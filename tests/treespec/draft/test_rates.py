@@ -29,6 +29,7 @@ def test_a_child_counts_where_its_parent_was_accepted():
 def test_what_was_seen_too_rarely_has_no_rate():
     assert acceptance_rates(steps(*PATHS), least=3) == ((4 / 6, 1 / 6), (2 / 4, 1 / 4))
     assert acceptance_rates(steps(*PATHS), least=5) == ((4 / 6, 1 / 6),)
+    assert acceptance_rates(steps(*PATHS), least=6) == ((4 / 6, 1 / 6),)
     with pytest.raises(InvalidArgument, match=r"drafted 6 times, but least = 7"):
         acceptance_rates(steps(*PATHS), least=7)
     with pytest.raises(InvalidArgument, match="least"):

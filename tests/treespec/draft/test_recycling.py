@@ -39,6 +39,8 @@ def test_parts_of_the_template_are_trees_within_limits():
     assert template(Limits(9)).depth == 6
     assert template(Limits(2, 40, 3)).level_sizes == (1, 3, 9)
     assert template(Limits(6, 8, 8)).parents == (-1, 0, 0, 0, 1, 1, 2, 4)
+    shallower = template(Limits(6, 50, 8))  # (0, 7) and (0, 0, 4) have one product
+    assert {(0, 7), (0, 0, 4)} & {*map(shallower.rank_path, range(50))} == {(0, 7)}
 
 
 def table(*rows):

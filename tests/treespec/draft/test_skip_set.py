@@ -62,6 +62,23 @@ def test_acceptance_is_the_mean_overlap_of_rows(temperature):
         assert sets.acceptance(skip) == pytest.approx(wanted, abs=1e-6)
 
 
+class Indifferent(Layered):
+    """All of whose sublayers can be left out without a difference."""
+
+    def without(self, skip):
+        return self
+
+
+def test_an_exchange_that_betters_nothing_ends_the_search():
+    told = []
+
+    def say(tried, acceptance):
+        told.append(acceptance)
+        assert len(told) <= 2
+
+    assert SkipSets(Indifferent(), TEXTS).search(2, say=say).acceptance == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_no_exchange_betters_what_was_searched(size):
     sets = SkipSets(Layered(), TEXTS)
@@ -107,6 +124,7 @@ DAMAGED = {
     "skip is missing": {"skip": ...},
     "unknown key": {"more": 1},
     "version = 2: must be 1": {"version": 2},
+    "version = True: must be 1": {"version": True},
     "must be 'treespec skip set'": {"format": "x"},
     "skip names mlp.3, but the model has 3 layers": {"skip": ["mlp.3"]},
     "'x' is not a sublayer": {"skip": ["x"]},

@@ -77,6 +77,7 @@ def weights(change):
 
 
 INDEX = "model.safetensors.index.json"
+UNKNOWN = {"quant_method": "gloop", "bits": 4}
 JSON_FILES = (CONFIG, TOKENIZER, "generation_config.json", "tokenizer_config.json")
 NO_OBJECTS = (b"", b"[]", b"{oops", bytes(range(128, 256)))
 KINDS = (("model_type", "gloop"), ("model_type", [1]), ("model_type", "t5"), ("hidden_act", "x"))
@@ -85,6 +86,8 @@ CASES = {
     **{f"{f} {c!r}": (write(f, c), f) for f in JSON_FILES for c in NO_OBJECTS},
     **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), "target") for k, v in KINDS},
     **{f"weights cut at {n}": (cut(n), WEIGHTS) for n in (0, 7, 8, 100, -1)},
+    "a context of nothing": (edit(CONFIG, max_position_embeddings=0), "max_position_embeddings = 0"),
+    "an unknown quantisation": (edit(CONFIG, quantization_config=UNKNOWN), "'gloop' of its config"),
     "weights of text": (write(WEIGHTS, b"hello"), WEIGHTS),
     "weights of a pickle": (write(WEIGHTS, pickle.dumps({"a": 1})), WEIGHTS),
     "weights of NaN": (weights(lambda t: t["model.norm.weight"].fill_(float("nan"))), "target"),

@@ -249,6 +249,10 @@ def test_what_is_out_of_turn_is_refused(target, prompt):
     scores.score(tree)
     with pytest.raises(InvalidTree, match="commit its step before the next tree"):
         drafter.propose(TorchCoins(0))
+    ahead = torch.cat([prompt, prompt[:2]])
+    scores.prefill(ahead)
+    with pytest.raises(InvalidTree, match=r"the rows of 25 committed tokens .* 23 were committed"):
+        drafter.propose(TorchCoins(0))
 
 
 def test_nothing_that_a_view_is_told_changes_the_whole(target, prompt):

@@ -123,6 +123,8 @@ def test_rows_that_are_not_looked_at_give_the_same_tokens(law):
     broken = unseen.draw_unseen(torch.full((4, 9), math.nan), 2, law)
     assert broken.min() >= 0
     assert broken.max() < 9
+    with pytest.raises(NotADistribution, match="negative"):
+        unseen.draw_unseen(-rows, 2, law)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])

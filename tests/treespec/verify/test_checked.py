@@ -116,6 +116,11 @@ def test_rows_that_are_too_few_or_too_short(rule):
         rule(tree, rows[:2], TorchCoins(0))
     with pytest.raises(RefusedTree, match="3 nodes, but 1 target rows"):
         rule(tree, Sampling().rows(torch.zeros(1, 3)), TorchCoins(0))
+    more = torch.cat([rows, rows[:1]])
+    for too_many in (more, list(more), Sampling(0.0).rows(10 * more)):
+        for verifier in (rule, verify.on_host(rule), verify.by_kernel(rule)):
+            with pytest.raises(RefusedTree, match="3 nodes, but 4 target rows"):
+                verifier(tree, too_many, TorchCoins(0))
     for no_rows in ({}, []):
         with pytest.raises(RefusedTree, match="there is no target row for node 0"):
             rule(tree, no_rows, TorchCoins(0))
@@ -186,9 +191,9 @@ def test_optimal_acceptance(name):
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_odd_but_valid_rows(rule):
-    """Half precision, exact zeros, one token, lists and mappings, more rows than nodes, gradients."""
+    """Half precision, exact zeros, one token, lists and mappings, gradients."""
     law = any_law(rule)
-    halves = torch.eye(3)[[0, 1, 2, 0]] if rule.one_hot else torch.tensor([[0.5, 0.5, 0.0]] * 4)
+    halves = torch.eye(3) if rule.one_hot else torch.tensor([[0.5, 0.5, 0.0]] * 3)
     tree = tree_of(law, [0.5, 0.5, 0.0], tokens=(0, 1, 0))
     for rows in (
         *(halves.to(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64)),

@@ -80,7 +80,10 @@ class Rejecting(TorchCoins):
 @pytest.mark.parametrize("target", [[0.2, 0.2, 0.6], [0.6, 0.4, 0.0]])
 def test_a_child_that_cannot_have_been_drawn(rule, law, tokens, target):
     """Its ratio is infinite (or 0 / 0), so it would always be accepted and bias the output."""
-    tree, rows = siblings(law, *tokens, draft=[0.5, 0.5, 0.0]), torch.tensor([target] * 3)
+    tree, rows = (
+        siblings(law, *tokens, draft=[0.5, 0.5, 0.0]),
+        torch.tensor([target] * (len(tokens) + 1)),
+    )
     with pytest.raises(RefusedTree, match=r"node 0.*token 2 cannot.*draft probability is 0"):
         rule(tree, rows, Rejecting(0))
 

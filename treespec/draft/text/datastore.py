@@ -194,9 +194,10 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise Unreadable(f"{name}: not a datastore: make one with `treespec datastore build`")
-    if header.get("version") != VERSION:
+    version = header.get("version")
+    if type(version) is not int or version != VERSION:  # `true` equals 1
         raise Unreadable(
-            f"{name}: a datastore of version {header.get('version')}, but this treespec reads version "
+            f"{name}: a datastore of version {version}, but this treespec reads version "
             f"{VERSION}: install a newer treespec, or build it again"
         )
     count = header.get("tokens")

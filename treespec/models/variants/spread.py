@@ -38,6 +38,8 @@ def device_map_arguments(device_map: DeviceMap) -> dict[str, Any]:
             f"{option} is not known: give 'auto', or a mapping of modules to devices such as "
             "{'': 'cuda:0'}"
         )
+    if not device_map:
+        raise LoadError(f"{option} names no module: leave it out, or map '' to a device")
     _require_accelerate(option)
     if device_map == "auto" and not torch.cuda.is_available():
         raise LoadError(
@@ -80,11 +82,19 @@ def tensor_parallel_arguments(device: torch.device) -> dict[str, Any]:
         raise LoadError(f"{option}: this version of transformers cannot do it ({error})") from None
 
 
-def require_whole(model: PreTrainedModel, name: str) -> None:
+def require_whole(model: PreTrainedModel, name: str, device_map: DeviceMap | None = None) -> None:
     """Refuse a model that does not fit on the GPUs as a whole.
 
     Every pass would copy the remaining modules to a GPU, and measurements would show the speed of the bus.
+    Refuses a `device_map` with names that the model does not have, too: transformers ignores them.
     """
+    known = [module for module, _ in (*model.named_modules(), *model.named_parameters())]
+    mapped = () if device_map is None or isinstance(device_map, str) else device_map
+    if (unknown := next((module for module in mapped if module not in known), None)) is not None:
+        raise LoadError(
+            f"device_map names {unknown!r}, but {name!r} has no such module: it has "
+            f"{', '.join(module for module in known[1:] if module.count('.') < 2)}"
+        )
     devices = getattr(model, "hf_device_map", None) or {}
     offloaded = [module for module, device in devices.items() if str(device) in ELSEWHERE]
     if offloaded and len(set(map(str, devices.values()))) > 1:

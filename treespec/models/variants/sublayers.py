@@ -1,5 +1,6 @@
 """Names of a decoder's sublayers, which a shortened model can skip."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
@@ -60,7 +61,11 @@ def require_sublayers(
     `skip`: sublayers, or their names, in any order.
     """
     items = sorted(skip) if isinstance(skip, frozenset | set) else sequence(name, skip, "sublayers")
-    sublayers = frozenset(map(Sublayer.of, items))
+    named = Counter(map(Sublayer.of, items))
+    sublayers = frozenset(named)
+    if len(sublayers) < len(items):
+        twice = next(sublayer for sublayer in named if named[sublayer] > 1)
+        raise InvalidArgument(f"{name} names {twice} twice: name each sublayer once")
     beyond = sorted(sublayer for sublayer in sublayers if sublayer.layer >= layers)
     if beyond:
         raise InvalidArgument(

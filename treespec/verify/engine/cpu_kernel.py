@@ -51,7 +51,7 @@ class ByKernel(WrappedRule):
         self.rule.require(tree)
         walked = walked_tree(
             kind,
-            target_probs.logits[: tree.shape.size],
+            target_probs.logits,
             tree.draft_probs if kind in _DRAWN else None,
             tree.token_ids,
             plan_of(tree.shape),
@@ -121,7 +121,7 @@ def _kernel_can_decide(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
     cut = cut or (sampling.top_p is not None and sampling.top_p < 1) or bool(sampling.min_p)
     if cut and not sampling.greedy:
         return False
-    fits = len(logits) >= tree.shape.size and _is_readable(logits, DTYPES) and not tree.is_mixed
+    fits = len(logits) == tree.shape.size and _is_readable(logits, DTYPES) and not tree.is_mixed
     fits = fits and min(ids) >= 0 and max(ids[1:], default=0) < width
     if drafts is None or not tree.shape.internal:
         return fits

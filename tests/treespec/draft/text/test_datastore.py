@@ -89,6 +89,7 @@ def test_files_that_are_refused(store, tmp_path):
             Datastore(path)
     for said, entries in {
         "of version 2": {"version": 2},
+        "of version True": {"version": True},
         "truncated or changed": {"tokens": 12},
         "damaged": {"tokens": -1},
         "a damaged datastore": {"texts": None},

@@ -175,6 +175,7 @@ def test_files_that_are_refused(tmp_path):
             SuffixCounts.load(path, **wanted)
     for said, entries in {
         "of version 9": {"version": 9},
+        "of version True": {"version": True},
         "a lookahead pool, but a suffix tree": {"kind": "lookahead pool"},
     }.items():
         changed(path, **entries)

@@ -195,6 +195,7 @@ REFUSED = {
     ),
     "'mlp.-1' is not a sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
     "must be a sequence of sublayers": lambda m, *a: LayerSkip(m, "mlp.1", *a),
+    r"skip names mlp\.1 twice": lambda m, *a: LayerSkip(m, ["mlp.1", "mlp.0", "mlp.01"], *a),
     "skip names every sublayer": lambda m, *a: LayerSkip(m, sublayers_of(2), *a),
 }
 

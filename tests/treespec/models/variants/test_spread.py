@@ -81,6 +81,24 @@ def test_a_map_is_auto_or_a_mapping() -> None:
         device_map_arguments("balanced")
 
 
+@pytest.mark.parametrize(
+    ("device_map", "said"),
+    [
+        ({}, r"device_map=\{\} names no module"),
+        (
+            {"model.nothing": "cpu"},
+            r"device_map names 'model\.nothing', .*model\.layers, .*lm_head",
+        ),
+        ({"": "cpu", "layers": "cpu"}, "device_map names 'layers'"),
+    ],
+)
+def test_a_map_names_modules_of_the_model(device_map: dict[str, str], said: str) -> None:
+    """transformers puts everything on the CPU without a word."""
+    pytest.importorskip("accelerate")
+    with pytest.raises(LoadError, match=said):
+        load_pair(EMBEDDED, device_map=device_map)
+
+
 def test_auto_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
