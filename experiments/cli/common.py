@@ -125,7 +125,7 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: a plug-in that ends the program is an error
         if debug:
             traceback.print_exc()
         message, code = _message_and_code(error, debug)
@@ -141,8 +141,8 @@ def complain(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
-    from treespec.errors import TreespecError
+def _message_and_code(error: BaseException, debug: bool) -> tuple[str, int]:
+    from treespec.errors import TreespecError, in_words
     from treespec.experiments.errors import DISK_FULL
 
     if isinstance(error, TreespecError):
@@ -153,6 +153,8 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
         if error.errno in DISK_FULL:
             return f"{message}; {FULL}", FAILED
         return message, USER_ERROR
+    if not isinstance(error, Exception):
+        return in_words(error, "a plug-in or model that this command ran"), USER_ERROR
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

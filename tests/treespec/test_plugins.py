@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
-from treespec.experiments.config import shapes as _ours  # registers our growths, too
+from treespec.experiments.config import schema as _schema  # noqa: F401  (registers our parts)
+from treespec.experiments.config import shapes as _ours
 from treespec.verify import RULES
 
 FOUR = Path(__file__).parents[1] / "helpers" / "plugins" / "four_parts.py"
@@ -175,3 +177,25 @@ def test_a_default_of_the_wrong_type_is_refused(tmp_path):
     load(path)
     with pytest.raises(ValidationError, match="valid integer"):
         plugins.parts("growth")["wrong"].settings()
+
+
+def test_a_part_that_is_replaced_under_its_name_is_a_new_version():
+    """Else a config would be validated by the settings of the part before."""
+    load(FOUR)
+    state, before = plugins.kept(), plugins.version()
+    plugins.restore(state)
+    assert plugins.version() == before
+    plugins.restore(state | {("rule", "mine"): replace(state["rule", "mine"], about="another")})
+    assert plugins.version() == before + 1
+
+
+def test_a_part_with_settings_of_ours_is_not_ours(tmp_path):
+    """It would not be proved, and would stay when its file is dropped."""
+    code = (
+        "from treespec.experiments.config.sources import LookupDraft\n"
+        "@plugins.drafter('mine', settings=LookupDraft)\ndef make(w, s): ...\n"
+    )
+    load(written(tmp_path, "reuses.py", code))
+    assert plugins.parts("source")["mine"].plugged
+    plugin_files.load()
+    assert "mine" not in plugins.parts("source")
