@@ -114,23 +114,22 @@ class RunFolder(HeldFolder):
 
     def _require_known(self, started: bool, config: Config) -> None:
         """Refuse results that no complete manifest or log tells of, as a start would replace them."""
+        lost: list[tuple[Path, Path]] = []
         for name, kind in _TABLES.items():
             log, table = self._log(name), self.path / f"{name}.parquet"
             if not started and log.exists() and log.stat().st_size:
-                self._refuse_to_replace(log, self.manifest_path)
+                lost.append((log, self.manifest_path))
             if table.exists() and not (started and log.exists()) and len(read_table(table, kind)):
-                self._refuse_to_replace(table, log if started else self.manifest_path)
-        if not started and self.measured():
-            stamp = self.search / STAMP
-            if stamped(stamp)["config_hash"] != config_hash(config):
-                self._refuse_to_replace(self.search, stamp)
-
-    def _refuse_to_replace(self, results: Path, unknown: Path) -> None:
-        raise RunFolderError(
-            f"{results} holds results that this start would replace, since {unknown} is missing or of "
-            "another config: restore it, choose another folder with --out, or start over with --fresh, "
-            "which deletes them"
-        )
+                lost.append((table, log if started else self.manifest_path))
+        stamp, own = self.search / STAMP, config_hash(config)
+        if not started and self.measured() and stamped(stamp)["config_hash"] != own:
+            lost.append((self.search, stamp))
+        for results, unknown in lost:
+            raise RunFolderError(
+                f"{results} holds results that this start would replace, since {unknown} is missing or of "
+                "another config: restore it, choose another folder with --out, or start over with --fresh, "
+                "which deletes them"
+            )
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from treespec import plugins, testing
 from treespec.draft import Merge, ModelDrafter
-from treespec.draft.growth import laws_along, nodes_kept, places_of, rounds
+from treespec.draft.growth import laws_along, places_of, rounds
 from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
@@ -82,7 +82,7 @@ class _SmallPruning(_Small):
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         assert isinstance(self._growth, PruningGrowth)
-        return sorted(nodes_kept(self._growth, shape, probs))
+        return self._growth.keep(shape, probs)
 
 
 class _SmallMarginal(_Small):
@@ -126,14 +126,22 @@ def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
             if isinstance(source, CascadeDraft) and source.rule in known:
                 rules.append((f"{path}.draft.rule", known[source.rule].make, set()))
             if part.plugged:
-                limits = _limits(part, tree, whole=source is draft)
-                cases = [(_law(source, c.law), c.sampling.greedy, limits) for c in choices]
+                limits = None
+                if part.trees != "any":
+                    assert isinstance(tree, Budget)
+                    size = min(tree.size, SIZE) if source is draft else SIZE  # a part has its own
+                    limits = size, 1 if part.trees == "chain" else min(tree.branching, 2)
+                laws = laws_of(source)
+                cases = [
+                    (c.law if c.law in laws else Law.DETERMINISTIC, c.sampling.greedy, limits)
+                    for c in choices
+                ]
                 proof, settings = partial(_prove_source, source), source.model_dump(mode="json")
                 _prove(f"{path}.draft", part, settings, proof, cases, say)
-        for key, rule, laws in rules:
+        for key, rule, drawn in rules:
             part = known.get(str(rule))
             if part is not None and part.plugged and rule.lossless:
-                cases = [(None,), *((law,) for law in laws)]
+                cases = [(None,), *((law,) for law in drawn)]
                 _prove(key, part, dict(rule.settings), partial(_prove_rule, rule), cases, say)
         part = plugins.parts("growth").get(getattr(shape, "kind", ""))
         if part is not None and part.plugged:
@@ -244,26 +252,10 @@ def _prove_growth(growth: Growth, law: Law) -> None:
     testing.assert_lossless(rule, laws=[law], growths=[_small(growth)], vocab=VOCAB, tables=1)
 
 
-def _law(source: Settings, law: Law) -> Law:
-    """The law that a source is asked for in a method of this law, possibly as a part of another source."""
-    return law if law in laws_of(source) else Law.DETERMINISTIC
-
-
-def _limits(part: Part, tree: object, whole: bool) -> tuple[int, int] | None:
-    """Size and branching of the budget that a source gets, as far as small trees tell; None for shapes.
-
-    `whole`: whether the source is not a part of another one, which would choose the size.
-    """
-    if part.trees == "any":
-        return None
-    assert isinstance(tree, Budget)
-    widest = 1 if part.trees == "chain" else min(tree.branching, 2)
-    return (min(tree.size, SIZE) if whole else SIZE), widest
-
-
 def _prove_source(
     settings: Settings, law: Law, is_greedy: bool, limits: tuple[int, int] | None
 ) -> None:
+    """`limits`: size and branching of its budget, as far as small trees tell; None if it fills shapes."""
     part = source_of(settings)
 
     def draft_with(

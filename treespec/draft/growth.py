@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,24 +41,24 @@ def rounds(
     The caller adds the new nodes to `parents` before it asks for the next answer.
 
     Raises:
-        InvalidTree: if an answer names a missing node, a node twice, or less than one child; or if the
-            growth does not end within `MOST_ROUNDS` answers and `MOST_DRAFTED` nodes.
+        InvalidTree: if an answer is invalid, or the growth does not end.
     """
-    for _ in range(MOST_ROUNDS):
+    for answers in count(1):
         places = places_of(growth, shape_of(tuple(parents)), probs)
         if not places:
             return
+        if answers > MOST_ROUNDS or len(parents) + sum(k for _, k in places) > MOST_DRAFTED + 1:
+            raise InvalidTree(
+                f"growth '{name_of(growth)}' does not end: it asks for more than {MOST_DRAFTED:,} nodes "
+                f"of a tree, or more than {MOST_ROUNDS:,} times; at last `next` must return an empty list"
+            )
         yield places
-    raise InvalidTree(
-        f"growth '{name_of(growth)}' has not ended after {MOST_ROUNDS:,} calls of `next`, which have made "
-        f"{len(parents):,} nodes: `next` must return an empty list when the tree is complete"
-    )
 
 
 def places_of(
     growth: Growth, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
 ) -> list[tuple[int, int]]:
-    """The next answer of a growth, checked as in `rounds`."""
+    """The next answer of a growth, checked to name existing nodes, each once and with a child or more."""
     # An answer may be a generator, and a generator may never end.
     places = list(islice(growth.next(shape, probs) or (), shape.size + 1))
     nodes, name = [node for node, _ in places], name_of(growth)
@@ -70,22 +70,13 @@ def places_of(
                 f"growth '{name}' gives {k} children to node {node} of a tree of {shape.size} nodes: "
                 "it must name existing nodes, each with at least one child"
             )
-    if shape.size - 1 + sum(k for _, k in places) > MOST_DRAFTED:
-        raise InvalidTree(
-            f"growth '{name}' asks for more than {MOST_DRAFTED:,} nodes in a tree: `next` must return an "
-            "empty list when the tree is complete"
-        )
     return places
 
 
 def nodes_kept(
     growth: PruningGrowth, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
 ) -> set[int]:
-    """The nodes of a complete tree that a growth keeps.
-
-    Raises:
-        InvalidTree: if it names more nodes than there are.
-    """
+    """The nodes of a complete tree that a growth keeps; refused if it names more than there are."""
     kept = list(islice(growth.keep(shape, probs), shape.size + 1))
     if len(kept) > shape.size:
         raise InvalidTree(

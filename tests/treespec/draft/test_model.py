@@ -173,8 +173,8 @@ class Answering:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda shape: [(0, 1)], "100 calls of `next`, which have made 101 nodes"),
-        (lambda shape: [(shape.size - 1, 1)], "100 calls of `next`"),
+        (lambda shape: [(0, 1)], "more than 100 times"),
+        (lambda shape: [(shape.size - 1, 1)], "does not end"),
         (lambda shape: ((0, 1) for _ in repeat(None)), "a node twice at once"),
         (lambda shape: [(0, 2**16 + 1)], "more than 65,536 nodes"),
     ],
