@@ -179,6 +179,8 @@ def in_words(error: BaseException, doing: str) -> str:
 
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(text_of(error).split())
+    if isinstance(error, SystemExit):
+        return f"{doing} ends the program (sys.exit)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = (text_of(error).strip().splitlines() or [""])[0][:_LONGEST_QUOTE]

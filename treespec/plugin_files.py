@@ -123,11 +123,9 @@ def installed() -> tuple[InstalledPlugin, ...]:
     return tuple(_INSTALLED_IN_USE)
 
 
-def sha256_of(part: Part) -> str | None:
-    """SHA-256 of the file that registered a part; None if no file did, or if it is an installed module,
-    whose package has other files.
-    """
-    return _hash_of(part.origin)
+def file_of(part: Part) -> PluginFile | None:
+    """The file that registered a part, as it was loaded; None for a module, which may have other files."""
+    return next((file for file in _IN_USE if file.module == part.module), None)
 
 
 def _hash_of(path: str) -> str | None:
@@ -185,10 +183,6 @@ def _refusal(what: str, file: str, error: BaseException) -> BaseException:
     lines = [frame.lineno for frame in frames if frame.filename == file]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
     where = f", line {line}" if line is not None else ""
-    if isinstance(error, SystemExit):
-        reason = "it ends the program"
-    elif isinstance(error, SyntaxError):
-        reason = f"invalid syntax: {error.msg}"
-    else:
-        reason = in_words(error, "it")
+    syntax = isinstance(error, SyntaxError)
+    reason = f"invalid syntax: {error.msg}" if syntax else in_words(error, "it")
     return InvalidPlugin(f"{what}{where} cannot be imported: {reason[:300]}")

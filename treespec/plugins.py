@@ -329,10 +329,10 @@ def _part(
         raise InvalidPlugin(f"{kind}: the name {name!r} must be one line of at most 100 characters")
     home = getattr(made, "__module__", "") or ""
     own_settings = settings is not None and settings is not Settings
-    ours = (
-        made is RULES.get(name)
-        or (own_settings and settings.__module__.split(".")[0] == OURS)  # a plug-in may import ours
-        or (_STATE["module"] is None and home.split(".")[0] == OURS)
+    # A plug-in may import ours, which are then registered; its own parts may have settings of ours.
+    imported = own_settings and settings.__module__.split(".")[0] == OURS
+    ours = made is RULES.get(name) or (
+        home.split(".")[0] == OURS and (imported or _STATE["module"] is None)
     )
     module = home if ours else _STATE["module"] or home
     origin = OURS if ours else _STATE["origin"] or _file_of(module)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.errors import TreespecError, text_of, visible
+from treespec.errors import TreespecError, in_words, text_of, visible
 from treespec.experiments.cli.completion import complete_override
 from treespec.experiments.errors import DISK_FULL
 
@@ -129,11 +129,11 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
     except KeyboardInterrupt:
         complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: a plug-in that ends the program is an error
         raise typer.Exit(answer(error, debug)) from None
 
 
-def answer(error: Exception, debug: bool = False) -> int:
+def answer(error: BaseException, debug: bool = False) -> int:
     """Say in one message what went wrong, and return the exit code."""
     if debug:
         complain(traceback.format_exc())
@@ -156,7 +156,7 @@ def echo(text: str, *, nl: bool = True) -> None:
     typer.echo(visible(text), nl=nl)
 
 
-def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
+def _message_and_code(error: BaseException, debug: bool) -> tuple[str, int]:
     if isinstance(error, TreespecError):
         return text_of(error), USER_ERROR
     if isinstance(error, OSError):
@@ -167,6 +167,8 @@ def _message_and_code(error: Exception, debug: bool) -> tuple[str, int]:
         return message, USER_ERROR
     if isinstance(error, UnicodeEncodeError):
         return f"{error}: set PYTHONUTF8=1, or repair the text", USER_ERROR
+    if not isinstance(error, Exception):
+        return in_words(error, "a plug-in or model that this command ran"), USER_ERROR
     if isinstance(error, MemoryError):
         return "out of memory: use smaller models, trees or files", FAILED
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

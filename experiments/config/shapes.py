@@ -340,7 +340,7 @@ def _growth(config: Any) -> Growth:
         arguments = {key: value for key, value in arguments.items() if value is not None}
     try:
         return part.make(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, TreespecError) or not part.plugged:
             raise
         raise InvalidPlugin(

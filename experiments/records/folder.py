@@ -14,6 +14,7 @@ from treespec.experiments.records.changes import differences
 from treespec.experiments.records.held_folder import HeldFolder, temporaries
 from treespec.experiments.records.loading import Resumed, checked_manifest
 from treespec.experiments.records.manifest import config_data, config_hash, now
+from treespec.experiments.records.measured import STAMP, stamped
 from treespec.experiments.records.rows import (
     SCHEMA_VERSION,
     PromptRow,
@@ -23,6 +24,7 @@ from treespec.experiments.records.rows import (
     append_lines,
     as_parquet,
     read_lines,
+    read_table,
     to_frame,
     write_lines,
 )
@@ -34,7 +36,8 @@ _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": 
 FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
 
 _FIXED = (
-    *(f"{name}.{end}" for name in _TABLES for end in ("jsonl", "parquet")),
+    # Tables first: a killed `clear` leaves no table without its log.
+    *(f"{name}.{end}" for end in ("parquet", "jsonl") for name in _TABLES),
     "report.html",
     *(f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "png")),
 )
@@ -91,11 +94,12 @@ class RunFolder(HeldFolder):
             self._remove(self._measurements())
 
     def require_same(self, config: Config) -> None:
-        """Refuse a folder that was started with another config.
+        """Refuse a folder that was started with another config, or with results that would be lost.
 
         Keys that did not exist when the run was started count as having their defaults.
         """
         manifest = self.manifest()
+        self._require_known(manifest is not None, config)
         if manifest is None or config_hash(config) in (
             manifest["config_hash"],
             _completed_hash(manifest["config"]),
@@ -107,6 +111,25 @@ class RunFolder(HeldFolder):
             "--fresh, which deletes its results. Differences:\n"
             + "\n".join(f"  {line}" for line in changed or ["(a config of another version)"])
         )
+
+    def _require_known(self, started: bool, config: Config) -> None:
+        """Refuse results that no complete manifest or log tells of, as a start would replace them."""
+        lost: list[tuple[Path, Path]] = []
+        for name, kind in _TABLES.items():
+            log, table = self._log(name), self.path / f"{name}.parquet"
+            if not started and log.exists() and log.stat().st_size:
+                lost.append((log, self.manifest_path))
+            if table.exists() and not (started and log.exists()) and len(read_table(table, kind)):
+                lost.append((table, log if started else self.manifest_path))
+        stamp, own = self.search / STAMP, config_hash(config)
+        if not started and self.measured() and stamped(stamp)["config_hash"] != own:
+            lost.append((self.search, stamp))
+        for results, unknown in lost:
+            raise RunFolderError(
+                f"{results} holds results that this start would replace, since {unknown} is missing or of "
+                "another config: restore it, choose another folder with --out, or start over with --fresh, "
+                "which deletes them"
+            )
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ class Outcome:
         for name, part in parts("metric").items() if self.staged else ():
             try:
                 value = part.make(self.steps)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 message = f"metric {name!r}: {in_words(error, 'the metric')}"
                 raise InvalidPlugin(message) from error
             values[name] = None if value is None else _finite(name, value)

@@ -100,7 +100,7 @@ def _timed(
                 say(f"timing {method.name}, {sampling}")
                 try:
                     prefill_s, token_s = _time_method(bench, method, sampling, prompts[0])
-                except Exception as error:  # the run would record it, prompt by prompt
+                except (Exception, SystemExit) as error:  # the run would record it
                     text_s[method.name, sampling] = in_words(error, "the decoding")
                     continue
                 text = prefill_s + token_s * config.max_new_tokens

@@ -1,13 +1,15 @@
 """Prove parts of plug-ins lossless on small trees before a run decodes with them.
 
 The proof enumerates the part's own code exactly, in seconds (`treespec.testing.assert_lossless`). Proofs
-are remembered by the hash of the plug-in's file, in the user's cache folder.
+are remembered in the user's cache folder, by all that they depend on.
 """
 
+import ast
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,24 +20,33 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec import plugins, testing
-from treespec.draft.growth import laws_along
+from treespec.draft import Merge, ModelDrafter
+from treespec.draft.growth import laws_along, places_of, rounds
 from treespec.errors import TreespecError, in_words, text_of
-from treespec.experiments.config.build import BuiltMethod, Experiment
-from treespec.experiments.config.model_draft import source_of
+from treespec.experiments.config.build import Experiment
+from treespec.experiments.config.combined import CascadeDraft, MergeDraft
+from treespec.experiments.config.files import is_file
+from treespec.experiments.config.model_draft import all_of, laws_of, source_of
+from treespec.experiments.config.places import texts_in
+from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.errors import ConfigError
-from treespec.plugin_files import sha256_of
-from treespec.plugins import Budget, Part, Wanted
+from treespec.plugin_files import PluginFile, file_of, in_use
+from treespec.plugins import Budget, Part, Settings, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, PruningGrowth, TreeModel
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULE_OF_LAW, Rule, greedy
 
-VERSION = 2
+VERSION = 3
 """Version of the proofs; a new version proves all parts again."""
 
 VOCAB, SIZE = 3, 4
 """Vocabulary size of the proofs, and the most nodes of their trees."""
+
+UNCHANGING = {*sys.stdlib_module_names, "attention_masks", "numpy", "torch", "treespec"}
+"""What a plug-in may import for its proofs to be remembered: a module of the user's own could change while
+the plug-in's file does not."""
 
 _PROVED: set[str] = set()
 
@@ -58,7 +69,7 @@ class _Small:
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
         places, room = [], SIZE - shape.size
-        for node, k in self._growth.next(shape, probs):
+        for node, k in places_of(self._growth, shape, probs):
             fits = min(k, room, VOCAB - len(shape.children[node]))
             if fits > 0 and shape.depths[node] < self.max_depth:
                 places.append((node, fits))
@@ -102,47 +113,71 @@ def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
     Raises:
         ConfigError: if a part is not lossless or fails; gives the smallest counterexample.
     """
+    known = plugins.parts("rule")
     for i, method in enumerate(experiment.methods):
         if not isinstance(method.config, TreeMethod):
             continue
-        shape, draft = method.config.shape, method.config.draft
-        for rule in {str(c.rule): c.rule for c in method.choices.values()}.values():
-            part = plugins.parts("rule").get(str(rule))
+        path, shape, draft = f"methods[{i}]", method.config.shape, method.config.draft
+        choices, tree = list(method.choices.values()), method.tree
+        mixed = {c.law for c in choices if isinstance(draft, MergeDraft)} - {Law.DETERMINISTIC}
+        rules = [(f"{path}.rule", choices[0].rule, mixed)]
+        for source in all_of(draft):
+            part = source_of(source)
+            if isinstance(source, CascadeDraft) and source.rule in known:
+                rules.append((f"{path}.draft.rule", known[source.rule].make, set()))
+            if part.plugged:
+                limits = None
+                if part.trees != "any":
+                    assert isinstance(tree, Budget)
+                    size = min(tree.size, SIZE) if source is draft else SIZE  # a part has its own
+                    limits = size, 1 if part.trees == "chain" else min(tree.branching, 2)
+                laws = laws_of(source)
+                cases = [
+                    (c.law if c.law in laws else Law.DETERMINISTIC, c.sampling.greedy, limits)
+                    for c in choices
+                ]
+                proof, settings = partial(_prove_source, source), source.model_dump(mode="json")
+                _prove(f"{path}.draft", part, settings, proof, cases, say)
+        for key, rule, drawn in rules:
+            part = known.get(str(rule))
             if part is not None and part.plugged and rule.lossless:
-                proof = partial(_prove_rule, rule)
-                _prove(f"methods[{i}].rule", part, dict(rule.settings), proof, say)
+                cases = [(None,), *((law,) for law in drawn)]
+                _prove(key, part, dict(rule.settings), partial(_prove_rule, rule), cases, say)
         part = plugins.parts("growth").get(getattr(shape, "kind", ""))
         if part is not None and part.plugged:
-            proof = partial(_prove_growth, method)
-            _prove(f"methods[{i}].shape", part, shape.model_dump(mode="json"), proof, say)
-        part = source_of(draft)
-        if part.plugged:
-            proof = partial(_prove_source, method)
-            _prove(f"methods[{i}].draft", part, draft.model_dump(mode="json"), proof, say)
+            assert not isinstance(tree, TreeShape | Budget | None)
+            proof, settings = partial(_prove_growth, tree), shape.model_dump(mode="json")
+            _prove(f"{path}.shape", part, settings, proof, [(c.law,) for c in choices], say)
 
 
 def _prove(
     path: str,
     part: Part,
     settings: dict[str, Any],
-    proof: Callable[[], None],
+    proof: Callable[..., None],
+    cases: Iterable[tuple[Any, ...]],
     say: Callable[[str], None],
 ) -> None:
-    """Run the proof of a part, unless it is remembered.
+    """Prove a part in each of these cases, by `proof(*case)`, unless that is remembered.
 
     Raises:
-        ConfigError: if the proof fails; names the key `path` and the part.
+        ConfigError: if a proof fails; names the key `path` and the part.
     """
-    file_hash, key = sha256_of(part), None
-    if file_hash is not None:
-        text = json.dumps([VERSION, file_hash, part.kind, part.name, settings], sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()
-        if key in _PROVED or (_cache() / key).exists():
-            return
+    keys = {case: _key(part, settings, case) for case in cases}
+    new = {
+        case: key
+        for case, key in keys.items()
+        if key is None or not (key in _PROVED or (_cache() / key).exists())
+    }
+    if not new:
+        return
     say(f"proving that the {part.kind} {part.name!r} is lossless, on small trees")
     try:
-        proof()
-    except AssertionError as error:
+        for case in new:
+            proof(*case)
+    except KeyboardInterrupt:
+        raise
+    except testing.NotLossless as error:
         advice = "; declare a rule that is meant to be lossy with lossless=False"
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin} does not keep the target's law, so it "
@@ -152,55 +187,94 @@ def _prove(
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin}: {error}"
         ) from None
-    except Exception as error:
+    except BaseException as error:  # it may end the program
         raise ConfigError(
             f"{path}: the {part.kind} {part.name!r} of {part.origin} fails on small trees with {VOCAB} "
             f"tokens: {in_words(error, f'the {part.kind}')}"
         ) from error
-    if key is not None:
+    for key in filter(None, new.values()):
         _PROVED.add(key)
         with suppress(OSError):  # without a cache the next command proves the part again
             _cache().mkdir(parents=True, exist_ok=True)
             (_cache() / key).touch()
 
 
-def _prove_rule(rule: Rule) -> None:
-    shapes = [shape for size in range(1, SIZE + 1) for shape in testing.plane_trees(size)]
-    testing.assert_lossless(rule, shapes=shapes, vocab=VOCAB, tables=1)
+def _key(part: Part, settings: dict[str, Any], case: tuple[Any, ...]) -> str | None:
+    """A hash of all that a proof depends on; None if it may depend on more than is known here."""
+    reads_files = any(is_file(text) for *_, text in texts_in(settings))
+    if file_of(part) is None or reads_files or not all(map(_stands_alone, in_use())):
+        return None
+    facts = [VERSION, told(), part.kind, part.name, settings, case]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _prove_growth(method: BuiltMethod) -> None:
-    assert not isinstance(method.tree, TreeShape | Budget | None)
-    growth = _small(method.tree)
-    for law in {choice.law for choice in method.choices.values()}:
-        testing.assert_lossless(
-            RULE_OF_LAW[law], laws=[law], growths=[growth], vocab=VOCAB, tables=1
-        )
+def _stands_alone(file: PluginFile) -> bool:
+    """Whether a plug-in imports nothing but `UNCHANGING`."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.content)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append("." * node.level + (node.module or ""))
+    return all(name.partition(".")[0] in UNCHANGING for name in names)
 
 
-def _prove_source(method: BuiltMethod) -> None:
-    assert isinstance(method.config, TreeMethod)
-    settings, part, tree = method.config.draft, source_of(method.config.draft), method.tree
+def _prove_rule(rule: Rule, mixed: Law | None) -> None:
+    """On all small trees, or on those that a merge makes whose drawn children have the law `mixed`."""
+    if mixed is None:
+        shapes = [shape for size in range(1, SIZE + 1) for shape in testing.plane_trees(size)]
+        testing.assert_lossless(rule, shapes=shapes, vocab=VOCAB, tables=1)
+        return
+
+    def draft_with(
+        model: TreeModel, shape: Growth | TreeShape, law: Law, sampling: Sampling
+    ) -> Drafter:
+        sources = {
+            str(one): ModelDrafter(model, shape, one, sampling) for one in (law, Law.DETERMINISTIC)
+        }
+        return Merge(sources, budgets=dict.fromkeys(sources, 2))
+
+    shapes = [TreeShape.chain(2), TreeShape.expansion([2])]
+    testing.assert_lossless(
+        rule, laws=[mixed], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
+    )
+
+
+def _prove_growth(growth: Growth, law: Law) -> None:
+    if not isinstance(growth, MarginalGrowth):  # a whole tree of it ends
+        parents, probs = [-1], [1.0]
+        for places in rounds(growth, parents, lambda: torch.tensor(probs)):
+            for node, k in places:
+                first = parents.count(node) + 1
+                probs.extend(0.5**rank for rank in range(first, first + k))
+                parents += [node] * k
+    rule = RULE_OF_LAW[law]
+    testing.assert_lossless(rule, laws=[law], growths=[_small(growth)], vocab=VOCAB, tables=1)
+
+
+def _prove_source(
+    settings: Settings, law: Law, is_greedy: bool, limits: tuple[int, int] | None
+) -> None:
+    """`limits`: size and branching of its budget, as far as small trees tell; None if it fills shapes."""
+    part = source_of(settings)
 
     def draft_with(
         model: TreeModel, shape: Growth | TreeShape, law: Law, sampling: Sampling
     ) -> Drafter:
         wanted: Growth | TreeShape | Budget = shape
-        if isinstance(tree, Budget):
+        if limits is not None:
             assert isinstance(shape, TreeShape)
             widest = max(map(len, shape.children))
-            wanted = Budget(min(tree.size, SIZE), shape.depth, min(tree.branching, max(widest, 1)))
+            wanted = Budget(limits[0], shape.depth, min(limits[1], max(widest, 1)))
         return part.make(Wanted(wanted, law, sampling, _Pair(model, model)), settings)
 
     shapes = [TreeShape.chain(1), TreeShape.chain(2), TreeShape.chain(3)]
-    if not isinstance(tree, Budget) or tree.branching > 1:
+    if limits is None or limits[1] > 1:
         shapes += [TreeShape.expansion([2]), TreeShape.expansion([2, 1])]
-    all_greedy = all(choice.sampling.greedy for choice in method.choices.values())
-    for law in {choice.law for choice in method.choices.values()}:
-        rule = greedy if all_greedy else RULE_OF_LAW[law]
-        testing.assert_lossless(
-            rule, laws=[law], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
-        )
+    rule = greedy if is_greedy else RULE_OF_LAW[law]
+    testing.assert_lossless(
+        rule, laws=[law], shapes=shapes, vocab=VOCAB, tables=1, draft_with=draft_with
+    )
 
 
 def _cache() -> Path:

@@ -59,7 +59,7 @@ def run_job(
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
         }
         error = _run(folder, record, allow_versions, load)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         cause, error = problem, in_words(problem, "the job")
     record["ended"] = now()
     write_attempt(folder, Attempt(attempt, error, record))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field
 
+from treespec.draft.growth import MOST_DRAFTED
 from treespec.plugins import Settings
 
 LARGEST_NUMBER = 10**9
@@ -15,7 +16,7 @@ LARGEST_NUMBER = 10**9
 MOST_NODES = 2**14
 """Nodes of a tree in a config or on the command line, root included: a mask over them takes 256 MB."""
 
-MOST_POOL = 2**16
+MOST_POOL = MOST_DRAFTED
 """Bound on the nodes that a growth drafts in a step, before it keeps the best."""
 
 LONGEST_TEXT = 4096

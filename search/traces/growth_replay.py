@@ -20,13 +20,13 @@ refused above.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.draft.growth import nodes_kept, rounds, shape_of
 from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
@@ -42,9 +42,6 @@ from treespec.search.traces.replay import (
 from treespec.search.traces.rule_notes import by_member
 from treespec.search.traces.trace import Trace
 from treespec.tree import Law, TreeShape
-
-SHAPES_REMEMBERED = 2**12
-"""Number of tree shapes that are cached: the first levels of most steps are alike."""
 
 
 def replay_growth(trace: Trace, growth: Growth) -> Replay:
@@ -120,11 +117,7 @@ class _Grown:
         def known() -> Float[Tensor, "N"]:
             return torch.tensor(probs, dtype=torch.float64)
 
-        while True:
-            shape = _shape(tuple(parents))
-            places = growth.next(shape, known)
-            if not places:
-                break
+        for places in rounds(growth, parents, known):
             levels.append(tuple(int(k) for _, k in places))
             for node, k in places:
                 first, counts[node] = counts[node], counts[node] + k
@@ -139,9 +132,10 @@ class _Grown:
                     rows += self._below[row, first : first + k].tolist()
                 parents += [node] * k
                 counts += [0] * k
+        shape = shape_of(tuple(parents))
         kept = set(range(shape.size))
         if isinstance(growth, PruningGrowth):
-            kept = set(map(int, growth.keep(shape, known)))
+            kept = nodes_kept(growth, shape, known)
         accepted = self._accepted(start, shape, kept)
         return accepted, len(kept), self._sure(shape, known, kept, unknown), tuple(levels)
 
@@ -178,9 +172,6 @@ class _Grown:
             return False
         paths = read_values(shape, known, getattr(self._growth, "calibration", None)).paths
         return bool(paths[sorted(kept)].min() > paths[unknown].max())
-
-
-_shape = lru_cache(SHAPES_REMEMBERED)(TreeShape)
 
 
 def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:

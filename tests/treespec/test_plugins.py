@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -243,3 +244,25 @@ def test_a_setting_whose_check_fails_at_failing_is_named(tmp_path):
     methods = "methods=[{kind: tree, shape: {kind: checked, n: 1}}]"
     with pytest.raises(ConfigError, match="the check of a setting"):
         load_config("smoke", [methods])
+
+
+def test_a_part_that_is_replaced_under_its_name_is_a_new_version():
+    """Else a config would be validated by the settings of the part before."""
+    load(FOUR)
+    state, before = plugins.kept(), plugins.version()
+    plugins.restore(state)
+    assert plugins.version() == before
+    plugins.restore(state | {("rule", "mine"): replace(state["rule", "mine"], about="another")})
+    assert plugins.version() == before + 1
+
+
+def test_a_part_with_settings_of_ours_is_not_ours(tmp_path):
+    """It would not be proved, and would stay when its file is dropped."""
+    code = (
+        "from treespec.experiments.config.sources import LookupDraft\n"
+        "@plugins.drafter('mine', settings=LookupDraft)\ndef make(w, s): ...\n"
+    )
+    load(written(tmp_path, "reuses.py", code))
+    assert plugins.parts("source")["mine"].plugged
+    plugin_files.load()
+    assert "mine" not in plugins.parts("source")

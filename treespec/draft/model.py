@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,14 @@ from torch import Tensor
 from treespec.checks import require_tokens
 from treespec.draft.choosing import head_of
 from treespec.draft.drawn import DrawnChildren, ranking_of
-from treespec.draft.growth import StaticGrowth, laws_along
+from treespec.draft.growth import (
+    StaticGrowth,
+    laws_along,
+    name_of,
+    nodes_kept,
+    rounds,
+    shape_of,
+)
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.draft.nothing import NoDrafter
 from treespec.errors import InvalidTree
@@ -71,7 +78,7 @@ class ModelDrafter:
         if self.law not in laws:
             made_for = ", ".join(sorted(map(str, laws)))
             raise InvalidTree(
-                f"growth '{_name(self.growth)}' is not made for children of law {self.law}: "
+                f"growth '{name_of(self.growth)}' is not made for children of law {self.law}: "
                 f"it is made for {made_for} only"
             )
         self._pruning = self.growth if isinstance(self.growth, PruningGrowth) else None
@@ -102,9 +109,10 @@ class ModelDrafter:
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
-            InvalidTree: if the growth names a node that does not exist, or a node twice at once; if it asks
-                for more children than the law can give, or returns to a node whose children the law
-                chooses together; if the nodes it keeps are not a tree, or omit some of the drawn nodes.
+            InvalidTree: if the growth names a node that does not exist, or a node twice at once, or does
+                not end (`treespec.draft.growth.rounds`); if it asks for more children than the law can
+                give, or returns to a node whose children the law chooses together; if the nodes it keeps
+                are not a tree, or omit some of the drawn nodes.
         """
         if isinstance(self.growth, StaticGrowth) and self.growth.shape.depth:
             levels = levels_of(self.growth.shape, self._device)
@@ -119,12 +127,7 @@ class ModelDrafter:
         parents, tokens = [-1], [self._root]
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
-        while True:
-            shape = _shape(tuple(parents))
-            places = self.growth.next(shape, probs)
-            if not places:
-                break
-            _require_places(places, shape.size)
+        for places in rounds(self.growth, parents, probs):
             new = [node for node, _ in places if node not in passes.rows]
             if new:
                 logits = passes.run(new, [tokens[node] for node in new], parents, self._device)
@@ -133,12 +136,12 @@ class ModelDrafter:
             for (node, _), children in zip(places, drawn.draw(places, coins), strict=True):
                 parents += [node] * len(children)
                 tokens += children
-        self._rows = passes.rows
+        self._rows, shape = passes.rows, shape_of(tuple(parents))
         if self._pruning:
-            kept = self._checked_nodes(self._pruning.keep(shape, probs), shape)
+            kept = self._checked_nodes(nodes_kept(self._pruning, shape, probs), shape)
             if len(kept) < shape.size:
                 index = {node: i for i, node in enumerate(kept)}
-                shape = _shape(tuple(index.get(shape.parents[node], -1) for node in kept))
+                shape = shape_of(tuple(index.get(shape.parents[node], -1) for node in kept))
                 tokens = [tokens[node] for node in kept]
                 self._rows = {
                     index[node]: row for node, row in passes.rows.items() if node in index
@@ -173,10 +176,9 @@ class ModelDrafter:
         """The tree, marked as valid if `Sampling` itself has just computed its rows from finite logits."""
         return tree.vouched() if type(self.sampling) is Sampling else tree
 
-    def _checked_nodes(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:
+    def _checked_nodes(self, kept: set[int], shape: TreeShape) -> list[int]:
         """The nodes that a growth keeps, in the order of creation, checked to be a valid choice."""
-        kept = set(map(int, nodes))
-        name = _name(self.growth)
+        name = name_of(self.growth)
         if not kept <= set(range(shape.size)):
             raise InvalidTree(f"growth '{name}' keeps nodes that do not exist: {sorted(kept)}")
         if 0 not in kept:
@@ -326,26 +328,3 @@ class Passes:
         self._parents = tuple(row_parents)
         logits = self._model.run(torch.tensor(tokens, device=device), self._parents, first)
         return logits[-len(nodes) :] if len(tokens) > len(nodes) else logits
-
-
-@lru_cache(maxsize=1024)
-def _shape(parents: tuple[int, ...]) -> TreeShape:
-    """The shape with these parents, cached because most shapes are drafted again and again."""
-    return TreeShape(parents)
-
-
-def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:
-    """Refuse a growth's answer that names a node twice, a missing node, or fewer than one child."""
-    nodes = [node for node, _ in places]
-    if len(set(nodes)) < len(nodes):
-        raise InvalidTree(f"the growth gives children to a node twice at once: {nodes}")
-    for node, k in places:
-        if not 0 <= node < size or k < 1:
-            raise InvalidTree(
-                f"the growth gives {k} children to node {node} of a tree of {size} nodes: "
-                "it must name existing nodes, each with at least one child"
-            )
-
-
-def _name(growth: Growth) -> str:
-    return type(growth).__name__

@@ -190,6 +190,8 @@ def failing(monkeypatch, error):
         (OSError("odd"), 2, "error: odd"),
         (ZeroDivisionError("x"), 1, "a bug in treespec, whatever the input. Please report it"),
         (MemoryError(), 1, "error: out of memory"),
+        (SystemExit(0), 2, "a plug-in or model that this command ran ends the program"),
+        (GeneratorExit(), 2, "this command ran: GeneratorExit"),
     ],
 )
 def test_what_happens_while_it_runs(call, monkeypatch, error, code, says):

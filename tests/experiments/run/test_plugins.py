@@ -262,6 +262,13 @@ def test_what_a_metric_gives_is_refused_by_name(value, said, monkeypatch):
         outcome.Outcome.of(()).metrics()
 
 
+def test_a_metric_that_ends_the_program_is_refused_by_name(monkeypatch):
+    ending = {"odd": SimpleNamespace(make=lambda steps: sys.exit(0))}
+    monkeypatch.setattr(outcome, "parts", lambda kind: ending)
+    with pytest.raises(InvalidPlugin, match="metric 'odd': the metric ends the program"):
+        outcome.Outcome.of(()).metrics()
+
+
 def test_a_metric_that_fails_is_recorded_with_its_name(write, tmp_path):
     plugin = tmp_path / "odd.py"
     plugin.write_text("from treespec import plugins\nplugins.metric('odd', 'o')(lambda s: 'x')\n")

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -60,6 +61,12 @@ def test_a_failure_is_written_down_and_can_be_mended(job, loaded_pair):
     run_job(str(job), 2, load=lambda models: loaded_pair)
     assert outcome_of(job).state == "finished"
     assert [a.error for a in read_attempts(job)] == ["no luck", None]
+
+
+def test_a_job_that_ends_the_program_has_failed(job):
+    """As a plug-in may do by `sys.exit(0)`."""
+    assert "ends the program" in fails(job, 1, lambda models: sys.exit(0))
+    assert outcome_of(job).state == "failed"
 
 
 def test_a_method_that_fails_fails_the_job(job, loaded_pair, monkeypatch):

@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from itertools import repeat
 
 import pytest
 import torch
@@ -6,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
-from treespec.draft import ModelDrafter, StaticGrowth
-from treespec.errors import NonFiniteLogits, NotADistribution
+from treespec.draft import ModelDrafter, StaticGrowth, growth
+from treespec.errors import InvalidTree, NonFiniteLogits, NotADistribution
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
@@ -69,8 +70,8 @@ class Nothing(Sampling):
 
 def test_only_rows_of_sampling_itself_are_trusted():
     for sampling, vouched in ((Sampling(), True), (Own(), False)):
-        for growth in (TreeShape.chain(2), BestFirst()):
-            _, tree = propose(growth, Law.WITHOUT_REPLACEMENT, sampling)
+        for grown in (TreeShape.chain(2), BestFirst()):
+            _, tree = propose(grown, Law.WITHOUT_REPLACEMENT, sampling)
             assert tree.is_vouched == vouched
     with pytest.raises(NotADistribution):
         propose(TreeShape.chain(2), Law.IID, Nothing())
@@ -177,6 +178,33 @@ def test_static_growth_asks_for_each_child_once(shape):
             parents += [node] * k
     assert tuple(parents) == shape.breadth_first().parents
     assert growth.max_depth == shape.depth
+
+
+class Answering:
+    """Always gives the same answer."""
+
+    def __init__(self, answer):
+        self.answer, self.max_depth = answer, 2
+
+    def next(self, shape, probs):
+        return self.answer(shape)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda shape: [(0, 1)], "more than 100 times"),
+        (lambda shape: [(shape.size - 1, 1)], "does not end"),
+        (lambda shape: ((0, 1) for _ in repeat(None)), "a node twice at once"),
+        (lambda shape: [(0, 2**16 + 1)], "more than 65,536 nodes"),
+    ],
+)
+def test_a_growth_that_never_ends_is_stopped(answer, said, monkeypatch):
+    monkeypatch.setattr(growth, "MOST_ROUNDS", 100)
+    with pytest.raises(InvalidTree, match=f"growth 'Answering' .*{said}"):
+        propose(Answering(answer), Law.IID)
+    _, tree = propose(Answering(lambda shape: iter(())), Law.IID)
+    assert tree.shape.size == 1
 
 
 class Noting:

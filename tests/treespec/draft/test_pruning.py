@@ -1,5 +1,7 @@
 """Growths that draft more than is verified: what is kept, what is refused, and the cache."""
 
+from itertools import repeat
+
 import pytest
 import torch
 
@@ -50,6 +52,7 @@ def test_the_root_alone_is_plain_decoding(growths):
         ([0, 4], "'Keeping' keeps node 4 but not its parent 1"),
         ([0, 8], r"'Keeping' keeps nodes that do not exist: \[0, 8\]"),
         ([0, -1], "nodes that do not exist"),
+        (repeat(0), "'Keeping' keeps more than the 8 nodes"),
     ],
 )
 def test_what_is_no_tree_is_refused(growths, keep, message):
