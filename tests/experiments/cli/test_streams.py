@@ -5,8 +5,10 @@ import os
 import sys
 
 import pytest
+from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.cli.main import main
+from treespec.tree import TreeShape
 
 TREE = ["export", "[[0], [1]]", "--from", "medusa", "--to", "eagle"]
 
@@ -45,13 +47,13 @@ def test_nothing_is_lost_but_the_text_if_stdout_is_closed(arguments, monkeypatch
 
 
 def test_a_terminal_without_unicode(monkeypatch, tmp_path):
-    (tmp_path / "é.yaml").write_text("# ☃\nname: é\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    for arguments in (["parts"], ["configs", "é.yaml"], ["configs", "é.yaml", "--json"]):
+    chain = SyntheticMethod("chain é☃", "tree", TreeShape.chain(3), (0.6,))
+    run = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), chain], prompts=2)
+    for more in ([], ["--json"]):
         written = io.BytesIO()
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-        assert ended(arguments) == 0
-        assert written.getvalue()
+        assert ended(["report", os.fspath(run), *more]) == 0
+        assert b"u2603" in written.getvalue()
 
 
 @pytest.mark.parametrize(

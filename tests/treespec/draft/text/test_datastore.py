@@ -1,6 +1,8 @@
 """The datastore: every string is found at its places; incomplete files are refused."""
 
+import errno
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -109,4 +111,16 @@ def test_texts_that_are_refused(tmp_path):
     for said, texts in {"no token": [[], []], r"texts\[1\]\[0\] = 3": [[1], [3]]}.items():
         with pytest.raises(InvalidArgument, match=said):
             Datastore.build(tmp_path / "x", texts, vocab_size=3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_on_files_is_told_with_the_file_and_nothing_is_left(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HEAD_BYTES + 8, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            Datastore.build(tmp_path / "x", TEXTS, vocab_size=3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "x"))
     assert not list(tmp_path.iterdir())
