@@ -1,6 +1,7 @@
 """Units on real (tiny) models: the trees that are kept, repeats, and meters."""
 
 import json
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -134,6 +135,46 @@ def test_meters_are_read_and_the_manifest_says_what_is_missing(finished):
         "started", "git_hash", "versions", "hardware", "idle_w", "busy_percent",
     }  # fmt: skip
     assert session["hardware"] == finished.manifest["hardware"]
+
+
+def test_only_the_first_repeat_runs_by_itself():
+    config = SimpleNamespace(alone=2)
+    alone = [
+        (index, repeat)
+        for index in range(3)
+        for repeat in range(2)
+        if unit_module.Unit(SimpleNamespace(index=index), "T=0", repeat).runs_alone(config)
+    ]
+    assert alone == [(0, 0), (1, 0)]
+
+
+def test_the_time_by_itself_is_that_of_decoding(monkeypatch):
+    outcome = SimpleNamespace(total_s=5.0, prefill_s=2.0)
+    monkeypatch.setattr(unit_module, "_capture_before", lambda pair: None)
+    monkeypatch.setattr(unit_module, "finish", lambda decoding: outcome)
+    bench = SimpleNamespace(meters=Meters([]), pair=None)
+    assert unit_module._by_itself(bench, list)["alone_s"] == 3.0
+
+
+def test_texts_of_which_one_begins_the_other_have_no_margin():
+    """One ended earlier: no token differs that rounding could explain."""
+    for tokens, reference in (((1, 2), (1, 2, 3)), ((1, 2, 3), (1, 2))):
+        found = unit_module._compare(None, None, SimpleNamespace(tokens=tokens), reference)
+        assert found == {
+            "equal_to_plain": False,
+            "first_divergence": 2,
+            "divergence_margin": None,
+        }
+
+
+def test_every_group_comes_first_in_turn():
+    """From unit to unit, and from setting to setting of one prompt."""
+    groups = [{"a": 1}, {"b": 2}, {"c": 3}]
+    experiment = SimpleNamespace(samplings={"T=0": None, "T=1": None})
+    bench = SimpleNamespace(groups=groups, experiment=experiment)
+    rotated = unit_module._rotated_groups
+    assert [rotated(bench, n, "T=0")[0] for n in range(4)] == [*groups, groups[0]]
+    assert rotated(bench, 0, "T=1") == [groups[1], groups[2], groups[0]]
 
 
 def test_meters_can_be_left_out(settings, loaded_pair, tmp_path):

@@ -1,6 +1,7 @@
 """What happens if passes of the requested kind are not possible."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from treespec import load_pair
 from treespec.errors import InvalidArgument, Unavailable, UnsupportedModel
 from treespec.models.passes import compiled_pass
-from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.passes.choosing_passes import _require_same, choose_passes
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.sublayers import layers_from
 
@@ -120,3 +121,36 @@ class TestWhatCannotBeHad:
         model = TransformersModel(load("llama"), attention="reference")
         with pytest.raises(UnsupportedModel, match="loaded with attention='reference'"):
             choose_passes(model, "compiled")
+
+
+class Rows:
+    """Rows in place of a model's logits: how far they change if the tree is ignored, and by an error."""
+
+    device, vocab_size, max_length = torch.device("cpu"), 50, 0
+    model = SimpleNamespace(
+        dtype=torch.float32,
+        config=SimpleNamespace(
+            model_type="fake", get_text_config=lambda decoder: SimpleNamespace()
+        ),
+    )
+
+    def __init__(self, effect=0.0, error=0.0):
+        self.effect, self.error = effect, error
+
+    def fresh(self):
+        return self
+
+    def prefill(self, tokens):
+        """Nothing: rows do not depend on the text."""
+
+    def run(self, nodes, parents, first=0):
+        rows = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+        ignored = len(parents) > 2 and parents == tuple(range(-1, len(parents) - 1))
+        rows[:, 0] += self.error + self.effect * ignored
+        return rows[first : first + len(nodes)]
+
+
+def test_an_error_must_be_small_beside_what_ignoring_the_tree_would_change(without_shape_checks):
+    _require_same(Rows(effect=1.0), Rows(error=5e-5))
+    with pytest.raises(UnsupportedModel, match="ignoring the tree changes them by"):
+        _require_same(Rows(effect=1e-4), Rows(error=5e-5))

@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.passes import compiled_pass
-from treespec.models.passes.packed_layers import packed_linears
+from treespec.models.passes.packed_layers import _groups, packed_linears
 
 pytestmark = pytest.mark.skipif(
     compiled_pass.missing_for_compiling() is not None, reason="no C++ compiler"
@@ -46,6 +46,12 @@ def test_layers_give_what_they_gave_and_are_left_as_they_were(dtype, packed):
     assert [*block.state_dict()] == before
     assert not any("forward" in module.__dict__ for module in block.modules())
     assert all(map(torch.equal, block(x), expected))
+
+
+def test_layers_of_other_inputs_are_products_of_their_own():
+    block = nn.Module()
+    block.q_proj, block.k_proj, block.v_proj = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(4, 8)
+    assert [len(group) for group in _groups(block)] == [1, 1, 1]
 
 
 def test_copies_of_a_whole_serve_its_parts():

@@ -9,10 +9,18 @@ import os
 import pytest
 import torch
 
+from attention_masks import topology
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
 from treespec.models.cache import cache_argument
-from treespec.models.passes.static_pass import Size, StaticRunner, bucket, most_sizes, size_of
+from treespec.models.passes.static_pass import (
+    Size,
+    StaticPass,
+    StaticRunner,
+    bucket,
+    most_sizes,
+    size_of,
+)
 from treespec.models.passes.static_trial import NoHostReads, require_static
 from treespec.models.transformers_model import TransformersModel
 
@@ -257,6 +265,15 @@ def test_ordinary_operations_are_no_host_reads(mode):
         x[torch.tensor([1, 2])] = 0
         x.masked_fill(x > 0, 1)[None, 1:].topk(2)
         x.to(torch.float16).copy_(x)
+
+
+def test_a_pass_that_does_not_fit_behind_earlier_nodes_is_refused(load):
+    model = TransformersModel(load("llama"))
+    model.runner.cache.begin(0, 1)
+    static = StaticPass(model.model, model.runner.cache, Size(8, 64))
+    tree, free = topology(tuple(range(-1, 12))), 12  # rows behind the prompt, for 5 + 8 nodes
+    with pytest.raises(InvalidTree, match="do not fit into a cache"):
+        static.load(torch.arange(8), tree, model.runner.cache.capacity - free, 5)
 
 
 def test_buckets():
