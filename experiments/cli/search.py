@@ -25,6 +25,7 @@ LatencyFiles = Annotated[
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
         "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
+        "treespec search acceptance-rate-vector.pt --latency latency.json --sizes 1,2,4,8,16",
     ),
 )
 def search_command(
@@ -33,8 +34,8 @@ def search_command(
         typer.Argument(
             metavar="SOURCE...",
             help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
-            "acceptance rates: an estimate (`treespec estimate --out`), or by rank of the child: "
-            "0.6,0.2,0.1, with levels separated by ;.",
+            "acceptance rates: an estimate (`treespec estimate --out`), Sequoia's vector (.pt), or by rank "
+            "of the child: 0.6,0.2,0.1, with levels separated by ;.",
         ),
     ],
     size: Annotated[
@@ -44,6 +45,10 @@ def search_command(
             help="Nodes, root included: 16 by default, or fewer if the trace of a text source holds fewer. "
             "A maximum with --latency.",
         ),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sizes", help="With --latency: consider only these sizes: 1,2,4,8,16,32."),
     ] = None,
     depth: Annotated[
         int | None, typer.Option("--depth", help="Maximum levels below the root.")
@@ -92,7 +97,8 @@ def search_command(
                     )
         result: Any
         if not latency:
-            for name, value in {"--prefix": prefix, "--law": law, "--batch": batch}.items():
+            given = {"--sizes": sizes, "--prefix": prefix, "--law": law, "--batch": batch}
+            for name, value in given.items():
                 if value is not None:
                     raise ConfigError(
                         f"{name} selects among times: give --latency too, or omit {name}"
@@ -112,6 +118,7 @@ def search_command(
                     prefixes=integers("--prefix", prefix) or (),
                     batches=integers("--batch", batch) or (),
                     laws=None if law is None else [law],
+                    sizes=integers("--sizes", sizes),
                     max_size=size,
                     depth=depth,
                     branching=branching,

@@ -199,21 +199,22 @@ def skip_set_command(
     one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
-        from treespec.draft.skip_set import SkipSets
+        from treespec.draft.skip_set import SkipSets, fewest_sets
         from treespec.experiments.config.files import require_new, require_within
         from treespec.experiments.run.models import calm_transformers
         from treespec.files import read_text
-        from treespec.models.load import load_pair
+        from treespec.models.load import load_pair, outline_pair
         from treespec.sampling.distributions import Sampling
 
         require_new(out, option="")
-        require_within("--size", size, 1, 20_000)
         require_within("--tokens", tokens, 2, 100_000)
         require_within("--most-texts", most_texts, 1, 100_000)
-        require_within("--most-sets", most_sets, 1, 10**9)
         sampling = Sampling(temperature)
         given = [read_text(path) for path in texts] if texts else None
         calm_transformers()
+        layers = outline_pair(model, "none").target.layer_count
+        require_within("--size", size, 1, 2 * layers - 1)
+        require_within("--most-sets", most_sets, fewest_sets(size, layers), 10**9)
         pair = load_pair(model, "none", dtype=dtype, device=device)
         sets = SkipSets(pair.target, _encoded(given, pair.tokenizer, tokens)[:most_texts], sampling)
         console = progress(quiet)

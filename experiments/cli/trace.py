@@ -174,7 +174,11 @@ def estimate_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the estimate to this file, for `search` and configs."),
+        typer.Option(
+            "--out",
+            help="Write the estimate to this file, for `search` and configs; as Sequoia's vector if it "
+            "ends in .pt.",
+        ),
     ] = None,
     by: Annotated[
         str,
@@ -202,6 +206,7 @@ def estimate_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.config.search_files import VECTOR
         from treespec.experiments.measure.estimate import (
             LEVELS_SHOWN,
             estimate,
@@ -209,6 +214,7 @@ def estimate_command(
             estimate_table,
         )
         from treespec.experiments.report.terminal import print_table
+        from treespec.search.formats import dump_rates
 
         if out is not None:
             require_new(out)
@@ -216,7 +222,8 @@ def estimate_command(
             source, by=by, depth=depth, ranks=ranks, interval=interval, shrinkage=shrinkage
         )
         if out is not None:
-            write_new(out, estimated.to_json())
+            as_vector = out.suffix == VECTOR
+            write_new(out, dump_rates(estimated.rates) if as_vector else estimated.to_json())
         if as_json:
             typer.echo(estimate_json(estimated, error))
             return

@@ -17,6 +17,7 @@ from treespec.experiments.measure.search import (
 )
 from treespec.experiments.measure.source_budgets import flow
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
+from treespec.search.growth.keys import MOST_NODES
 from treespec.tree.shape import TreeShape
 
 TIMES = "treespec profile CONFIG --out latency.json"
@@ -72,6 +73,8 @@ def search_fastest(
     `treespec.search.best_tree`.
     """
     require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
+    for size in options.get("sizes") or ():
+        require_within("--sizes", size, 1, MOST_NODES)
     for prefix in prefixes:
         require_within("--prefix", prefix, 0, LARGEST_NUMBER)
     for batch in batches:

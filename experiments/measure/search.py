@@ -15,7 +15,7 @@ from treespec.experiments.config.files import (
     require_within,
     write_new,
 )
-from treespec.experiments.config.search_files import read_acceptance
+from treespec.experiments.config.search_files import VECTOR, read_acceptance
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.replays import RECORDING
 from treespec.experiments.measure.source_budgets import USUAL_SIZE, FoundBudget, best_budget
@@ -57,12 +57,12 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
 
 
 def read_source(text: str) -> Any:
-    """Read rates as typed, an estimate as JSON, or a trace."""
+    """Read rates as typed, an estimate as JSON, a trace, or Sequoia's acceptance vector."""
     path = Path(text)
     if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
-    if text.endswith(".json"):
-        require_there(text, "", "treespec estimate TRACE --out rates.json")
+    if path.suffix in (".json", VECTOR):
+        require_there(text, "", f"treespec estimate TRACE --out rates{path.suffix}")
     if text.endswith(".npz"):
         require_there(text, "", RECORDING)
     return rates_of(text)
