@@ -2,8 +2,6 @@
 
 import re
 
-from attention_masks.errors import AttentionMaskError
-
 __all__ = [
     "CannotEnlarge",
     "ContextOverflow",
@@ -147,6 +145,8 @@ def in_words(error: BaseException, doing: str) -> str:
 
     Of the messages of other libraries only the first line is used: later lines are often stack frames.
     """
+    from attention_masks.errors import AttentionMaskError  # which imports torch: seconds
+
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:

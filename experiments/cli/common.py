@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import escape, glob
 from pathlib import Path
@@ -43,12 +43,48 @@ def complete_config(incomplete: str) -> list[str]:
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
 
 
+def early(check: Callable[[Any], object]) -> Callable[[typer.Context, Any], Any]:
+    """The callback of an argument whose value is checked before a command imports anything slow."""
+
+    def checked(context: typer.Context, value: Any) -> Any:
+        if value is not None and not context.resilient_parsing:
+            with friendly("--debug" in sys.argv):
+                for each in value if isinstance(value, list | tuple) else [value]:
+                    check(each)
+        return value
+
+    return checked
+
+
+def _config(name: str) -> None:
+    from treespec.experiments.config.files import config_text
+
+    config_text(name)
+
+
+def require_run(folder: Path) -> None:
+    """Refuse the folder of a run that does not exist."""
+    if not os.path.lexists(folder):
+        from treespec.experiments.errors import RunFolderError
+
+        raise RunFolderError(f"{folder} is not a run folder: there is no such folder")
+
+
+def readable(path: Path) -> None:
+    """Refuse a file that cannot be opened."""
+    from treespec.files import open_file
+
+    with open_file(path, None):
+        pass
+
+
 ConfigArgument = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG",
         help="A YAML file, or the name of a shipped config (`treespec configs`).",
         autocompletion=complete_config,
+        callback=early(_config),
     ),
 ]
 Overrides = Annotated[
@@ -85,10 +121,12 @@ def load(
     manifest: Path | None = None,
 ) -> "Config":
     """Load the config and plug-ins of a command that runs models, and silence transformers."""
-    from treespec.experiments.config.file import load_config
+    from treespec.experiments.config.file import load_config, read_data
+    from treespec.experiments.config.places import require_inputs
     from treespec.experiments.config.plugged import plug_in
     from treespec.experiments.run.models import calm_transformers
 
+    require_inputs(read_data(config, overrides or ())[1])
     calm_transformers()
     plug_in(plugins or (), manifest)
     return load_config(config, overrides or ())

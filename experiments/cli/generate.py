@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
+from treespec.experiments.cli.common import (
+    AsJson,
+    Debug,
+    Plugins,
+    complain,
+    early,
+    friendly,
+    json_text,
+    readable,
+)
 from treespec.experiments.cli.help import app, examples
 
 if TYPE_CHECKING:
@@ -33,7 +42,10 @@ def generate_command(
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The text to continue; - for stdin.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="A file with the prompt.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A file with the prompt.", callback=early(readable)),
+    ] = None,
     pair: Annotated[
         str | None,
         typer.Option("--pair", help="embedded, or a folder with target and draft.  [embedded]"),
@@ -89,8 +101,11 @@ def generate_command(
     are green, and tokens added by the target are yellow.
     """
     with friendly(debug):
+        from treespec.experiments.config.places import require_inputs
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
+
+        require_inputs({"models": {"target": target or pair, "draft": draft}})
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.one_text import decode_one, one_text_config
 

@@ -23,12 +23,14 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
+    early,
     friendly,
     json_text,
     load,
     option_of,
     output,
     progress,
+    require_run,
 )
 from treespec.experiments.cli.help import app, examples
 
@@ -109,8 +111,6 @@ def run_command(
     with friendly(debug, "interrupted; the same command resumes where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
-        from treespec.experiments.measure.searched_run import dry_run, run
-        from treespec.experiments.run.dry_run import plan_data, print_plan
         from treespec.experiments.run.ranks import rank
 
         if rank():  # under torchrun, only the process of rank 0 prints
@@ -118,6 +118,9 @@ def run_command(
         console = progress(quiet)
         folder = folder_asked_for(config, overrides or (), out, "runs")
         experiment = load(config, overrides, plugin, folder and folder / "manifest.json")
+        from treespec.experiments.measure.searched_run import dry_run, run
+        from treespec.experiments.run.dry_run import plan_data, print_plan
+
         options: dict[str, Any] = {
             "folder": out,
             "source": Path(config) if is_file(config) else None,
@@ -169,7 +172,10 @@ def run_command(
     ),
 )
 def report_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The folder of a run.", callback=early(require_run)),
+    ],
     tables: Annotated[
         Path | None,
         typer.Option(
@@ -228,8 +234,16 @@ def report_command(
     ),
 )
 def diff_command(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another run.")],
+    run_a: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_A", help="The folder of a run.", callback=early(require_run)),
+    ],
+    run_b: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_B", help="The folder of another run.", callback=early(require_run)
+        ),
+    ],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

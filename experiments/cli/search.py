@@ -5,14 +5,36 @@ from typing import Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, complain, friendly, json_text, working
+from treespec.experiments.cli.common import (
+    AsJson,
+    Debug,
+    complain,
+    early,
+    friendly,
+    json_text,
+    working,
+)
 from treespec.experiments.cli.help import app, examples
+
+
+def _source(text: str) -> None:
+    from treespec.experiments.config.files import require_source
+
+    require_source(text)
+
+
+def _times(path: Path) -> None:
+    from treespec.experiments.config.files import TIMES, require_there
+
+    require_there(path, "--latency", TIMES)
+
 
 LatencyFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--latency",
         help="Times (`treespec profile`) to rank by predicted speed: one file, or one per source.",
+        callback=early(_times),
     ),
 ]
 
@@ -33,6 +55,7 @@ def search_command(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
+            callback=early(_source),
             help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
             "acceptance rates: an estimate (`treespec estimate --out`), Sequoia's vector (.pt), or by rank "
             "of the child: 0.6,0.2,0.1, with levels separated by ;.",

@@ -10,10 +10,12 @@ from treespec.experiments.cli.common import (
     AsJson,
     Debug,
     Quiet,
+    early,
     friendly,
     json_text,
     output,
     progress,
+    readable,
 )
 from treespec.experiments.cli.help import app, examples
 
@@ -34,6 +36,11 @@ TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 """Suffixes of the files to take from a given folder."""
 
 
+def _text(path: Path) -> None:
+    if not path.is_dir():
+        readable(path)
+
+
 @_datastores.command(
     "build",
     epilog=examples(
@@ -49,6 +56,7 @@ def build_command(
             metavar="[TEXTS]...",
             help=f"Files, and folders whose {', '.join(TEXTS)} files to take.  [the .py files of the "
             "installed packages]",
+            callback=early(_text),
         ),
     ] = None,
     model: Annotated[
@@ -91,7 +99,9 @@ def build_command(
     ),
 )
 def info_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A datastore.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A datastore.", callback=early(readable))
+    ],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -177,6 +187,7 @@ def skip_set_command(
             metavar="[TEXTS]...",
             help="Text files that no run measures.  [the embedded prompts after their first "
             f"{HELD_OUT_FROM:,} tokens]",
+            callback=early(readable),
         ),
     ] = None,
     size: Annotated[int, typer.Option("--size", help="Number of sublayers to skip.")] = 1,

@@ -14,6 +14,7 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
+    early,
     friendly,
     json_text,
     load,
@@ -21,6 +22,12 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import app, examples
+
+
+def _trace(path: Path) -> None:
+    from treespec.experiments.config.files import RECORDING, require_there
+
+    require_there(path, "", RECORDING)
 
 
 @app.command(
@@ -127,7 +134,10 @@ def trace_command(
 )
 def replay_command(
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE", help="Files written by `treespec trace`.")
+        list[Path],
+        typer.Argument(
+            metavar="TRACE", help="Files written by `treespec trace`.", callback=early(_trace)
+        ),
     ],
     shapes: Annotated[
         str | None,
@@ -170,7 +180,10 @@ def replay_command(
 )
 def estimate_command(
     source: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A file written by `treespec trace`.")
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="A file written by `treespec trace`.", callback=early(_trace)
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,14 @@ import yaml
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.files import is_file, is_there, require_new, write_new
+from treespec.experiments.config.files import config_text, require_new, shipped, write_new
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
-from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
-from treespec.reading_models import joined, nearest, problems
+from treespec.files import brief, parse_yaml
+from treespec.reading_models import joined, problems
+
+__all__ = ["config_text", "load_config", "shipped"]
 
 FIRST = Path(__file__).with_name("first.yaml")
 """What `treespec init` writes: a config that is small, commented, and ready to run."""
@@ -44,26 +45,6 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
             f"with `treespec sweep {source}`, or remove `sweep:`"
         )
     return validated(path, data, overrides)
-
-
-def config_text(source: str | Path) -> tuple[Path, str]:
-    """The path of a config's file, and its text."""
-    path = Path(source)
-    if not is_file(str(source)):
-        known = shipped()
-        if str(source) in known:
-            path = known[str(source)]
-        elif not is_there(str(source)):
-            hint = nearest(str(source)[:80], list(known))
-            raise ConfigError(
-                f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})"
-            )
-        elif path.is_dir():
-            raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
-    try:
-        return path, read_text(path, CONFIG_BYTES)
-    except Unreadable as error:  # a device or a pipe, among others
-        raise ConfigError(str(error)) from None
 
 
 def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
@@ -118,11 +99,6 @@ def _shape_examples(data: dict[str, Any], problem: str) -> str:
     if match is None:
         return ""
     return f"; write {examples_near(data['methods'][int(match[1])].get('shape'))}"
-
-
-def shipped() -> dict[str, Path]:
-    folder = Path(str(files("treespec.experiments"))) / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def first_config(file: Path) -> str:

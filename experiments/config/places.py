@@ -1,7 +1,7 @@
 """Check output folders: a config writes only inside `runs/` or `sweeps/`, never over its inputs."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ INPUTS = (
     *("warm", "datastore", "file", "files"),
 )
 """Keys of a config that may name files and folders."""
+
+MODELS = ("target", "draft", "model")
+"""Those that name a model: a folder, or a hub id."""
 
 
 def place_of(output: object, name: str, base: str) -> Path:
@@ -43,6 +46,25 @@ def inputs_of(config: Config) -> Iterator[tuple[str, Path]]:
     for path, key, text in texts_in(config.model_dump(mode="json")):
         if key in INPUTS and text != MEASURED and os.path.lexists(text):
             yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list
+
+
+def require_inputs(data: Mapping[str, Any]) -> None:
+    """Refuse paths of models and prompts that lead nowhere, before anything slow is imported or loaded.
+
+    `data`: a config as it is read, not validated. A model's name is a path if it cannot be a hub id.
+    """
+    for path, key, text in texts_in(data):
+        is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+        if key in MODELS and is_path and not os.path.exists(os.path.expanduser(text)):
+            raise ConfigError(
+                f"{path}: there is no model folder {text!r} (searched from {os.getcwd()!r}): check the "
+                "path, or give the id of a model on the Hugging Face hub"
+            )
+    prompts = data.get("prompts")
+    if isinstance(prompts, dict) and prompts.get("kind") in ("text", "jsonl", "spec_bench"):
+        file = prompts.get("path")
+        if isinstance(file, str) and not os.path.lexists(file):
+            raise ConfigError(f"prompts.path = {file}: No such file or directory")
 
 
 def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, str]]:

@@ -170,8 +170,10 @@ class JsonlPrompts(_Texts):
 
 
 class SpecBenchPrompts(_Texts):
-    """The Spec-Bench format: `question_id`, `category`, `turns`. The first turn is the prompt; others, which
-    follow an answer, are not read."""
+    """The Spec-Bench format: `question_id`, `category`, `turns`.
+
+    The first turn is the prompt; later ones follow an answer and are not read.
+    """
 
     kind: Literal["spec_bench"]
     path: Name

@@ -5,8 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.files import require_there, require_within
-from treespec.experiments.measure.replays import RECORDING
+from treespec.experiments.config.files import RECORDING, require_there, require_within
 from treespec.experiments.report.table import NONE, Cell, Column, Table
 from treespec.search import (
     AcceptanceEstimate,

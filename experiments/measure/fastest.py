@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.config.base import LARGEST_NUMBER
-from treespec.experiments.config.files import require_there, require_within
+from treespec.experiments.config.files import TIMES, require_there, require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.search import (
     LARGEST_DRAWN,
@@ -19,8 +19,6 @@ from treespec.experiments.measure.source_budgets import flow
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
 from treespec.search.growth.keys import MOST_NODES
 from treespec.tree.shape import TreeShape
-
-TIMES = "treespec profile CONFIG --out latency.json"
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
-from treespec.experiments.config.files import is_file, require_there
+from treespec.experiments.config.files import RECORDING, is_file, require_there
 from treespec.experiments.config.shapes import AnyShape, OptimalShape, tree_of
 from treespec.experiments.config.spellings import examples, is_spelled, spelled
 from treespec.experiments.errors import ConfigError
@@ -23,8 +23,6 @@ from treespec.search.intervals import Interval
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape
-
-RECORDING = "treespec trace CONFIG --out trace.npz"
 
 _TYPED = (
     "chain:4",

@@ -11,13 +11,13 @@ import numpy as np
 from treespec.experiments.config.files import (
     is_there,
     require_new,
+    require_source,
     require_there,
     require_within,
     write_new,
 )
-from treespec.experiments.config.search_files import VECTOR, read_acceptance
+from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.measure.replays import RECORDING
 from treespec.experiments.measure.source_budgets import USUAL_SIZE, FoundBudget, best_budget
 from treespec.files import brief
 from treespec.search import (
@@ -61,10 +61,7 @@ def read_source(text: str) -> Any:
     path = Path(text)
     if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
-    if path.suffix in (".json", VECTOR):
-        require_there(text, "", f"treespec estimate TRACE --out rates{path.suffix}")
-    if text.endswith(".npz"):
-        require_there(text, "", RECORDING)
+    require_source(text)
     return rates_of(text)
 
 

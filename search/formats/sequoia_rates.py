@@ -2,8 +2,8 @@
 
 Facts (Infini-AI-Lab/Sequoia): `tests/test_accept.py` and `fast_test.py` write `acceptance-rate-vector.pt`,
 float `[W + 2]`. Entry 0 is 0, entry k the share of steps that accept child k (counted from 1), and the last
-one the share that reject all W children, which `tree_search.py` cuts off. So entries 1 to W are the rates of
-`optimal_tree`, in the same order.
+one the share that reject all W children, which `tree_search.py` cuts off. Entries 1 to W are the rates that
+`optimal_tree` takes.
 """
 
 import io
@@ -42,8 +42,8 @@ def load_rates(data: bytes | Tensor) -> Float[np.ndarray, "ranks"]:
     total = float(vector.sum())
     if vector[0] != 0 or not abs(total - 1) <= TOLERANCE:
         raise InvalidAcceptance(
-            f"the vector begins with {float(vector[0]):.6g} and sums to {total:.6g}, but must begin with 0 and "
-            f"sum to 1: {LAYOUT}"
+            f"the vector begins with {float(vector[0]):.6g} and sums to {total:.6g}, but must begin with 0 "
+            f"and sum to 1: {LAYOUT}"
         )
     return read_rates(vector[1:-1]).table[0]
 

@@ -139,7 +139,10 @@ def test_made_in_inference_mode_it_still_serves_autograd():
         ([-1, 0, -1], r"parents\[2\] = -1, .* must be in 0\.\.1"),
         ([-1, 0.0], r"parents must be plain integers, got \[-1, 0\.0\]"),
         (3, "parents must be plain integers, got 3"),
-        ([[0], [1], [0, 0]], r"paths of ranks.*pass `treespec\.TreeShape\.from_paths\(paths\)\.parents`"),
+        (
+            [[0], [1], [0, 0]],
+            r"paths of ranks.*pass `treespec\.TreeShape\.from_paths\(paths\)\.parents`",
+        ),
         ([(0,), (0, 0)], "paths of ranks"),
         (SimpleNamespace(parents=(-1, 0)), "pass its `parents`"),
     ],

@@ -96,8 +96,8 @@ class EnumeratingCoins:
         """
         if name in self._forks:
             raise TreespecError(
-                f"coins are forked twice under the name {name!r}, which gives the same numbers twice, so that "
-                "draws that must be independent are equal: name a fork by its position in the text"
+                f"coins are forked twice under the name {name!r}, which gives the same numbers: draws "
+                "that must be independent are equal; name a fork by its position in the text"
             )
         self._forks.add(name)
         return self

@@ -171,7 +171,12 @@ FLAT = {"verify": {1: 0.020, 2: 0.020, 8: 0.020}, "draft": 1e-4, "law": "iid"}
     ("times", "rates", "limits", "words"),
     [
         ({}, [0.6, 0.2], {}, "the rates have no intervals"),
-        ({"verify": {1: 0.020, 9: 0.020}}, None, {"max_size": 8}, "time of 8 nodes is interpolated"),
+        (
+            {"verify": {1: 0.020, 9: 0.020}},
+            None,
+            {"max_size": 8},
+            "time of 8 nodes is interpolated",
+        ),
         ({"draft": {1: 1e-4}}, None, {}, "no wider level of the draft was measured"),
         ({"draft": {1: 1e-4}}, None, {"branching": 1}, None),  # asked for chains
         ({}, [0.6], {}, "only rates of first children are known"),

@@ -5,8 +5,6 @@ every step. A copy of greedy multi-path block verification clamps p / q at 1 whe
 when it computes the law of the selected path, so that the two break ties differently.
 """
 
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -91,7 +89,7 @@ def test_one_name_for_the_numbers_of_all_steps():
     settings = {"sampling": Sampling(), "coins": TorchCoins(3), "max_new_tokens": 12}
     target = ModelTarget(UNIFORM)
     steps = list(decode(target, drafter, verify.rrsw, torch.tensor([0]), **settings))
-    assert len({step.tree.token_ids[1] for step in steps if step.tree.size > 1}) == 1
+    assert len({step.tree.token_ids[1] for step in steps if step.tree.shape.size > 1}) == 1
     with pytest.raises(TreespecError, match="forked twice under the name 'draft'"):
         law_of_three(ForkedByOneName)
 
@@ -110,3 +108,23 @@ def gbv_that_clamps_when_it_selects(tree, target_probs, coins):
 def table(*row):
     logits = torch.tensor(row, dtype=torch.float64).log()
     return TabularModel(lambda context: logits, len(row))
+
+
+P, Q, PATHS = (0.45, 0.45, 0.1), (0.3, 0.4, 0.3), TreeShape.independent_chains(2, 1)
+
+
+def test_paths_selected_by_clamped_ratios():
+    """Tokens 0 and 1 tie at the clamp, but the law of the selected path holds token 0 to be the higher."""
+    parts = {"target": table(*P), "draft": table(*Q)}
+    found = step_law(gbv_that_clamps_when_it_selects, PATHS, Law.IID, **parts).probs.sum(1)
+    accepted = [
+        0.39 * 0.45 / 0.51,
+        0.52,
+        0.09,
+    ]  # of the selected: .39, .52, .09; their law: .51, .40, .09
+    left = 1 - sum(accepted)  # falls to [p - law]+ = (0, .05, .01)
+    right = [accepted[0], accepted[1] + left * 5 / 6, accepted[2] + left / 6]
+    assert found.tolist() == pytest.approx(right)
+    assert step_law(verify.gbv, PATHS, Law.IID, **parts).probs.sum(1).tolist() == pytest.approx(P)
+    with pytest.raises(NotLossless, match="gbv_that_clamps_when_it_selects"):
+        assert_lossless(gbv_that_clamps_when_it_selects, laws=[Law.IID], shapes=[PATHS])
