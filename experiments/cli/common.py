@@ -62,6 +62,17 @@ def _config(name: str) -> None:
     config_text(name)
 
 
+def _inputs(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
+    """The callback of overrides: check the models and prompts that the config names with them."""
+    if "config" in context.params and not context.resilient_parsing:
+        with friendly("--debug" in sys.argv):
+            from treespec.experiments.config.file import read_data
+            from treespec.experiments.config.places import require_inputs
+
+            require_inputs(read_data(context.params["config"], overrides or ())[1])
+    return overrides
+
+
 def require_run(folder: Path) -> None:
     """Refuse the folder of a run that does not exist."""
     if not os.path.lexists(folder):
@@ -93,6 +104,7 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Override keys: models.dtype=float32 methods.3.shape=kary:2x3.",
         autocompletion=complete_override,
+        callback=_inputs,
     ),
 ]
 Plugins = Annotated[
@@ -121,12 +133,10 @@ def load(
     manifest: Path | None = None,
 ) -> "Config":
     """Load the config and plug-ins of a command that runs models, and silence transformers."""
-    from treespec.experiments.config.file import load_config, read_data
-    from treespec.experiments.config.places import require_inputs
+    from treespec.experiments.config.file import load_config
     from treespec.experiments.config.plugged import plug_in
     from treespec.experiments.run.models import calm_transformers
 
-    require_inputs(read_data(config, overrides or ())[1])
     calm_transformers()
     plug_in(plugins or (), manifest)
     return load_config(config, overrides or ())

@@ -102,10 +102,10 @@ def generate_command(
     """
     with friendly(debug):
         from treespec.experiments.config.places import require_inputs
-        from treespec.experiments.config.plugged import plug_in
-        from treespec.experiments.errors import ConfigError
 
         require_inputs({"models": {"target": target or pair, "draft": draft}})
+        from treespec.experiments.config.plugged import plug_in
+        from treespec.experiments.errors import ConfigError
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.one_text import decode_one, one_text_config
 

@@ -23,6 +23,12 @@ def _source(text: str) -> None:
     require_source(text)
 
 
+def _tree(text: str) -> None:
+    from treespec.experiments.config.files import require_tree
+
+    require_tree(text)
+
+
 def _times(path: Path) -> None:
     from treespec.experiments.config.files import TIMES, require_there
 
@@ -161,7 +167,7 @@ def search_command(
     ),
 )
 def export_command(
-    tree: Annotated[str, typer.Argument(help="The tree: a file, or text.")],
+    tree: Annotated[str, typer.Argument(help="The tree: a file, or text.", callback=early(_tree))],
     into: Annotated[
         str, typer.Option("--to", help="Format to write: medusa, eagle, sglang, openvino, ...")
     ],

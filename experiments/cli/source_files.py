@@ -41,6 +41,12 @@ def _text(path: Path) -> None:
         readable(path)
 
 
+def _model(name: str) -> None:
+    from treespec.experiments.config.places import require_inputs
+
+    require_inputs({"model": name})
+
+
 @_datastores.command(
     "build",
     epilog=examples(
@@ -60,7 +66,12 @@ def build_command(
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", help="The model whose tokenizer to use: a folder or hub id.")
+        str,
+        typer.Option(
+            "--model",
+            help="The model whose tokenizer to use: a folder or hub id.",
+            callback=early(_model),
+        ),
     ] = "embedded",
     most: Annotated[
         int | None,
@@ -192,7 +203,8 @@ def skip_set_command(
     ] = None,
     size: Annotated[int, typer.Option("--size", help="Number of sublayers to skip.")] = 1,
     model: Annotated[
-        str, typer.Option("--model", help="The target: a folder or hub id.")
+        str,
+        typer.Option("--model", help="The target: a folder or hub id.", callback=early(_model)),
     ] = "embedded",
     temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 1.0,
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens to take of each text.")] = 128,

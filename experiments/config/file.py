@@ -9,26 +9,25 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.files import config_text, require_new, shipped, write_new
-from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.config.spellings import examples_near, spelled
+from treespec.experiments.config.files import config_text, require_new, write_new
 from treespec.experiments.errors import ConfigError
 from treespec.files import brief, parse_yaml
 from treespec.reading_models import joined, problems
 
-__all__ = ["config_text", "load_config", "shipped"]
+if TYPE_CHECKING:
+    from treespec.experiments.config.schema import Config
 
 FIRST = Path(__file__).with_name("first.yaml")
 """What `treespec init` writes: a config that is small, commented, and ready to run."""
 
 
-def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> "Config":
     """Read a config and apply overrides.
 
     Args:
@@ -61,12 +60,14 @@ def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
     return path, data
 
 
-def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
+def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> "Config":
     """Validate a parsed config.
 
     Raises:
         ConfigError: with a line for each problem.
     """
+    from treespec.experiments.config.schema import Config, refresh  # slow: torch and all parts
+
     refresh()
     try:
         return Config.model_validate(data)
@@ -98,6 +99,8 @@ def _shape_examples(data: dict[str, Any], problem: str) -> str:
     match = re.match(r"methods\[(\d+)\]\.shape\b", problem)
     if match is None:
         return ""
+    from treespec.experiments.config.spellings import examples_near
+
     return f"; write {examples_near(data['methods'][int(match[1])].get('shape'))}"
 
 
@@ -161,6 +164,8 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}
         elif index == "shape" and isinstance(place[index], str):
+            from treespec.experiments.config.spellings import spelled
+
             with suppress(ValueError):  # a text that is not a spelling is rejected below
                 place[index] = spelled(place[index])
         place = place[index]

@@ -5,6 +5,7 @@ Nothing here imports torch: a wrong path is told at once.
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -96,6 +97,12 @@ def require_source(text: str) -> None:
         require_there(text, "", RECORDING)
     elif suffix in (".json", ".pt"):
         require_there(text, "", f"treespec estimate TRACE --out rates{suffix}")
+
+
+def require_tree(text: str) -> None:
+    """Reject the name of a file, rather than a tree as text, if there is none."""
+    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", text):
+        require_there(text, "", "treespec search SOURCE --out tree.json")
 
 
 def require_new(out: Path, option: str = "--out ") -> None:

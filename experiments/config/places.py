@@ -3,11 +3,12 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.config.schema import Config
-from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treespec.experiments.config.schema import Config
 
 INPUTS = (
     *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
@@ -41,8 +42,10 @@ def place_of(output: object, name: str, base: str) -> Path:
     return path
 
 
-def inputs_of(config: Config) -> Iterator[tuple[str, Path]]:
+def inputs_of(config: "Config") -> Iterator[tuple[str, Path]]:
     """The existing files and folders that a config reads, each with the key that names it."""
+    from treespec.search.growth.keys import MEASURED
+
     for path, key, text in texts_in(config.model_dump(mode="json")):
         if key in INPUTS and text != MEASURED and os.path.lexists(text):
             yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list

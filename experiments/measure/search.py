@@ -1,6 +1,5 @@
 """`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' formats."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from treespec.experiments.config.files import (
     is_there,
     require_new,
     require_source,
-    require_there,
+    require_tree,
     require_within,
     write_new,
 )
@@ -185,8 +184,7 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """
     if out is not None:
         require_new(out)
-    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", source):  # the name of a file, not a tree as text
-        require_there(source, "", "treespec search SOURCE --out tree.json")
+    require_tree(source)
     shape = formats.load(Path(source) if is_there(source) else source, form)
     dump = formats.dump(shape, into)
     if out is None:

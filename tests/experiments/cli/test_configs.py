@@ -7,7 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
-from treespec.experiments.config.file import load_config, shipped
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.files import shipped
 from treespec.experiments.config.reference import config_schema
 
 

@@ -61,7 +61,9 @@ def test_trace_then_profile_then_search(call, tmp_path):
     ranked = call("search", "trace.npz", "--latency", "latency.json", "--json")
     assert ranked.exit_code == 0, ranked.output
     ranking = json.loads(ranked.stdout)
-    assert ranking["verdict"].startswith(("Use ", "Not decided ", "Decode plainly", "By prediction"))
+    assert ranking["verdict"].startswith(
+        ("Use ", "Not decided ", "Decode plainly", "By prediction")
+    )
     chains = [row for row in ranking["rows"] if row["kind"] == "chain"]
     assert {row["law"] for row in chains} == {"iid"}
     shapes = {f"chain:{row['depth']}": row for row in chains if row["basis"] == "replay"}
