@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import escape, glob
 from pathlib import Path
@@ -43,27 +43,8 @@ def complete_config(incomplete: str) -> list[str]:
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
 
 
-def early(check: Callable[[Any], object]) -> Callable[[typer.Context, Any], Any]:
-    """The callback of an argument whose value is checked before a command imports anything slow."""
-
-    def checked(context: typer.Context, value: Any) -> Any:
-        if value is not None and not context.resilient_parsing:
-            with friendly("--debug" in sys.argv):
-                for each in value if isinstance(value, list | tuple) else [value]:
-                    check(each)
-        return value
-
-    return checked
-
-
-def _config(name: str) -> None:
-    from treespec.experiments.config.files import config_text
-
-    config_text(name)
-
-
 def _inputs(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
-    """The callback of overrides: check the models and prompts that the config names with them."""
+    """The callback of overrides: check config, models and prompts before a command's slow imports."""
     if "config" in context.params and not context.resilient_parsing:
         with friendly("--debug" in sys.argv):
             from treespec.experiments.config.file import read_data
@@ -73,29 +54,12 @@ def _inputs(context: typer.Context, overrides: list[str] | None) -> list[str] | 
     return overrides
 
 
-def require_run(folder: Path) -> None:
-    """Refuse the folder of a run that does not exist."""
-    if not os.path.lexists(folder):
-        from treespec.experiments.errors import RunFolderError
-
-        raise RunFolderError(f"{folder} is not a run folder: there is no such folder")
-
-
-def readable(path: Path) -> None:
-    """Refuse a file that cannot be opened."""
-    from treespec.files import open_file
-
-    with open_file(path, None):
-        pass
-
-
 ConfigArgument = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG",
         help="A YAML file, or the name of a shipped config (`treespec configs`).",
         autocompletion=complete_config,
-        callback=early(_config),
     ),
 ]
 Overrides = Annotated[

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    Plugins,
-    complain,
-    early,
-    friendly,
-    json_text,
-    readable,
-)
+from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
 from treespec.experiments.cli.help import app, examples
 
 if TYPE_CHECKING:
@@ -42,10 +33,7 @@ def generate_command(
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The text to continue; - for stdin.")
     ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", help="A file with the prompt.", callback=early(readable)),
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A file with the prompt.")] = None,
     pair: Annotated[
         str | None,
         typer.Option("--pair", help="embedded, or a folder with target and draft.  [embedded]"),
@@ -103,6 +91,7 @@ def generate_command(
     with friendly(debug):
         from treespec.experiments.config.places import require_inputs
 
+        text = _prompt(prompt, file)
         require_inputs({"models": {"target": target or pair, "draft": draft}})
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
@@ -129,7 +118,6 @@ def generate_command(
             seed=seed,
             chat=chat,
         )
-        text = _prompt(prompt, file)
         if as_json:
             decoded = decode_one(config, text, say=complain)
             typer.echo(json_text(_data(decoded, config.samplings[0].name)))

@@ -23,14 +23,12 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
-    early,
     friendly,
     json_text,
     load,
     option_of,
     output,
     progress,
-    require_run,
 )
 from treespec.experiments.cli.help import app, examples
 
@@ -111,6 +109,8 @@ def run_command(
     with friendly(debug, "interrupted; the same command resumes where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.config.plugged import folder_asked_for
+        from treespec.experiments.measure.searched_run import dry_run, run
+        from treespec.experiments.run.dry_run import plan_data, print_plan
         from treespec.experiments.run.ranks import rank
 
         if rank():  # under torchrun, only the process of rank 0 prints
@@ -118,9 +118,6 @@ def run_command(
         console = progress(quiet)
         folder = folder_asked_for(config, overrides or (), out, "runs")
         experiment = load(config, overrides, plugin, folder and folder / "manifest.json")
-        from treespec.experiments.measure.searched_run import dry_run, run
-        from treespec.experiments.run.dry_run import plan_data, print_plan
-
         options: dict[str, Any] = {
             "folder": out,
             "source": Path(config) if is_file(config) else None,
@@ -172,10 +169,7 @@ def run_command(
     ),
 )
 def report_command(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="The folder of a run.", callback=early(require_run)),
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     tables: Annotated[
         Path | None,
         typer.Option(
@@ -201,6 +195,9 @@ def report_command(
     versions did not mark folders), the table is printed and nothing is written: exit code 2.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_run
+
+        require_run(run)
         from treespec.experiments.errors import ForeignFolder
         from treespec.experiments.report.page import write_report
         from treespec.experiments.report.paper import write_paper
@@ -234,16 +231,8 @@ def report_command(
     ),
 )
 def diff_command(
-    run_a: Annotated[
-        Path,
-        typer.Argument(metavar="RUN_A", help="The folder of a run.", callback=early(require_run)),
-    ],
-    run_b: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_B", help="The folder of another run.", callback=early(require_run)
-        ),
-    ],
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another run.")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -253,6 +242,9 @@ def diff_command(
     (matched by name), and lists the differences in config, versions and hardware.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_run
+
+        require_run(run_a, run_b)
         from treespec.experiments.report.diff import compare_runs, print_diff
         from treespec.experiments.report.run import load_run
 

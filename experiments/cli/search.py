@@ -5,42 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import (
-    AsJson,
-    Debug,
-    complain,
-    early,
-    friendly,
-    json_text,
-    working,
-)
+from treespec.experiments.cli.common import AsJson, Debug, complain, friendly, json_text, working
 from treespec.experiments.cli.help import app, examples
-
-
-def _source(text: str) -> None:
-    from treespec.experiments.config.files import require_source
-
-    require_source(text)
-
-
-def _tree(text: str) -> None:
-    from treespec.experiments.config.files import require_tree
-
-    require_tree(text)
-
-
-def _times(path: Path) -> None:
-    from treespec.experiments.config.files import TIMES, require_there
-
-    require_there(path, "--latency", TIMES)
-
 
 LatencyFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--latency",
         help="Times (`treespec profile`) to rank by predicted speed: one file, or one per source.",
-        callback=early(_times),
     ),
 ]
 
@@ -53,7 +25,7 @@ LatencyFiles = Annotated[
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
         "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
-        "treespec search acceptance-rate-vector.pt --latency latency.json --sizes 1,2,4,8,16",
+        "treespec search vector.pt --latency latency.json --sizes 1,2,4,8,16",
     ),
 )
 def search_command(
@@ -61,7 +33,6 @@ def search_command(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            callback=early(_source),
             help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
             "acceptance rates: an estimate (`treespec estimate --out`), Sequoia's vector (.pt), or by rank "
             "of the child: 0.6,0.2,0.1, with levels separated by ;.",
@@ -111,7 +82,18 @@ def search_command(
     chains and plain decoding by predicted speed, and says which to use, or what would decide between them.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import integers, require_new
+        from treespec.experiments.config.files import (
+            TIMES,
+            integers,
+            require_new,
+            require_source,
+            require_there,
+        )
+
+        for source in sources:
+            require_source(source)
+        for path in latency or ():
+            require_there(path, "--latency", TIMES)
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.measure.fastest import search_fastest
         from treespec.experiments.measure.search import search, write_tree
@@ -167,7 +149,7 @@ def search_command(
     ),
 )
 def export_command(
-    tree: Annotated[str, typer.Argument(help="The tree: a file, or text.", callback=early(_tree))],
+    tree: Annotated[str, typer.Argument(help="The tree: a file, or text.")],
     into: Annotated[
         str, typer.Option("--to", help="Format to write: medusa, eagle, sglang, openvino, ...")
     ],
@@ -182,6 +164,9 @@ def export_command(
     Lists on stderr what the other tool cannot express.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_tree
+
+        require_tree(tree)
         from treespec.experiments.measure.search import export
 
         printed, report = export(tree, into, form, out)

@@ -10,12 +10,10 @@ from treespec.experiments.cli.common import (
     AsJson,
     Debug,
     Quiet,
-    early,
     friendly,
     json_text,
     output,
     progress,
-    readable,
 )
 from treespec.experiments.cli.help import app, examples
 
@@ -36,17 +34,6 @@ TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 """Suffixes of the files to take from a given folder."""
 
 
-def _text(path: Path) -> None:
-    if not path.is_dir():
-        readable(path)
-
-
-def _model(name: str) -> None:
-    from treespec.experiments.config.places import require_inputs
-
-    require_inputs({"model": name})
-
-
 @_datastores.command(
     "build",
     epilog=examples(
@@ -62,16 +49,10 @@ def build_command(
             metavar="[TEXTS]...",
             help=f"Files, and folders whose {', '.join(TEXTS)} files to take.  [the .py files of the "
             "installed packages]",
-            callback=early(_text),
         ),
     ] = None,
     model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="The model whose tokenizer to use: a folder or hub id.",
-            callback=early(_model),
-        ),
+        str, typer.Option("--model", help="The model whose tokenizer to use: a folder or hub id.")
     ] = "embedded",
     most: Annotated[
         int | None,
@@ -88,6 +69,10 @@ def build_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, require_within
+        from treespec.experiments.config.places import require_inputs
+
+        require_inputs({"model": model})
+        files = _files(texts)
         from treespec.experiments.run.datastores import build_datastore
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.progress import Reporter
@@ -95,7 +80,6 @@ def build_command(
 
         require_new(out, option="")
         require_within("--most-tokens", most, 1, 2**31 - 1)
-        files = _files(texts)
         calm_transformers()
         pair, reporter = outline_pair(model, "none"), Reporter(progress(quiet))
         store, left_out = build_datastore(out, files, pair, reporter, named=texts or (), most=most)
@@ -110,14 +94,16 @@ def build_command(
     ),
 )
 def info_command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A datastore.", callback=early(readable))
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A datastore.")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print the texts, tokens and tokenizer of a datastore."""
     with friendly(debug):
+        from treespec.files import open_file
+
+        with open_file(file, None):  # a wrong path is told before torch is imported
+            pass
         from treespec.draft import Datastore
 
         store = Datastore(file)
@@ -127,10 +113,11 @@ def info_command(
 def _files(given: Sequence[Path] | None) -> list[Path]:
     """The files to read, each once, in an order that does not depend on the machine."""
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run.held_out import installed_code
     from treespec.files import open_file
 
     if not given:
+        from treespec.experiments.run.held_out import installed_code
+
         return installed_code()
     paths: dict[Path, None] = {}
     for path in given:
@@ -198,13 +185,11 @@ def skip_set_command(
             metavar="[TEXTS]...",
             help="Text files that no run measures.  [the embedded prompts after their first "
             f"{HELD_OUT_FROM:,} tokens]",
-            callback=early(readable),
         ),
     ] = None,
     size: Annotated[int, typer.Option("--size", help="Number of sublayers to skip.")] = 1,
     model: Annotated[
-        str,
-        typer.Option("--model", help="The target: a folder or hub id.", callback=early(_model)),
+        str, typer.Option("--model", help="The target: a folder or hub id.")
     ] = "embedded",
     temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 1.0,
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens to take of each text.")] = 128,
@@ -222,10 +207,14 @@ def skip_set_command(
     one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
-        from treespec.draft.skip_set import SkipSets, fewest_sets
         from treespec.experiments.config.files import require_new, require_within
-        from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.config.places import require_inputs
         from treespec.files import read_text
+
+        require_inputs({"model": model})
+        given = [read_text(path) for path in texts] if texts else None
+        from treespec.draft.skip_set import SkipSets, fewest_sets
+        from treespec.experiments.run.models import calm_transformers
         from treespec.models.load import load_pair, outline_pair
         from treespec.sampling.distributions import Sampling
 
@@ -233,7 +222,6 @@ def skip_set_command(
         require_within("--tokens", tokens, 2, 100_000)
         require_within("--most-texts", most_texts, 1, 100_000)
         sampling = Sampling(temperature)
-        given = [read_text(path) for path in texts] if texts else None
         calm_transformers()
         layers = outline_pair(model, "none").target.layer_count
         require_within("--size", size, 1, 2 * layers - 1)

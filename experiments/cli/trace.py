@@ -14,7 +14,6 @@ from treespec.experiments.cli.common import (
     Plugins,
     Quiet,
     complain,
-    early,
     friendly,
     json_text,
     load,
@@ -22,12 +21,6 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import app, examples
-
-
-def _trace(path: Path) -> None:
-    from treespec.experiments.config.files import RECORDING, require_there
-
-    require_there(path, "", RECORDING)
 
 
 @app.command(
@@ -134,10 +127,7 @@ def trace_command(
 )
 def replay_command(
     traces: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="TRACE", help="Files written by `treespec trace`.", callback=early(_trace)
-        ),
+        list[Path], typer.Argument(metavar="TRACE", help="Files written by `treespec trace`.")
     ],
     shapes: Annotated[
         str | None,
@@ -157,6 +147,10 @@ def replay_command(
 ) -> None:
     """Try any trees on recorded traces, without a model."""
     with friendly(debug):
+        from treespec.experiments.config.files import RECORDING, require_there
+
+        for path in traces:
+            require_there(path, "", RECORDING)
         from treespec.experiments.measure.replays import replay_tables, replay_traces
         from treespec.experiments.report.terminal import print_table
 
@@ -180,17 +174,12 @@ def replay_command(
 )
 def estimate_command(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TRACE", help="A file written by `treespec trace`.", callback=early(_trace)
-        ),
+        Path, typer.Argument(metavar="TRACE", help="A file written by `treespec trace`.")
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            help="Write the estimate to this file, for `search` and configs; as Sequoia's vector if it "
-            "ends in .pt.",
+            "--out", help="Write the estimate to this file; as Sequoia's vector if it ends in .pt."
         ),
     ] = None,
     by: Annotated[
@@ -218,8 +207,14 @@ def estimate_command(
     Prints rates with intervals and counts; warnings about small samples follow the table.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.config.search_files import VECTOR
+        from treespec.experiments.config.files import (
+            RECORDING,
+            require_new,
+            require_there,
+            write_new,
+        )
+
+        require_there(source, "", RECORDING)
         from treespec.experiments.measure.estimate import (
             LEVELS_SHOWN,
             estimate,
@@ -235,7 +230,7 @@ def estimate_command(
             source, by=by, depth=depth, ranks=ranks, interval=interval, shrinkage=shrinkage
         )
         if out is not None:
-            as_vector = out.suffix == VECTOR
+            as_vector = out.suffix == ".pt"
             write_new(out, dump_rates(estimated.rates) if as_vector else estimated.to_json())
         if as_json:
             typer.echo(estimate_json(estimated, error))

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from treespec.errors import Unreadable
-from treespec.experiments.errors import ConfigError
+from treespec.experiments.errors import ConfigError, RunFolderError
 from treespec.files import CONFIG_BYTES, TEXT_BYTES, brief, read_text, write_whole
 
 RECORDING = "treespec trace CONFIG --out trace.npz"
@@ -88,6 +88,13 @@ def require_there(path: str | Path, option: str, command: str) -> None:
         raise ConfigError(
             f"{option}{' ' * bool(option)}{brief(str(path))}: there is no such file; `{command}` writes one"
         )
+
+
+def require_run(*folders: Path) -> None:
+    """Reject folders of runs that do not exist."""
+    for folder in folders:
+        if not os.path.lexists(folder):
+            raise RunFolderError(f"{folder} is not a run folder: there is no such folder")
 
 
 def require_source(text: str) -> None:

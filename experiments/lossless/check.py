@@ -33,7 +33,7 @@ from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, encode, read_prompts, unread_turns
+from treespec.experiments.run.prompts import Prompt, encode, read_prompts
 from treespec.experiments.run.unit import finish
 from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
@@ -107,8 +107,6 @@ def check_lossless(
     if waiting:
         reporter.note(f"left out, because their trees wait for a measurement: {', '.join(waiting)}")
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    if note := unread_turns(texts):
-        reporter.note(note)
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     encoded = encode(texts, config.prompts, pair.tokenizer)

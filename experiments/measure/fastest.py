@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.config.base import LARGEST_NUMBER
-from treespec.experiments.config.files import TIMES, require_there, require_within
+from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.search import (
     LARGEST_DRAWN,
@@ -103,8 +103,6 @@ def _sources(
         raise ConfigError("the same source is named twice: name each source once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
-    for path in latencies:
-        require_there(path, "--latency", TIMES)
     times = [LatencyModel.load(path) for path in latencies] * (len(sources) // len(latencies))
     acceptances = [read_source(source) for source in sources]
     return dict(zip(names, zip(acceptances, times, strict=True), strict=True))

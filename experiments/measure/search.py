@@ -10,8 +10,6 @@ import numpy as np
 from treespec.experiments.config.files import (
     is_there,
     require_new,
-    require_source,
-    require_tree,
     require_within,
     write_new,
 )
@@ -60,7 +58,6 @@ def read_source(text: str) -> Any:
     path = Path(text)
     if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
-    require_source(text)
     return rates_of(text)
 
 
@@ -184,7 +181,6 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """
     if out is not None:
         require_new(out)
-    require_tree(source)
     shape = formats.load(Path(source) if is_there(source) else source, form)
     dump = formats.dump(shape, into)
     if out is None:

@@ -24,14 +24,7 @@ from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import (
-    Prompt,
-    RawPrompt,
-    encode,
-    hash_of,
-    read_prompts,
-    unread_turns,
-)
+from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.plugins import Budget
 from treespec.sampling.distributions import Sampling
 from treespec.search.traces.trace import Trace
@@ -75,8 +68,6 @@ def trace(
         _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    if note := unread_turns(raw):
-        reporter.note(note)
     loaded = load_with_passes(
         config.models,
         [] if traced_draft is None else [traced_draft],
