@@ -26,6 +26,9 @@ ROOT = TreeShape.chain(0)
 
 DRAWS = 1000
 
+MEASURE_IT = "measure it, or consider measured sizes only: `--sizes`"
+NARROW = "of the draft was measured (profile larger trees, or let `level_ms` be one number for all widths)"
+
 
 def best_tree(
     acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
@@ -246,30 +249,20 @@ def _ranked(
 
 def _doubts(row: Choice, side: LawSpeed | TraceSpeed) -> tuple[str, ...]:
     """Why a static shape is not advised, whatever its interval."""
-    doubts = []
-    if isinstance(side, LawSpeed) and not side.estimated:
-        doubts.append(
-            "the rates have no intervals (search a trace, or an estimate: `treespec estimate --out`)"
-        )
-    if side.parts.verify.between(row.size, side.parts.prefix):
-        doubts.append(
-            f"the time of {row.size} nodes is interpolated (measure it with `treespec profile --sizes`, or "
-            "consider measured sizes only: `--sizes`)"
-        )
-    return tuple(doubts)
+    typed = isinstance(side, LawSpeed) and not side.estimated
+    between = side.parts.verify.between(row.size, side.parts.prefix)
+    return (
+        *(["the rates have no intervals (search a trace, or an estimate)"] if typed else []),
+        *([f"the time of {row.size} nodes is interpolated ({MEASURE_IT})"] if between else []),
+    )
 
 
 def _no_tree(limits: Limits, rooms: Mapping[str, Room]) -> str:
     """Why no tree could be considered although none was excluded; empty otherwise."""
-    asked = max(limits.sizes or (limits.max_size or 3,))
-    if limits.branching == 1 or limits.depth == 0 or asked < 3:
+    excluded = limits.branching == 1 or limits.depth == 0
+    excluded = excluded or max(limits.sizes or (limits.max_size or 3,)) < 3
+    if excluded or any(room.wide and room.branching > 1 for room in rooms.values()):
         return ""
-    if any(room.wide and room.branching > 1 for room in rooms.values()):
-        return ""
-    why = "only rates of first children are known"
-    if not all(room.wide for room in rooms.values()):
-        why = (
-            "no wider level of the draft was measured (profile larger trees; or let `level_ms` be one "
-            "number, if it holds for every width)"
-        )
+    wide = all(room.wide for room in rooms.values())
+    why = "only rates of first children are known" if wide else f"no wider level {NARROW}"
     return f"no tree could be considered: {why}"

@@ -1,9 +1,8 @@
 """Sequoia's acceptance vectors: one tensor in a file of torch.save.
 
-Facts (Infini-AI-Lab/Sequoia): `tests/test_accept.py` and `fast_test.py` write `acceptance-rate-vector.pt`,
-float `[W + 2]`. Entry 0 is 0, entry k the share of steps that accept child k (counted from 1), and the last
-one the share that reject all W children, which `tree_search.py` cuts off. Entries 1 to W are the rates that
-`optimal_tree` takes.
+Facts (Infini-AI-Lab/Sequoia, `tests/test_accept.py`): float `[W + 2]`; entry 0 is 0, entry k the share of
+steps that accept child k (counted from 1), and the last one the share of rejections, which `tree_search.py`
+cuts off. Entries 1 to W are the rates that `optimal_tree` takes.
 """
 
 import io
@@ -35,15 +34,12 @@ def load_rates(data: bytes | Tensor) -> Float[np.ndarray, "ranks"]:
     plain = isinstance(vector, Tensor) and vector.layout is torch.strided and vector.ndim == 1
     if not plain or not vector.is_floating_point() or not 3 <= len(vector) <= MAX_NODES:
         raise InvalidAcceptance(
-            f"an acceptance vector of Sequoia is one row of 3 to {MAX_NODES} floats ({LAYOUT}), not "
-            f"{shown(vector)}"
+            f"{shown(vector)} is not one row of 3 to {MAX_NODES} floats, as Sequoia's vectors are: {LAYOUT}"
         )
-    vector = vector.detach().cpu().double()
-    total = float(vector.sum())
-    if vector[0] != 0 or not abs(total - 1) <= TOLERANCE:
+    first, total = float(vector[0]), float(vector.double().sum())
+    if first != 0 or not abs(total - 1) <= TOLERANCE:
         raise InvalidAcceptance(
-            f"the vector begins with {float(vector[0]):.6g} and sums to {total:.6g}, but must begin with 0 "
-            f"and sum to 1: {LAYOUT}"
+            f"the vector begins with {first:.6g} and sums to {total:.6g}, but must sum to 1: {LAYOUT}"
         )
     return read_rates(vector[1:-1]).table[0]
 
@@ -60,7 +56,6 @@ def dump_rates(acceptance: Acceptance) -> bytes:
             "Sequoia's vector has one rate for each child, whatever its depth: estimate rates by rank "
             "(`treespec estimate --by rank`)"
         )
-    rejected = max(0.0, 1.0 - float(rates.table.sum()))
-    file = io.BytesIO()
-    torch.save(torch.tensor([0.0, *rates.table[0].tolist(), rejected]), file)
+    vector, file = [0.0, *rates.table[0], max(0.0, 1.0 - rates.table.sum())], io.BytesIO()
+    torch.save(torch.tensor(vector, dtype=torch.float32), file)
     return file.getvalue()
