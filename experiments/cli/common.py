@@ -44,13 +44,14 @@ def complete_config(incomplete: str) -> list[str]:
 
 
 def _inputs(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
-    """The callback of overrides: check config, models and prompts before a command's slow imports."""
+    """The callback of overrides: check the config and the paths in them before a command's slow imports."""
     if "config" in context.params and not context.resilient_parsing:
         with friendly("--debug" in sys.argv):
             from treespec.experiments.config.file import read_data
             from treespec.experiments.config.places import require_inputs
 
-            require_inputs(read_data(context.params["config"], overrides or ())[1])
+            config = context.params["config"]
+            require_inputs(read_data(config, overrides or ())[1], before=read_data(config)[1])
     return overrides
 
 

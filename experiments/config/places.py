@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.errors import ConfigError
@@ -51,23 +52,30 @@ def inputs_of(config: "Config") -> Iterator[tuple[str, Path]]:
             yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list
 
 
-def require_inputs(data: Mapping[str, Any]) -> None:
+def require_inputs(
+    data: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Refuse paths of models and prompts that lead nowhere, before anything slow is imported or loaded.
 
-    `data`: a config as it is read, not validated. A model's name is a path if it cannot be a hub id.
+    A model's name is a path if it cannot be a hub id.
+
+    Args:
+        data: a config as it is read, not validated, with its overrides.
+        before: the config without them; its paths are checked later, after its keys.
     """
+    known = set(texts_in(before))
     for path, key, text in texts_in(data):
+        if (path, key, text) in known:
+            continue
         is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
         if key in MODELS and is_path and not os.path.exists(os.path.expanduser(text)):
             raise ConfigError(
                 f"{path}: there is no model folder {text!r} (searched from {os.getcwd()!r}): check the "
                 "path, or give the id of a model on the Hugging Face hub"
             )
-    prompts = data.get("prompts")
-    if isinstance(prompts, dict) and prompts.get("kind") in ("text", "jsonl", "spec_bench"):
-        file = prompts.get("path")
-        if isinstance(file, str) and not os.path.lexists(file):
-            raise ConfigError(f"prompts.path = {file}: No such file or directory")
+        of_file = path == "prompts.path" and data["prompts"].get("kind") != "hf_dataset"
+        if of_file and not os.path.lexists(text):
+            raise ConfigError(f"prompts.path = {text}: No such file or directory")
 
 
 def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, str]]:

@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+from treespec.experiments.config.file import read_data
+from treespec.experiments.config.places import require_inputs
+from treespec.experiments.errors import ConfigError
+
 WRONG = {
     "run nosuch.yaml": "no config file 'nosuch.yaml'",
     "sweep nosuch": "no config file 'nosuch'",
@@ -60,10 +64,13 @@ def test_a_wrong_path_is_told_at_once(told, line):
     assert WRONG[line] in said
 
 
-def test_the_path_of_a_config_that_an_override_replaces_does_not_matter(tmp_path):
-    from treespec.experiments.config.file import read_data
-    from treespec.experiments.config.places import require_inputs
-
+def test_paths_of_the_config_itself_wait_for_the_check_of_its_keys(tmp_path):
     config = tmp_path / "own.yaml"
-    config.write_text("models: {target: ./none}\n")
-    require_inputs(read_data(config, ["models.target=embedded"])[1])
+    config.write_text("models: {target: ./none}\nseed: 1\n")
+    before = read_data(config)[1]
+    require_inputs(read_data(config, ["models.target=embedded"])[1], before)
+    require_inputs(read_data(config, ["seed=2"])[1], before)
+    hub = ["prompts={kind: hf_dataset, path: openai/none, split: test}"]
+    require_inputs(read_data(config, hub)[1], before)
+    with pytest.raises(ConfigError, match=r"models\.draft: there is no model folder '\./no'"):
+        require_inputs(read_data(config, ["models.draft=./no"])[1], before)
