@@ -92,7 +92,7 @@ def generate_command(
         from treespec.experiments.config.places import require_inputs
 
         text = _prompt(prompt, file)
-        require_inputs({"models": {"target": target or pair, "draft": draft}})
+        require_inputs({"--target": target, "--pair": pair, "--draft": draft})
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.run.models import calm_transformers

@@ -71,7 +71,7 @@ def build_command(
         from treespec.experiments.config.files import require_new, require_within
         from treespec.experiments.config.places import require_inputs
 
-        require_inputs({"model": model})
+        require_inputs({"--model": model})
         files = _files(texts)
         from treespec.experiments.run.datastores import build_datastore
         from treespec.experiments.run.models import calm_transformers
@@ -211,7 +211,7 @@ def skip_set_command(
         from treespec.experiments.config.places import require_inputs
         from treespec.files import read_text
 
-        require_inputs({"model": model})
+        require_inputs({"--model": model})
         given = [read_text(path) for path in texts] if texts else None
         from treespec.draft.skip_set import SkipSets, fewest_sets
         from treespec.experiments.run.models import calm_transformers

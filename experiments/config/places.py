@@ -17,8 +17,8 @@ INPUTS = (
 )
 """Keys of a config that may name files and folders."""
 
-MODELS = ("target", "draft", "model")
-"""Those that name a model: a folder, or a hub id."""
+MODELS = ("target", "draft", "model", "--target", "--draft", "--pair", "--model")
+"""Those that name a model, and options that do: a folder, or a hub id."""
 
 
 def place_of(output: object, name: str, base: str) -> Path:
