@@ -125,8 +125,16 @@ def topology(parents: Sequence[int]) -> Topology:
 
 
 def _where(parents: Any) -> str:
-    """The first parent that is not an integer, in words; empty if `parents` is not a sequence."""
-    for i, parent in enumerate(plain_items(parents) or ()):
+    """What is wrong with parents that are not integers: their form, or the first that is not an integer."""
+    if hasattr(parents, "parents"):  # a TreeShape, or a tree of a similar kind
+        return ": pass its `parents`"
+    items = plain_items(parents)
+    if items and all(plain_integers(path) for path in items):  # empty paths are no nodes
+        return (
+            ", which may be paths of ranks, as of Medusa and EAGLE: pass "
+            "`treespec.TreeShape.from_paths(paths).parents`"
+        )
+    for i, parent in enumerate(items or ()):
         if plain_integer(parent) is None:
             return f": parents[{i}] = {shown(parent)}"
     return ""

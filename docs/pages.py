@@ -54,6 +54,7 @@ PUBLIC = {
 PAGES = {
     "README.md": "Front page",
     "docs/guide.md": "Guide",
+    "docs/from-other-tools.md": "From Sequoia, EAGLE and Medusa",
     "docs/configs.md": "Every key of a config",
     "docs/plugins.md": "Plug-ins: your own parts, by name",
     "experiments/research/RESULTS.md": "Measured results",

@@ -14,7 +14,7 @@ USERS = {
     "experiments/train.py": """
 import search
 import treespec
-from treespec.experiments.config.file import shipped
+from treespec.experiments.config.files import shipped
 from treespec.search import optimal_tree
 
 print(search.OWN, treespec.__file__, len(shipped()), optimal_tree([0.6, 0.2], 4).parents)

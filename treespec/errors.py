@@ -175,7 +175,7 @@ def in_words(error: BaseException, doing: str) -> str:
 
     Of the messages of other libraries only the first line is used: later lines are often stack frames.
     """
-    from attention_masks.errors import AttentionMaskError  # not for the command line's help
+    from attention_masks.errors import AttentionMaskError  # which imports torch: seconds
 
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(text_of(error).split())

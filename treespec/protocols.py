@@ -62,7 +62,7 @@ class Coins(Protocol):
         """Coins with an independent stream, determined by these coins' seed and the name.
 
         Equal names give equal numbers, so coins that are forked by positions of a text serve one text only.
-        Coins that enumerate all outcomes have one stream and return themselves.
+        Coins that enumerate all outcomes have one stream and return themselves, once for each name.
         """
 
 

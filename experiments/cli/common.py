@@ -47,6 +47,18 @@ def complete_config(incomplete: str) -> list[str]:
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
 
 
+def _inputs(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
+    """The callback of overrides: check the config and the paths in them before a command's slow imports."""
+    if "config" in context.params and not context.resilient_parsing:
+        with friendly("--debug" in sys.argv):
+            from treespec.experiments.config.file import read_data
+            from treespec.experiments.config.places import require_inputs
+
+            config = context.params["config"]
+            require_inputs(read_data(config, overrides or ())[1], before=read_data(config)[1])
+    return overrides
+
+
 ConfigArgument = Annotated[
     str,
     typer.Argument(
@@ -61,6 +73,7 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Override keys: models.dtype=float32 methods.3.shape=kary:2x3.",
         autocompletion=complete_override,
+        callback=_inputs,
     ),
 ]
 Plugins = Annotated[

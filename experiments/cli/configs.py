@@ -54,7 +54,7 @@ def configs_command(
     All keys are explained in docs/configs.md.
     """
     with friendly(debug):
-        from treespec.experiments.config.file import shipped
+        from treespec.experiments.config.files import shipped
         from treespec.experiments.errors import ConfigError
 
         if schema and (name is not None or as_json):

@@ -89,6 +89,10 @@ def generate_command(
     are green, and tokens added by the target are yellow.
     """
     with friendly(debug):
+        from treespec.experiments.config.places import require_inputs
+
+        text = _prompt(prompt, file)
+        require_inputs({"--target": target, "--pair": pair, "--draft": draft})
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.run.models import calm_transformers
@@ -114,7 +118,6 @@ def generate_command(
             seed=seed,
             chat=chat,
         )
-        text = _prompt(prompt, file)
         if as_json:
             decoded = decode_one(config, text, say=complain)
             typer.echo(json_text(_data(decoded, config.samplings[0].name)))

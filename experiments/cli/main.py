@@ -201,6 +201,9 @@ def report_command(
     versions did not mark folders), the table is printed and nothing is written: exit code 2.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_run
+
+        require_run(run)
         from treespec.experiments.errors import ForeignFolder
         from treespec.experiments.report.page import write_report
         from treespec.experiments.report.paper import write_paper
@@ -245,6 +248,9 @@ def diff_command(
     (matched by name), and lists the differences in config, versions and hardware.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_run
+
+        require_run(run_a, run_b)
         from treespec.experiments.report.diff import compare_runs, print_diff
         from treespec.experiments.report.run import load_run
 

@@ -33,6 +33,7 @@ LatencyFiles = Annotated[
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
         "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
+        "treespec search vector.pt --latency latency.json --sizes 1,2,4,8,16",
     ),
 )
 def search_command(
@@ -41,8 +42,8 @@ def search_command(
         typer.Argument(
             metavar="SOURCE...",
             help="A trace (`treespec trace`) to replay trees on; several are ranked together. Or "
-            "acceptance rates: an estimate (`treespec estimate --out`), or by rank of the child: "
-            "0.6,0.2,0.1, with levels separated by ;.",
+            "acceptance rates: an estimate (`treespec estimate --out`), Sequoia's vector (.pt), or by rank "
+            "of the child: 0.6,0.2,0.1, with levels separated by ;.",
         ),
     ],
     size: Annotated[
@@ -52,6 +53,10 @@ def search_command(
             help="Nodes, root included: 16 by default, or fewer if the trace of a text source holds fewer. "
             "A maximum with --latency.",
         ),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sizes", help="With --latency: consider only these sizes: 1,2,4,8,16,32."),
     ] = None,
     depth: Annotated[
         int | None, typer.Option("--depth", help="Maximum levels below the root.")
@@ -85,7 +90,18 @@ def search_command(
     chains and plain decoding by predicted speed, and says which to use, or what would decide between them.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import integers, require_new
+        from treespec.experiments.config.files import (
+            TIMES,
+            integers,
+            require_new,
+            require_source,
+            require_there,
+        )
+
+        for source in sources:
+            require_source(source)
+        for path in latency or ():
+            require_there(path, "--latency", TIMES)
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.measure.fastest import search_fastest
         from treespec.experiments.measure.search import search, write_tree
@@ -100,7 +116,8 @@ def search_command(
                     )
         result: Any
         if not latency:
-            for name, value in {"--prefix": prefix, "--law": law, "--batch": batch}.items():
+            given = {"--sizes": sizes, "--prefix": prefix, "--law": law, "--batch": batch}
+            for name, value in given.items():
                 if value is not None:
                     raise ConfigError(
                         f"{name} selects among times: give --latency too, or omit {name}"
@@ -120,6 +137,7 @@ def search_command(
                     prefixes=integers("--prefix", prefix) or (),
                     batches=integers("--batch", batch) or (),
                     laws=None if law is None else [law],
+                    sizes=integers("--sizes", sizes),
                     max_size=size,
                     depth=depth,
                     branching=branching,
@@ -154,6 +172,9 @@ def export_command(
     Lists on stderr what the other tool cannot express.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import require_tree
+
+        require_tree(tree)
         from treespec.experiments.measure.search import export
 
         printed, report = export(tree, into, form, out)

@@ -69,6 +69,10 @@ def build_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, require_within
+        from treespec.experiments.config.places import require_inputs
+
+        require_inputs({"--model": model})
+        files = _files(texts)
         from treespec.experiments.run.datastores import build_datastore
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.progress import Reporter
@@ -76,7 +80,6 @@ def build_command(
 
         require_new(out, option="")
         require_within("--most-tokens", most, 1, 2**31 - 1)
-        files = _files(texts)
         calm_transformers()
         pair, reporter = outline_pair(model, "none"), Reporter(progress(quiet))
         store, left_out = build_datastore(out, files, pair, reporter, named=texts or (), most=most)
@@ -97,6 +100,10 @@ def info_command(
 ) -> None:
     """Print the texts, tokens and tokenizer of a datastore."""
     with friendly(debug):
+        from treespec.files import open_file
+
+        with open_file(file, None):  # a wrong path is told before torch is imported
+            pass
         from treespec.draft import Datastore
 
         store = Datastore(file)
@@ -106,10 +113,11 @@ def info_command(
 def _files(given: Sequence[Path] | None) -> list[Path]:
     """The files to read, each once, in an order that does not depend on the machine."""
     from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run.held_out import installed_code
     from treespec.files import open_file
 
     if not given:
+        from treespec.experiments.run.held_out import installed_code
+
         return installed_code()
     paths: dict[Path, None] = {}
     for path in given:
@@ -197,21 +205,25 @@ def skip_set_command(
     one by one, then exchanged as long as that helps.
     """
     with friendly(debug):
-        from treespec.draft.skip_set import SkipSets
         from treespec.experiments.config.files import require_new, require_within
-        from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.config.places import require_inputs
         from treespec.files import read_text
-        from treespec.models.load import load_pair
+
+        require_inputs({"--model": model})
+        given = [read_text(path) for path in texts] if texts else None
+        from treespec.draft.skip_set import SkipSets, fewest_sets
+        from treespec.experiments.run.models import calm_transformers
+        from treespec.models.load import load_pair, outline_pair
         from treespec.sampling.distributions import Sampling
 
         require_new(out, option="")
-        require_within("--size", size, 1, 20_000)
         require_within("--tokens", tokens, 2, 100_000)
         require_within("--most-texts", most_texts, 1, 100_000)
-        require_within("--most-sets", most_sets, 1, 10**9)
         sampling = Sampling(temperature)
-        given = [read_text(path) for path in texts] if texts else None
         calm_transformers()
+        layers = outline_pair(model, "none").target.layer_count
+        require_within("--size", size, 1, 2 * layers - 1)
+        require_within("--most-sets", most_sets, fewest_sets(size, layers), 10**9)
         pair = load_pair(model, "none", dtype=dtype, device=device)
         sets = SkipSets(pair.target, _encoded(given, pair.tokenizer, tokens)[:most_texts], sampling)
         console = progress(quiet)

@@ -94,6 +94,9 @@ def sweep_command(
     130: interrupted.
     """
     with friendly(debug):
+        from treespec.experiments.config.files import config_text
+
+        config_text(config)
         from treespec.experiments.config.places import place_of
         from treespec.experiments.config.plugged import folder_asked_for, plug_in
         from treespec.experiments.errors import SweepError

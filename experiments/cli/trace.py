@@ -148,6 +148,10 @@ def replay_command(
 ) -> None:
     """Try any trees on recorded traces, without a model."""
     with friendly(debug):
+        from treespec.experiments.config.files import RECORDING, require_there
+
+        for path in traces:
+            require_there(path, "", RECORDING)
         from treespec.experiments.measure.replays import replay_tables, replay_traces
         from treespec.experiments.report.terminal import print_table
 
@@ -175,7 +179,9 @@ def estimate_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the estimate to this file, for `search` and configs."),
+        typer.Option(
+            "--out", help="Write the estimate to this file; as Sequoia's vector if it ends in .pt."
+        ),
     ] = None,
     by: Annotated[
         str,
@@ -202,7 +208,14 @@ def estimate_command(
     Prints rates with intervals and counts; warnings about small samples follow the table.
     """
     with friendly(debug):
-        from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.config.files import (
+            RECORDING,
+            require_new,
+            require_there,
+            write_new,
+        )
+
+        require_there(source, "", RECORDING)
         from treespec.experiments.measure.estimate import (
             LEVELS_SHOWN,
             estimate,
@@ -210,6 +223,7 @@ def estimate_command(
             estimate_table,
         )
         from treespec.experiments.report.terminal import print_table
+        from treespec.search.formats import dump_rates
 
         if out is not None:
             require_new(out)
@@ -217,7 +231,8 @@ def estimate_command(
             source, by=by, depth=depth, ranks=ranks, interval=interval, shrinkage=shrinkage
         )
         if out is not None:
-            write_new(out, estimated.to_json())
+            as_vector = out.suffix == ".pt"
+            write_new(out, dump_rates(estimated.rates) if as_vector else estimated.to_json())
         if as_json:
             echo(estimate_json(estimated, error))
             return

@@ -8,26 +8,26 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable, in_words
-from treespec.experiments.config.files import is_file, is_there, require_new, write_new
-from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.config.spellings import examples_near, spelled
+from treespec.experiments.config.files import config_text, require_new, write_new
 from treespec.experiments.errors import ConfigError
-from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
-from treespec.reading_models import joined, nearest, problems
+from treespec.files import brief, parse_yaml
+from treespec.reading_models import joined, problems
+
+if TYPE_CHECKING:
+    from treespec.experiments.config.schema import Config
 
 FIRST = Path(__file__).with_name("first.yaml")
 """What `treespec init` writes: a config that is small, commented, and ready to run."""
 
 
-def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> "Config":
     """Read a config and apply overrides.
 
     Args:
@@ -46,26 +46,6 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     return validated(path, data, overrides)
 
 
-def config_text(source: str | Path) -> tuple[Path, str]:
-    """The path of a config's file, and its text."""
-    path = Path(source)
-    if not is_file(str(source)):
-        known = shipped()
-        if str(source) in known:
-            path = known[str(source)]
-        elif not is_there(str(source)):
-            hint = nearest(str(source)[:80], list(known))
-            raise ConfigError(
-                f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})"
-            )
-        elif path.is_dir():
-            raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
-    try:
-        return path, read_text(path, CONFIG_BYTES)
-    except Unreadable as error:  # a device or a pipe, among others
-        raise ConfigError(str(error)) from None
-
-
 def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a config's file, and the mapping in it with overrides applied, not validated."""
     path, text = config_text(source)
@@ -80,12 +60,14 @@ def read_data(source: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
     return path, data
 
 
-def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
+def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> "Config":
     """Validate a parsed config.
 
     Raises:
         ConfigError: with a line for each problem.
     """
+    from treespec.experiments.config.schema import Config, refresh  # slow: torch and all parts
+
     refresh()
     try:
         return Config.model_validate(data)
@@ -119,12 +101,9 @@ def _shape_examples(data: dict[str, Any], problem: str) -> str:
     match = re.match(r"methods\[(\d+)\]\.shape\b", problem)
     if match is None:
         return ""
+    from treespec.experiments.config.spellings import examples_near
+
     return f"; write {examples_near(data['methods'][int(match[1])].get('shape'))}"
-
-
-def shipped() -> dict[str, Path]:
-    folder = Path(str(files("treespec.experiments"))) / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def first_config(file: Path) -> str:
@@ -185,6 +164,8 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}
         elif index == "shape" and isinstance(place[index], str):
+            from treespec.experiments.config.spellings import spelled
+
             with suppress(ValueError):  # a text that is not a spelling is rejected below
                 place[index] = spelled(place[index])
         place = place[index]

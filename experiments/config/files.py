@@ -1,15 +1,50 @@
-"""Check files and numbers of the command line before anything runs, and write result files at the end."""
+"""Check files and numbers of the command line before anything runs, and write result files at the end.
+
+Nothing here imports torch: a wrong path is told at once.
+"""
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
 
-from treespec.errors import one_line
-from treespec.experiments.errors import ConfigError
-from treespec.files import TEXT_BYTES, brief, write_whole
+from treespec.errors import Unreadable, one_line
+from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.files import CONFIG_BYTES, TEXT_BYTES, brief, read_text, write_whole
+
+RECORDING = "treespec trace CONFIG --out trace.npz"
+TIMES = "treespec profile CONFIG --out latency.json"
+
+
+def config_text(source: str | Path) -> tuple[Path, str]:
+    """The path of a config's file, and its text."""
+    path = Path(source)
+    if not is_file(str(source)):
+        known = shipped()
+        if str(source) in known:
+            path = known[str(source)]
+        elif not is_there(str(source)):
+            from treespec.reading_models import nearest
+
+            hint = nearest(str(source)[:80], list(known))
+            raise ConfigError(
+                f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})"
+            )
+        elif path.is_dir():
+            raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
+    try:
+        return path, read_text(path, CONFIG_BYTES)
+    except Unreadable as error:  # a device or a pipe, among others
+        raise ConfigError(str(error)) from None
+
+
+def shipped() -> dict[str, Path]:
+    folder = Path(str(files("treespec.experiments"))) / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def is_file(text: str) -> bool:
@@ -53,6 +88,28 @@ def require_there(path: str | Path, option: str, command: str) -> None:
         raise ConfigError(
             f"{option}{' ' * bool(option)}{brief(str(path))}: there is no such file; `{command}` writes one"
         )
+
+
+def require_run(*folders: Path) -> None:
+    """Reject folders of runs that do not exist."""
+    for folder in folders:
+        if not os.path.lexists(folder):
+            raise RunFolderError(f"{folder} is not a run folder: there is no such folder")
+
+
+def require_source(text: str) -> None:
+    """Reject a source of acceptance rates whose name is that of a file, if there is none."""
+    suffix = Path(text).suffix
+    if suffix == ".npz":
+        require_there(text, "", RECORDING)
+    elif suffix in (".json", ".pt"):
+        require_there(text, "", f"treespec estimate TRACE --out rates{suffix}")
+
+
+def require_tree(text: str) -> None:
+    """Reject the name of a file, rather than a tree as text, if there is none."""
+    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", text):
+        require_there(text, "", "treespec search SOURCE --out tree.json")
 
 
 def require_new(out: Path, option: str = "--out ") -> None:

@@ -1,19 +1,24 @@
 """Check output folders: a config writes only inside `runs/` or `sweeps/`, never over its inputs."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.config.schema import Config
-from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treespec.experiments.config.schema import Config
 
 INPUTS = (
     *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
     *("warm", "datastore", "file", "files"),
 )
 """Keys of a config that may name files and folders."""
+
+MODELS = ("target", "draft", "model", "--target", "--draft", "--pair", "--model")
+"""Those that name a model, and options that do: a folder, or a hub id."""
 
 
 def place_of(output: object, name: str, base: str) -> Path:
@@ -38,11 +43,39 @@ def place_of(output: object, name: str, base: str) -> Path:
     return path
 
 
-def inputs_of(config: Config) -> Iterator[tuple[str, Path]]:
+def inputs_of(config: "Config") -> Iterator[tuple[str, Path]]:
     """The existing files and folders that a config reads, each with the key that names it."""
+    from treespec.search.growth.keys import MEASURED
+
     for path, key, text in texts_in(config.model_dump(mode="json")):
         if key in INPUTS and text != MEASURED and os.path.lexists(text):
             yield f"{path.rpartition(key)[0]}{key}", Path(text)  # without an index in a list
+
+
+def require_inputs(
+    data: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Refuse paths of models and prompts that lead nowhere, before anything slow is imported or loaded.
+
+    A model's name is a path if it cannot be a hub id.
+
+    Args:
+        data: a config as it is read, not validated, with its overrides.
+        before: the config without them; its paths are checked later, after its keys.
+    """
+    known = set(texts_in(before))
+    for path, key, text in texts_in(data):
+        if (path, key, text) in known:
+            continue
+        is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+        if key in MODELS and is_path and not os.path.exists(os.path.expanduser(text)):
+            raise ConfigError(
+                f"{path}: there is no model folder {text!r} (searched from {os.getcwd()!r}): check the "
+                "path, or give the id of a model on the Hugging Face hub"
+            )
+        of_file = path == "prompts.path" and data["prompts"].get("kind") != "hf_dataset"
+        if of_file and not os.path.lexists(text):
+            raise ConfigError(f"prompts.path = {text}: No such file or directory")
 
 
 def texts_in(data: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, str]]:

@@ -124,6 +124,11 @@ class _Selection(Strict):
     """Drop texts with fewer characters, so that the others have enough `tokens`; null to keep all."""
 
 
+class _Texts(_Selection):
+    system: Annotated[str, Field(min_length=1)] | None = None
+    """System prompt that the chat template puts before each prompt; null for none."""
+
+
 class EmbeddedPrompts(_Selection):
     """Excerpts of source files that the embedded pair was not trained on."""
 
@@ -142,7 +147,7 @@ class TaskPrompts(_Selection):
     kind: Literal["tasks"]
 
 
-class TextPrompts(_Selection):
+class TextPrompts(_Texts):
     """A UTF-8 text file: one prompt, or several separated by lines that contain only `separator`."""
 
     kind: Literal["text"]
@@ -153,7 +158,7 @@ class TextPrompts(_Selection):
     chat_template: ChatTemplate = False
 
 
-class JsonlPrompts(_Selection):
+class JsonlPrompts(_Texts):
     """One JSON object per line; one of its fields holds the prompt (of a list of texts, the first)."""
 
     kind: Literal["jsonl"]
@@ -164,8 +169,11 @@ class JsonlPrompts(_Selection):
     chat_template: ChatTemplate = "auto"
 
 
-class SpecBenchPrompts(_Selection):
-    """The Spec-Bench format: `question_id`, `category`, `turns`. The first turn is the prompt."""
+class SpecBenchPrompts(_Texts):
+    """The Spec-Bench format: `question_id`, `category`, `turns`.
+
+    The first turn is the prompt; later ones follow an answer and are not read.
+    """
 
     kind: Literal["spec_bench"]
     path: Name
@@ -173,7 +181,7 @@ class SpecBenchPrompts(_Selection):
     chat_template: ChatTemplate = "auto"
 
 
-class HfDatasetPrompts(_Selection):
+class HfDatasetPrompts(_Texts):
     """A data set of the Hugging Face hub, or a folder with one. Needs the package `datasets`.
 
     The manifest of a run records the revision that was read, so that `revision` can pin it.

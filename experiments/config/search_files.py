@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from treespec.errors import TreespecError, Unreadable
 from treespec.experiments.errors import ConfigError
-from treespec.files import read_text
+from treespec.files import read_bytes, read_text
 from treespec.search import (
     AcceptanceEstimate,
     Calibration,
@@ -17,14 +19,21 @@ from treespec.search import (
     calibration_data,
     estimate_acceptance,
     fit_calibration,
+    formats,
 )
 from treespec.search.traces.replay import require_given_trees
 
 _T = TypeVar("_T")
 
 
-def read_acceptance(path: Path) -> AcceptanceEstimate:
-    """Acceptance rates by depth from a file: an estimate as JSON, or a trace."""
+VECTOR = ".pt"
+"""Suffix of Sequoia's acceptance vectors."""
+
+
+def read_acceptance(path: Path) -> AcceptanceEstimate | np.ndarray:
+    """Acceptance rates from a file: an estimate as JSON, a trace, or Sequoia's vector."""
+    if path.suffix == VECTOR:
+        return _named(path, formats.load_rates, read_bytes)
     if path.suffix == ".npz":
         trace = Trace.load(path)
         try:
@@ -45,10 +54,10 @@ def read_calibration(path: Path) -> Calibration:
     return _named(path, Calibration.from_json)
 
 
-def _named(path: Path, read: Callable[[str], _T]) -> _T:
-    """Parse a JSON file with `read`; errors name the file."""
+def _named(path: Path, read: Callable[[Any], _T], contents: Callable = read_text) -> _T:
+    """Parse the contents of a file with `read`; errors name the file."""
     try:
-        return read(read_text(path))
+        return read(contents(path))
     except Unreadable as error:
         raise ConfigError(str(error)) from None
     except TreespecError as error:

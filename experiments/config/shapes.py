@@ -197,8 +197,8 @@ class OptimalShape(FixedShape):
     """The tree of `size` nodes, root included, that keeps the most tokens under given acceptance rates.
 
     `rates` are those of the first, second, ... child, or such a list for each level; a file with a trace or
-    an estimate (`treespec trace`, `treespec.search.estimate_acceptance`); or `measured`: the `search` of
-    this config measures them, which gives one method per sampling setting.
+    an estimate (`treespec trace`, `treespec estimate`), or Sequoia's vector (`.pt`); or `measured`: the
+    `search` of this config measures them, which gives one method per sampling setting.
     """
 
     named = "optimal {size}"

@@ -5,8 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.files import require_there, require_within
-from treespec.experiments.measure.replays import RECORDING
+from treespec.experiments.config.files import require_within
 from treespec.experiments.report.table import NONE, Cell, Column, Table
 from treespec.search import (
     AcceptanceEstimate,
@@ -30,7 +29,6 @@ def estimate(source: Path, **options: Any) -> tuple[AcceptanceEstimate, float | 
     """
     for name in ("depth", "ranks"):
         require_within(f"--{name}", options.get(name), 1, MOST_LEVELS)
-    require_there(source, "", RECORDING)
     trace = Trace.load(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallSample)  # the estimate holds them, and prints them

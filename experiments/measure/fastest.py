@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.config.base import LARGEST_NUMBER
-from treespec.experiments.config.files import require_there, require_within
+from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.search import (
     LARGEST_DRAWN,
@@ -17,9 +17,8 @@ from treespec.experiments.measure.search import (
 )
 from treespec.experiments.measure.source_budgets import flow
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
+from treespec.search.growth.keys import MOST_NODES
 from treespec.tree.shape import TreeShape
-
-TIMES = "treespec profile CONFIG --out latency.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,8 @@ def search_fastest(
     `treespec.search.best_tree`.
     """
     require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
+    for size in options.get("sizes") or ():
+        require_within("--sizes", size, 1, MOST_NODES)
     for prefix in prefixes:
         require_within("--prefix", prefix, 0, LARGEST_NUMBER)
     for batch in batches:
@@ -102,8 +103,6 @@ def _sources(
         raise ConfigError("the same source is named twice: name each source once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
-    for path in latencies:
-        require_there(path, "--latency", TIMES)
     times = [LatencyModel.load(path) for path in latencies] * (len(sources) // len(latencies))
     acceptances = [read_source(source) for source in sources]
     return dict(zip(names, zip(acceptances, times, strict=True), strict=True))

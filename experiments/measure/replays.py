@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
-from treespec.experiments.config.files import is_file, require_there
+from treespec.experiments.config.files import is_file
 from treespec.experiments.config.shapes import AnyShape, OptimalShape, tree_of
 from treespec.experiments.config.spellings import examples, is_spelled, spelled
 from treespec.experiments.errors import ConfigError
@@ -23,8 +23,6 @@ from treespec.search.intervals import Interval
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape
-
-RECORDING = "treespec trace CONFIG --out trace.npz"
 
 _TYPED = (
     "chain:4",
@@ -107,7 +105,6 @@ def replay_traces(
         raise ConfigError("nothing to replay: name trees with --shapes, or growths with --growth")
     rows = []
     for path in paths:
-        require_there(path, "", RECORDING)
         trace = Trace.load(path)
         try:
             for name, tree in (trees | growing).items():

@@ -1,6 +1,5 @@
 """`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' formats."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,11 @@ import numpy as np
 from treespec.experiments.config.files import (
     is_there,
     require_new,
-    require_there,
     require_within,
     write_new,
 )
 from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.measure.replays import RECORDING
 from treespec.experiments.measure.source_budgets import USUAL_SIZE, FoundBudget, best_budget
 from treespec.files import brief
 from treespec.search import (
@@ -57,14 +54,10 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
 
 
 def read_source(text: str) -> Any:
-    """Read rates as typed, an estimate as JSON, or a trace."""
+    """Read rates as typed, an estimate as JSON, a trace, or Sequoia's acceptance vector."""
     path = Path(text)
     if is_there(text):  # folders, devices and pipes too: the reader refuses them by name
         return Trace.load(path) if path.suffix == ".npz" else read_acceptance(path)
-    if text.endswith(".json"):
-        require_there(text, "", "treespec estimate TRACE --out rates.json")
-    if text.endswith(".npz"):
-        require_there(text, "", RECORDING)
     return rates_of(text)
 
 
@@ -188,8 +181,6 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """
     if out is not None:
         require_new(out)
-    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", source):  # the name of a file, not a tree as text
-        require_there(source, "", "treespec search SOURCE --out tree.json")
     shape = formats.load(Path(source) if is_there(source) else source, form)
     dump = formats.dump(shape, into)
     if out is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
+from treespec.errors import LoadError
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config, TextPrompts
@@ -130,14 +131,14 @@ def _naming_options() -> Iterator[None]:
     """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, LoadError) as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
         keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"
         message = re.sub(keys, lambda key: f"--{key[1].replace('_', '-')}", message)
         message = message.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
         message = re.sub(r"^seed = ", "--seed = ", message, flags=re.MULTILINE)
-        raise ConfigError(message) from None
+        raise type(error)(message) from None
 
 
 def decode_one(
@@ -159,7 +160,8 @@ def decode_one(
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
     models = as_eager(config.models)
-    pair = load_with_passes(models, [method], load, Reporter(None)).pair
+    with _naming_options():
+        pair = load_with_passes(models, [method], load, Reporter(None)).pair
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer

@@ -45,6 +45,7 @@ class RawPrompt:
         category: category in Spec-Bench and similar sets, or None.
         where: its place in the source, for messages, such as `questions.jsonl, line 3`.
         start: number of tokens to skip, in addition to those that the config skips.
+        turns: number of turns that the source has for it, of which `text` is the first.
         file: the file that an excerpt is from; None for other prompts. Excerpts of one file are alike and
             count as one sample.
         revision: of a data set, its commit on the hub or a hash of a folder's texts; None for files.
@@ -55,6 +56,7 @@ class RawPrompt:
     category: str | None
     where: str
     start: int = 0
+    turns: int = 1
     file: str | None = None
     revision: str | None = None
 
@@ -137,12 +139,18 @@ def encode(
             "use 'auto' or false, or an instruction-tuned model"
         )
     chat = has_template and template is not False
+    system = getattr(config, "system", None)
+    if system is not None and not chat:
+        raise PromptError(
+            f"prompts.system = {brief(system, 60)}, but texts are put into no chat template: set "
+            "prompts.chat_template, or remove prompts.system"
+        )
     rows = []
     for prompt in prompts:
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
         ids = (
-            _chat(prompt.text, window, tokenizer)
+            _chat(prompt.text, window, tokenizer, system)
             if chat
             else tokenizer.encode(prompt.text, verbose=False)[window]
         )
@@ -203,17 +211,28 @@ def hash_of(prompts: Sequence[Prompt]) -> str:
     return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
 
 
-def _chat(text: str, window: slice, tokenizer: Any) -> list[int]:
+def unread_turns(prompts: Sequence[RawPrompt]) -> str:
+    """A note on prompts of which only the first turn is read; empty if there are none."""
+    several = [prompt for prompt in prompts if prompt.turns > 1]
+    if not several:
+        return ""
+    return (
+        f"{several[0].where}: only the first of its {several[0].turns} turns is read, as of "
+        f"{len(several)} of {len(prompts)} prompts: later turns follow an answer, which no file holds"
+    )
+
+
+def _chat(text: str, window: slice, tokenizer: Any, system: str | None) -> list[int]:
     """Token ids of the chat template around the tokens of a text that lie in a window."""
     if window != slice(0, None):
         ids = tokenizer.encode(text, add_special_tokens=False)[window]
         if not ids:
             return []
         text = tokenizer.decode(ids)
+    turns = [{"role": "user", "content": text}]
+    turns = turns if system is None else [{"role": "system", "content": system}, *turns]
     try:
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
-        )
+        rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # a template is code of its own: an unknown filter, no such variable
         raise PromptError(
             f"the tokenizer's chat template fails ({text_of(error)[:300]}): repair it, or set "
@@ -273,9 +292,9 @@ def _prompt_in_row(
     if field not in row:
         present = ", ".join(map(str, row))[:200] or "none"
         raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
-    text = row[field]
+    text, turns = row[field], 1
     if isinstance(text, list) and text:
-        text = text[0]
+        text, turns = text[0], len(text)
     if not isinstance(text, str):
         raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
     if not text.strip():
@@ -288,7 +307,7 @@ def _prompt_in_row(
             raise PromptError(
                 f"{where}: field {brief(key)} holds half a character (a lone surrogate): repair the text"
             )
-    return RawPrompt(identity, text, category, where)
+    return RawPrompt(identity, text, category, where, turns=turns)
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:

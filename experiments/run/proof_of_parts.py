@@ -7,7 +7,6 @@ are remembered in the user's cache folder, by all that they depend on.
 import ast
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.errors import ConfigError
+from treespec.files import cache_folder
 from treespec.plugin_files import PluginFile, file_of, in_use
 from treespec.plugins import Budget, Part, Settings, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, PruningGrowth, TreeModel
@@ -167,7 +167,7 @@ def _prove(
     new = {
         case: key
         for case, key in keys.items()
-        if key is None or not (key in _PROVED or (_cache() / key).exists())
+        if key is None or not (key in _PROVED or (_proved() / key).exists())
     }
     if not new:
         return
@@ -195,8 +195,8 @@ def _prove(
     for key in filter(None, new.values()):
         _PROVED.add(key)
         with suppress(OSError):  # without a cache the next command proves the part again
-            _cache().mkdir(parents=True, exist_ok=True)
-            (_cache() / key).touch()
+            _proved().mkdir(parents=True, exist_ok=True)
+            (_proved() / key).touch()
 
 
 def _key(part: Part, settings: dict[str, Any], case: tuple[Any, ...]) -> str | None:
@@ -277,6 +277,5 @@ def _prove_source(
     )
 
 
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "treespec" / "proved"
+def _proved() -> Path:
+    return cache_folder() / "proved"

@@ -16,7 +16,13 @@ from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
+from treespec.experiments.run.prompts import (
+    Prompt,
+    RawPrompt,
+    read_prompts,
+    search_prompts,
+    unread_turns,
+)
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import Tracker, open_tracker
@@ -67,6 +73,8 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         search_prompts(config)
     require_decidable(experiment)
     measured, spare = _split(experiment, _read(config, prompts_needed(experiment.methods)))
+    if note := unread_turns(measured):
+        say(note)
     if units * len(measured) > MOST_UNITS:
         raise ConfigError(
             f"repeats = {config.repeats}: {len(measured)} prompts under {len(config.samplings)} settings "

@@ -62,7 +62,9 @@ class Advice:
     ranking permits (97.5 % at 0.95), so that of two equally fast shapes, one is advised in at most 5 % of
     all searches. All others count as one comparison, however many they are: the more are equally fast, the
     less often one is so far ahead of all (Gutmann & Maymin, Annals of Statistics 1987). Otherwise no shape
-    is advised: `use` is None, and `between` lists the shapes that are not told apart.
+    is advised: `use` is None, and `between` lists the shapes that are not told apart. Nor is a shape
+    advised about which there are `doubts`: rates without intervals, a time that is interpolated, or that no
+    tree could be considered.
 
     Args:
         use: the shape to use, possibly plain decoding, or None.
@@ -93,6 +95,11 @@ class Advice:
         return (self.first, *(other for other in self.others if self.name(other) in self.needs))
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why `first` is not advised, whatever the intervals are; none if there is no other shape."""
+        return self.first.doubts if self.others else ()
+
+    @property
     def needed(self) -> Needed | None:
         """What decides all comparisons, hopeless ones aside unless all are; None if decided."""
         if not self.needs:
@@ -109,14 +116,16 @@ class Advice:
         return _name(choice, self.first)
 
     def __str__(self) -> str:
-        if self.use is None:
+        doubts = self.doubts
+        if self.needs or self.too_few:
             text = self._undecided()
         elif self.first.kind == "plain":
             slower = [
                 f"{_best(other)} has {_in_text(other.speedup)} of its speed"
                 for other in self.others
             ]
-            text = f"Decode plainly. {_sentence(_listed(slower))}." if slower else "Decode plainly."
+            text = "By prediction plain decoding is the fastest." if doubts else "Decode plainly."
+            text += f" {_sentence(_listed(slower))}." if slower else ""
         else:
             faster = [f"{_in_text(self.first.speedup)} times plain decoding"]
             faster += [
@@ -125,10 +134,13 @@ class Advice:
                 for other in self.others
                 if other.kind != "plain"
             ]
-            text = f"Use {_the(self.first)}: {_listed(faster)}."
+            fastest = "By prediction the fastest is" if doubts else "Use"
+            text = f"{fastest} {_the(self.first)}: {_listed(faster)}."
         if self.tree_over_chain is not None and self.first.kind in ("growth", "plain"):
             ratio = _in_text(self.tree_over_chain)
             text += f" The best tree is {ratio} times as fast as the best chain."
+        if doubts:
+            text += f" This is not advice: {_listed(doubts)}."
         compared = {choice.kind for choice in (self.first, *self.others)}
         missing = [kind for kind in ("tree", "chain") if kind not in compared]
         if missing and not self._budgets():  # a text source has trees and chains among its budgets
@@ -187,6 +199,7 @@ class Advice:
             ],
             "needed": None if needed is None else vars(needed),
             "too_few": self.too_few or None,
+            "doubts": list(self.doubts),
         }
 
 
@@ -202,7 +215,7 @@ def advise(contenders: Sequence[Choice], level: float) -> Advice:
     too_few = _too_few([row.speed for row in ordered])
     decided = not too_few and all(ratio.low > 1 for _, ratio in ratios)
     return Advice(
-        first if decided else None,
+        first if decided and not (others and first.doubts) else None,
         first,
         {_name(other, first): ratio for other, ratio in ratios},
         tuple(others),

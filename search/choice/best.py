@@ -26,6 +26,9 @@ ROOT = TreeShape.chain(0)
 
 DRAWS = 1000
 
+MEASURE_IT = "measure it, or consider measured sizes only: `--sizes`"
+NARROW = "of the draft was measured (profile larger trees, or let `level_ms` be one number for all widths)"
+
 
 def best_tree(
     acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
@@ -154,8 +157,11 @@ def best_tree(
         notes += [f"chains: {note}" for note in unsaid]
     law = min(sides, key=lambda law: sides[law].parts.step_s(ROOT))
     plain = Choice(ROOT, law, sides[law].speed(ROOT))
+    rows = [*entries, replace(plain, doubts=_doubts(plain, sides[law]))]
+    if treeless := _no_tree(limits, rooms):
+        rows = [replace(row, doubts=(*row.doubts, treeless)) for row in rows]
 
-    ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes)
+    ranking = ranked(rows, Setting(prefix, batch, level, draws), notes)
     best = ranking.best
     largest = times.of(best.law).largest
     if best.size == largest and best.kind != "plain":
@@ -234,7 +240,29 @@ def _ranked(
         return entries, [*(f"{side.law}: {text}" for text in side.warnings(limits.depth)), *notes]
     kinds: list[Kind] = [*(["tree"] if trees else []), *(["chain"] if chains else [])]
     entries, notes = side.ranked(limits, room, kinds)
+    entries = [replace(row, doubts=_doubts(row, side)) for row in entries]
     if trees and isinstance(side, TraceSpeed):
         grown_entries, grown_notes = grown(side, limits, room)
         return [*entries, *grown_entries], [*notes, *grown_notes]
     return entries, notes
+
+
+def _doubts(row: Choice, side: LawSpeed | TraceSpeed) -> tuple[str, ...]:
+    """Why a static shape is not advised, whatever its interval."""
+    typed = isinstance(side, LawSpeed) and not side.estimated
+    between = side.parts.verify.between(row.size, side.parts.prefix)
+    return (
+        *(["the rates have no intervals (search a trace, or an estimate)"] if typed else []),
+        *([f"the time of {row.size} nodes is interpolated ({MEASURE_IT})"] if between else []),
+    )
+
+
+def _no_tree(limits: Limits, rooms: Mapping[str, Room]) -> str:
+    """Why no tree could be considered although none was excluded; empty otherwise."""
+    excluded = limits.branching == 1 or limits.depth == 0
+    excluded = excluded or max(limits.sizes or (limits.max_size or 3,)) < 3
+    if excluded or any(room.wide and room.branching > 1 for room in rooms.values()):
+        return ""
+    wide = all(room.wide for room in rooms.values())
+    why = "only rates of first children are known" if wide else f"no wider level {NARROW}"
+    return f"no tree could be considered: {why}"

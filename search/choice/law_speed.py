@@ -56,6 +56,7 @@ class LawSpeed:
     Attributes:
         parts: the measured times that steps are sums of.
         texts: number of texts that the rates are from, if it is known and more than one.
+        estimated: whether the rates have been measured, so that they have intervals.
 
     Raises:
         InvalidAcceptance: if rates are invalid, or a resample differs from them in shape.
@@ -64,7 +65,7 @@ class LawSpeed:
     def __init__(self, law: str, acceptance: AnyAcceptance, times: Times) -> None:
         self.law, self.times, self.parts = law, times, times.of(law)
         self.warnings = tuple(getattr(acceptance, "warnings", ()))
-        measured = isinstance(acceptance, Estimated)
+        self.estimated = measured = isinstance(acceptance, Estimated)
         rates: Any = np.asarray(acceptance, dtype=float) if measured else acceptance
         self.rates: Rates = read_rates(rates)
         texts = getattr(acceptance, "texts", None) if measured else None

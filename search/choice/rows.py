@@ -94,6 +94,7 @@ class Choice:
         plain: the plain decoding that it is compared with.
         batch: number of texts decoded at once.
         level: confidence level of its intervals.
+        doubts: why it is not advised, however fast it is predicted to be; empty if nothing is against it.
     """
 
     shape: TreeShape
@@ -105,6 +106,7 @@ class Choice:
     plain: Speed | None = field(default=None, repr=False)
     batch: int = 1
     level: float = 0.95
+    doubts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:

@@ -39,6 +39,7 @@ from treespec.search.formats.reading import (
     shown,
     text_of,
 )
+from treespec.search.formats.sequoia_rates import dump_rates, load_rates
 from treespec.tree.shape import TreeShape
 
 __all__ = [
@@ -51,7 +52,9 @@ __all__ = [
     "NotExportable",
     "UnknownFormat",
     "dump",
+    "dump_rates",
     "load",
+    "load_rates",
 ]
 
 FORMATS: dict[str, Format] = {

@@ -35,7 +35,7 @@ def load(data: Any) -> TreeShape:
     Raises:
         MalformedTree: if the file contains anything but plain data, or its fields are inconsistent.
     """
-    growmap = _unpickled(bytes(data)) if isinstance(data, bytes | bytearray) else data
+    growmap = unpickled(bytes(data), "a growmap") if isinstance(data, bytes | bytearray) else data
     fields("a growmap", growmap, KEYS)
     size = integer("size", growmap["size"], 1, MalformedTree, MAX_NODES)
     successors = growmap["Successors"]
@@ -69,7 +69,8 @@ def load(data: Any) -> TreeShape:
     return shape
 
 
-def _unpickled(data: bytes) -> Any:
+def unpickled(data: bytes, what: str) -> Any:
+    """The plain data in a file of torch.save; nothing in it is ever run. `what` names it in messages."""
     if len(data) > MAX_BYTES:
         raise MalformedTree(f"{len(data)} bytes, more than the {MAX_BYTES} of the largest growmap")
     try:
@@ -91,7 +92,7 @@ def _unpickled(data: bytes) -> Any:
     except Exception as error:  # a hostile file may make the reader raise anything
         reason = str(error).strip().partition("\n")[0]
         raise MalformedTree(
-            f"weights_only refuses it: a growmap contains lists, integers and tensors only ({reason})"
+            f"weights_only refuses it: {what} contains lists, integers and tensors only ({reason})"
         ) from error
 
 

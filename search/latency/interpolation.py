@@ -208,6 +208,10 @@ class Table:
         asked = np.array([size])
         return float(sum(s * (c.weights(asked) @ c.fitted)[0] for c, s in self.shares(prefix)))
 
+    def between(self, size: int, prefix: int | None) -> bool:
+        """Whether the time of this size is interpolated between measured ones."""
+        return any(not c.anywhere and size not in c.sizes for c, _ in self.shares(prefix))
+
     def largest(self, prefix: int | None) -> int | None:
         """The largest size with a time for this prefix; None if there is no bound."""
         bounds = [c.sizes[-1] for c, _ in self.shares(prefix) if not c.anywhere]

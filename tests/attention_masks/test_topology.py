@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,6 +139,12 @@ def test_made_in_inference_mode_it_still_serves_autograd():
         ([-1, 0, -1], r"parents\[2\] = -1, .* must be in 0\.\.1"),
         ([-1, 0.0], r"parents must be plain integers, got \[-1, 0\.0\]"),
         (3, "parents must be plain integers, got 3"),
+        (
+            [[0], [1], [0, 0]],
+            r"paths of ranks.*pass `treespec\.TreeShape\.from_paths\(paths\)\.parents`",
+        ),
+        ([(0,), (0, 0)], "paths of ranks"),
+        (SimpleNamespace(parents=(-1, 0)), "pass its `parents`"),
     ],
 )
 def test_invalid_parents_are_refused_with_index_and_value(parents, message):

@@ -93,6 +93,11 @@ class SkipSet(Strict):
         return skip_set
 
 
+def fewest_sets(size: int, layers: int) -> int:
+    """The sets that a search has to try to complete one of `size` sublayers."""
+    return sum(2 * layers - i for i in range(size))
+
+
 class SkipSets:
     """Judges skip sets by the acceptance rate of their draft on texts, and searches for a good one.
 
@@ -167,8 +172,7 @@ class SkipSets:
         """
         sublayers = sublayers_of(self.target.layer_count)
         size = integer("size", size, least=1, most=len(sublayers) - 1)
-        needed = sum(len(sublayers) - i for i in range(size))
-        most = integer("most", most, least=needed)
+        most = integer("most", most, least=fewest_sets(size, self.target.layer_count))
         before, skip = len(self._known), frozenset[Sublayer]()
         for _ in range(size):
             skip = self._best(skip | {sublayer} for sublayer in sublayers if sublayer not in skip)

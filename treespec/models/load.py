@@ -383,7 +383,9 @@ def _pair_sources(name_or_target: Source, draft: Source | None) -> tuple[Source,
     not_local = "" if folder.is_dir() else " (and not a local folder)"
     raise LoadError(
         f"{name!r} is a target without a draft{not_local}: name a second, smaller model with the same "
-        f"tokenizer as the draft; only {EMBEDDED!r} and folders with target/ and draft/ include one"
+        f"tokenizer as the draft, or {NO_DRAFT!r} and a source that runs no model (`--draft none --source "
+        "lookup`; in a config `models: {draft: none}` and `draft: {source: lookup}`); only "
+        f"{EMBEDDED!r} and folders with target/ and draft/ include one"
     )
 
 

@@ -67,6 +67,7 @@ class EnumeratingCoins:
         self.trail: list[tuple[int, int]] = []
         self.met: list[Sequence[Weight]] = []
         self.choices: list[Choice] = []
+        self._forks: set[str] = set()
 
     def _choose(self, weights: Sequence[Weight]) -> int:
         sides = [side for side, weight in enumerate(weights) if weight > 0]
@@ -88,7 +89,17 @@ class EnumeratingCoins:
         return sides[taken]
 
     def fork(self, name: str) -> "EnumeratingCoins":
-        """These coins: every choice has branches of its own, so all streams are independent."""
+        """These coins: every choice has branches of its own, so all streams are independent.
+
+        Raises:
+            TreespecError: if the name was used before: real coins would give the same numbers again.
+        """
+        if name in self._forks:
+            raise TreespecError(
+                f"coins are forked twice under the name {name!r}, which gives the same numbers: draws "
+                "that must be independent are equal; name a fork by its position in the text"
+            )
+        self._forks.add(name)
         return self
 
     def accept(self, probability: Weight | Float[Tensor, ""]) -> bool:

@@ -7,7 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
-from treespec.experiments.config.file import load_config, shipped
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.files import shipped
 from treespec.experiments.config.reference import config_schema
 
 
@@ -50,6 +51,7 @@ def test_init_writes_a_config_to_begin_with(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "treespec run mine.yaml" in done.stdout
     assert load_config("mine.yaml").name == "mine"
+    assert "\nalone: 1" in (tmp_path / "mine.yaml").read_text()
     assert (tmp_path / "mine.yaml").read_text().startswith("# mine: ")
 
 

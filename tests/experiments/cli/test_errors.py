@@ -92,7 +92,7 @@ WRONG = {
     "replay empty --shapes chain:2": ["empty: not an archive"],
     "replay missing.npz --shapes chain:2": ["missing.npz", "`treespec trace CONFIG --out"],
     "estimate missing.npz": ["missing.npz", "`treespec trace CONFIG --out"],
-    "replay x.npz": ["--shapes", "--growth"],
+    "replay bytes.npz": ["--shapes", "--growth"],
     "replay empty --shapes chain": ["'chain' is not a tree"],
     # export
     "export folder --to eagle": ["folder"],

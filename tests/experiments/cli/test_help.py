@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from treespec.experiments.cli.common import complete_config
 from treespec.experiments.cli.help import ORDER, PANELS
 from treespec.experiments.cli.main import app
-from treespec.experiments.config.file import load_config, shipped
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.files import shipped
 from treespec.experiments.sweep.grid import load_grid
 
 COMMANDS = get_command(app).commands

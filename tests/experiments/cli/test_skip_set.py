@@ -34,10 +34,10 @@ def test_bad_input(tmp_path):
     for said, arguments in {
         "already exists": [empty],
         "--size = 0: must be at least 1": [tmp_path / "x", "--size", 0],
-        "size = 10, but must be an integer in 1..9": [tmp_path / "x", "--size", 10],
+        "--size = 10: must be at most 9": [tmp_path / "x", "--size", 10],
         "the texts have no tokens": [tmp_path / "x", empty],
         "No such file": [tmp_path / "x", tmp_path / "none.md"],
-        "most = 2, but must be": [tmp_path / "x", "--most-sets", 2],
+        "--most-sets = 2: must be at least 10": [tmp_path / "x", "--most-sets", 2],
     }.items():
         done = call(*arguments)
         assert done.exit_code == 2, done.output

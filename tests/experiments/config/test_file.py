@@ -2,7 +2,8 @@ import pytest
 import yaml
 
 from treespec.experiments.config.build import build
-from treespec.experiments.config.file import load_config, override, shipped
+from treespec.experiments.config.file import load_config, override
+from treespec.experiments.config.files import shipped
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.sweep.grid import load_grid
 

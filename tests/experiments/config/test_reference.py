@@ -11,7 +11,8 @@ from treespec import plugin_files
 from treespec.experiments.cli.main import app
 from treespec.experiments.config import reference
 from treespec.experiments.config.build import LAWS
-from treespec.experiments.config.file import first_config, load_config, shipped
+from treespec.experiments.config.file import first_config, load_config
+from treespec.experiments.config.files import shipped
 from treespec.experiments.config.reference import PAGE, SCHEMA, config_schema, reference_page
 from treespec.experiments.config.schema import Config
 from treespec.verify import RULES

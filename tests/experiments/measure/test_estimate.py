@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
-from treespec.search import AcceptanceEstimate, Trace, estimate_acceptance
+from treespec.search import AcceptanceEstimate, Trace, estimate_acceptance, formats
 
 
 @pytest.fixture
@@ -39,6 +39,18 @@ def test_a_trace_gives_a_table_and_a_file_that_reads_back(trace, tmp_path):
     assert found.rates.tolist() == again.rates.tolist()
     assert _call(trace, "--out", out)[0] == 2  # it already exists
     assert json.loads(_call(trace, "--json")[1])["by"] == "rank"
+
+
+def test_rates_by_rank_are_written_as_sequoias_vector(trace, tmp_path):
+    out = tmp_path / "vector.pt"
+    code, text = _call(trace, "--out", out)
+    assert code == 0, text
+    rates = estimate_acceptance(Trace.load(trace)).rates
+    assert formats.load_rates(out.read_bytes()) == pytest.approx(rates)
+    code, text = _call(trace, "--by", "depth", "--out", tmp_path / "levels.pt")
+    assert code == 2
+    assert "--by rank" in text
+    assert not (tmp_path / "levels.pt").exists()
 
 
 def test_what_a_sample_cannot_support_is_said(trace):

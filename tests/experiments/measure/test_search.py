@@ -32,9 +32,39 @@ def test_search_with_rates_by_level():
     assert str(optimal_tree([[0.9, 0.0], [0.5, 0.4]], 4)) in done.output
 
 
+def test_sequoias_vector_times_and_sizes(tmp_path):
+    """A vector as rates, one draft time for all widths, and the sizes that an engine verifies."""
+    vector, times = tmp_path / "vector.pt", tmp_path / "latency.json"
+    vector.write_bytes(formats.dump_rates([0.6, 0.2, 0.1]))
+    done = call("search", vector, "--size", 6)
+    assert done.exit_code == 0, done.output
+    assert str(optimal_tree([0.6, 0.2, 0.1], 6)) in done.output
+    assert tree_of(OptimalShape(kind="optimal", rates=str(vector), size=6)).size == 6
+    sizes = [1, 2, 4, 8, 16]
+    verify = dict(zip(map(str, sizes), [10, 10, 10, 12, 14], strict=True))
+    batch = {"verify_ms": verify, "laws": {"any": {"level_ms": 0.3}}}
+    times.write_text(json.dumps({"version": 1, "batches": {"1": batch}}))
+    words = ("search", vector, "--latency", times, "--sizes")
+    done = call(*words, "1,2,4,8,16", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {row.get("size") for row in found["rows"]} <= {*sizes}
+    assert found["rows"][0]["kind"] == "tree"
+    assert found["rows"][0]["step_ms"]["estimate"] == pytest.approx(
+        verify[str(found["rows"][0]["size"])] + 0.3 * found["rows"][0]["depth"]
+    )
+    assert "--sizes = 0" in call(*words, "0,4").output
+    assert "--sizes selects among times" in call("search", vector, "--sizes", "4").output
+    vector.write_bytes(b"no tensor")
+    done = call("search", vector)
+    assert done.exit_code == 2
+    assert str(vector) in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["missing.pt"], "treespec estimate TRACE --out rates.pt"),
         (["0.6;x"], "rates = '0.6;x', but expected numbers separated by commas"),
         (["0.6,0.7"], "sums to 1.3"),
         (["0.6", "--size", 0], "size"),

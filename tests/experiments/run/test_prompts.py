@@ -1,6 +1,7 @@
 import copy
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -8,7 +9,7 @@ from pydantic import TypeAdapter
 from treespec.experiments.config.schema import Prompts
 from treespec.experiments.errors import PromptError
 from treespec.experiments.run import prompts as prompts_module
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.run.prompts import encode, read_prompts, unread_turns
 
 
 def source(**data):
@@ -27,7 +28,7 @@ class Letters:
         return "".join(map(chr, ids))
 
     def apply_chat_template(self, messages, add_generation_prompt, tokenize):
-        return f"<{messages[0]['content']}>"
+        return "".join(f"<{turn['content']}>" for turn in messages)
 
 
 def complaint(**data):
@@ -58,6 +59,10 @@ def test_spec_bench_takes_the_first_turn(tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     (prompt,) = read_prompts(source(kind="spec_bench", path=str(path)))
     assert (prompt.id, prompt.category, prompt.text) == ("81", "writing", "one")
+    note = unread_turns([prompt, replace(prompt, turns=1)])
+    assert f"{path}, line 1: only the first of its 2 turns" in note
+    assert "1 of 2 prompts" in note
+    assert unread_turns([replace(prompt, turns=1)]) == ""
 
 
 def test_encoding_truncates_and_templates(tmp_path):
@@ -71,6 +76,10 @@ def test_encoding_truncates_and_templates(tmp_path):
     chat.chat_template = "yes"
     (prompt,) = encode(raw, config, chat)
     assert chat.decode(prompt.ids) == "<hel>"
+    told = config.model_copy(update={"system": "be brief"})
+    assert chat.decode(encode(raw, told, chat)[0].ids) == "<be brief><hel>"
+    with pytest.raises(PromptError, match=r"prompts\.system = 'be brief'.*chat_template"):
+        encode(raw, told, Letters())
     off = config.model_copy(update={"chat_template": False})
     assert chat.decode(encode(raw, off, chat)[0].ids) == "hel"
     forced = config.model_copy(update={"chat_template": True})

@@ -51,6 +51,13 @@ def test_what_a_user_can_mend_is_told_without_a_model(error, part, changes):
         ready(config(**changes), print)
 
 
+def test_turns_that_are_not_read_are_told(tmp_path):
+    path, notes = tmp_path / "question.jsonl", []
+    path.write_text('{"question_id": 1, "turns": ["one two", "three"]}\n' * 4)
+    ready(config(prompts={"kind": "spec_bench", "path": str(path), "count": 4}), notes.append)
+    assert any(f"{path}, line 1: only the first of its 2 turns" in note for note in notes)
+
+
 def test_one_process_of_several_logs(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from treespec import TreeShape
-from treespec.search import best_tree
+from treespec.search import LatencyModel, best_tree
 from treespec.search.choice.advice import EQUAL_WITHIN, Needed, advise
 from treespec.search.choice.rows import Choice, Growing, Speed
 
@@ -164,10 +164,51 @@ def test_plain_decoding_is_advised_like_any_other():
     assert str(advised(plain=speed(1.0))).startswith("Decode plainly. There was no tree or chain")
 
 
+FLAT = {"verify": {1: 0.020, 2: 0.020, 8: 0.020}, "draft": 1e-4, "law": "iid"}
+
+
+@pytest.mark.parametrize(
+    ("times", "rates", "limits", "words"),
+    [
+        ({}, [0.6, 0.2], {}, "the rates have no intervals"),
+        (
+            {"verify": {1: 0.020, 9: 0.020}},
+            None,
+            {"max_size": 8},
+            "time of 8 nodes is interpolated",
+        ),
+        ({"draft": {1: 1e-4}}, None, {}, "no wider level of the draft was measured"),
+        ({"draft": {1: 1e-4}}, None, {"branching": 1}, None),  # asked for chains
+        ({}, [0.6], {}, "only rates of first children are known"),
+        ({}, None, {}, None),
+        ({"verify": 0.020}, None, {"max_size": 7}, None),  # one number holds for every size
+    ],
+)
+def test_what_does_not_earn_advice(stretchy, times, rates, limits, words):
+    latency = LatencyModel.from_tables(**FLAT | times)
+    ranking = best_tree(rates or stretchy, latency, draws=200, **limits)
+    told = ranking.advice.to_dict()["doubts"]
+    assert ranking.best.kind != "plain"
+    assert ranking.best.speedup.low > 1
+    assert (ranking.advice.use is None) == (words is not None)
+    if words is None:
+        assert told == []
+    else:
+        assert any(words in doubt for doubt in told)
+        assert words in ranking.verdict
+        assert "Use " not in ranking.verdict
+
+
+def test_plain_decoding_is_not_advised_by_rates_without_intervals():
+    dear = LatencyModel.from_tables(verify=0.02, draft=0.01)
+    ranking = best_tree([0.1, 0.1], dear, max_size=8)
+    assert (ranking.best.kind, ranking.advice.use) == ("plain", None)
+    assert "Decode plainly" not in ranking.verdict
+
+
 def test_a_ranking_carries_its_advice(flat):
     ranking = best_tree([0.6, 0.2, 0.1], flat)
     assert ranking.verdict == str(ranking.advice)
-    assert ranking.advice.use is ranking.best
     assert any("as if every level were independent" in note for note in ranking.notes)
     noisy = replace(flat, disturbed="3 of 5 rounds were disturbed: profile again")
     assert "times: 3 of 5 rounds were disturbed: profile again" in best_tree([0.6], noisy).notes

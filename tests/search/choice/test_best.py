@@ -92,7 +92,7 @@ def test_rows_say_what_they_predict(flat):
         assert row.speedup.low == pytest.approx(row.speedup.high)  # nothing was measured twice
     assert {row.size for row in ranking.rows if row.kind == "chain"} == set(range(2, 65))
     assert ranking.plain.shape.size == 1
-    assert f"Use the tree of {ranking.best.size} nodes" in ranking.verdict
+    assert f"the fastest is the tree of {ranking.best.size} nodes" in ranking.verdict
     assert ranking.verdict in str(ranking)
     data = json.loads(ranking.to_json())
     assert data["rows"][0]["parents"] == list(ranking.best.shape.parents)
@@ -106,10 +106,10 @@ def test_a_chain_or_plain_decoding_can_be_the_answer():
     chain = best_tree([0.9, 0.01], steep)
     assert chain.best.kind == "chain"
     assert chain.best is chain.chain
-    assert "Use the chain of" in chain.verdict
+    assert "the fastest is the chain of" in chain.verdict
     plain = best_tree([0.1], LatencyModel.from_tables(verify=0.02, draft=0.01), max_size=8)
     assert plain.best is plain.plain
-    assert "Decode plainly" in plain.verdict
+    assert "plain decoding is the fastest" in plain.verdict
     assert plain.tree is None
 
 

@@ -155,7 +155,7 @@ def test_loading_is_quiet(saved: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_no_draft(saved: Path) -> None:
     with pytest.raises(
-        LoadError, match=r"target' is a target without a draft: name a second, .* as the draft"
+        LoadError, match=r"target' is a target without a draft: .*--draft none --source lookup"
     ):
         load_pair(saved / "target")
     with pytest.raises(LoadError, match=r"'embeded' .*\(and not a local folder\).*only 'embedded'"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from treespec import Law, TorchCoins
-from treespec.errors import InvalidTree, NotADistribution
+from treespec.errors import InvalidTree, NotADistribution, TreespecError
 from treespec.sampling.children import top_k
 from treespec.sampling.coins import inverse_cdf
 from treespec.sampling.distributions import best_token, without
@@ -277,6 +277,8 @@ def test_a_fork_is_a_stream_of_its_seed_and_name():
 def test_enumeration_has_one_stream():
     coins = EnumeratingCoins()
     assert coins.fork("draft") is coins
+    with pytest.raises(TreespecError, match=r"forked twice under the name 'draft'"):
+        coins.fork("draft")  # the same numbers again
 
 
 @pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()], ids=["real", "enumerated"])

@@ -61,7 +61,9 @@ def test_trace_then_profile_then_search(call, tmp_path):
     ranked = call("search", "trace.npz", "--latency", "latency.json", "--json")
     assert ranked.exit_code == 0, ranked.output
     ranking = json.loads(ranked.stdout)
-    assert ranking["verdict"].startswith(("Use ", "Not decided ", "Decode plainly"))
+    assert ranking["verdict"].startswith(
+        ("Use ", "Not decided ", "Decode plainly", "By prediction")
+    )
     chains = [row for row in ranking["rows"] if row["kind"] == "chain"]
     assert {row["law"] for row in chains} == {"iid"}
     shapes = {f"chain:{row['depth']}": row for row in chains if row["basis"] == "replay"}
@@ -223,7 +225,8 @@ def test_search_by_speed(call, tmp_path):
     (tmp_path / "latency.json").write_text(json.dumps(TIMES))
     done = call("search", "0.6,0.2,0.1", "--latency", "latency.json", "--to", "treespec")
     assert done.exit_code == 0, done.output
-    assert "Use the tree of" in done.stdout
+    assert "the fastest is the tree of" in done.stdout
+    assert "the rates have no intervals" in done.stdout
     assert '"parents"' in done.stdout
     as_json = call("search", "0.6,0.2,0.1", "--latency", "latency.json", "--size", 8, "--json")
     best = json.loads(as_json.stdout)["rows"][0]
@@ -232,7 +235,7 @@ def test_search_by_speed(call, tmp_path):
     worth = expected_tokens(shape, [0.6, 0.2, 0.1])
     assert best["tokens_per_step"]["estimate"] == pytest.approx(worth)
     plain = call("search", "0.01", "--latency", "latency.json")
-    assert "Decode plainly" in plain.stdout
+    assert "plain decoding is the fastest" in plain.stdout
 
 
 def test_search_from_an_estimate(call, tmp_path):
