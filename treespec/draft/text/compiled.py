@@ -103,10 +103,10 @@ class CompiledTrie:
     """`Trie`, held by compiled code."""
 
     def __init__(self, window: int) -> None:
-        self.code: Any = library()
-        self.window = window
-        self.handle = ctypes.c_void_p(self.code.treespec_trie_new(ctypes.c_int64(window)))
-        self._delete = self.code.treespec_trie_delete  # still there when the interpreter ends
+        code: Any = library()
+        self.code, self.window = code, window
+        self.handle = ctypes.c_void_p(code.treespec_trie_new(ctypes.c_int64(window)))
+        self._delete = code.treespec_trie_delete  # still there when the interpreter ends
 
     def __del__(self) -> None:
         self._delete(self.handle)
@@ -157,13 +157,16 @@ class CompiledTrie:
         return self.code.treespec_trie_count(self.handle, ctypes.c_int32(at.node))
 
     def followers(self, at: Locus, least: int = 1) -> list[Follower]:
-        room, found = 0, 16
-        while found > room:
-            room = found
-            rows = (ctypes.c_int64 * (4 * room))()
+        rows = (ctypes.c_int64 * 64)()
+        while True:
+            room = len(rows) // 4
             found = self.code.treespec_trie_followers(
-                self.handle, *map(ctypes.c_int32, at), ctypes.c_int64(least), rows, ctypes.c_int64(room),
+                self.handle, *map(ctypes.c_int32, at), ctypes.c_int64(least), rows,
+                ctypes.c_int64(room),
             )  # fmt: skip
+            if found <= room:
+                break
+            rows = (ctypes.c_int64 * (4 * found))()
         each = (rows[4 * i : 4 * i + 4] for i in range(found))
         return [Follower(token, count, Locus(node, along)) for token, count, node, along in each]
 
