@@ -7,8 +7,8 @@ Every run decodes the same prompts with plain decoding, two identical chains of 
 spins for 5 % of the time of each of its steps. By construction the ratio of the first two chains is 1, and
 that of the third to the first is 1 / 1.05. Over many runs, on the quiet machine and beside three kinds of
 neighbours (`neighbours`), the benchmark counts how often the 95 % interval of the first ratio contains 1
-and how often the third chain is found slower; without the rounds in which the machine was slow
-(`report.rounds`), and by totals of the same runs. Figures are saved after every run.
+and how often the third chain is found slower; adjusted by the slowdowns that methods share
+(`report.slowdown`), and by totals of the same runs. Figures are saved after every run.
 
 Beside the steady neighbours a run takes minutes: a thread that has finished its part spins while it waits
 for the other one, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set before the command,
