@@ -7,7 +7,7 @@ from torch import Tensor
 
 from treespec.checks import plain_tokens
 from treespec.draft.text.best_first import Limits, Match
-from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
+from treespec.draft.text.ngrams import END, Ngrams, matches_at, most_places
 from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
@@ -56,8 +56,8 @@ class Documents(MatchingSource):
         for i, document in enumerate(documents):
             self._documents.read(plain_tokens(f"documents[{i}]", document, vocab_size))
             self._documents.end()
-        if not self._documents.text:
-            raise InvalidArgument("documents is empty: give at least one row of token ids")
+        if max(self._documents.text, default=END) == END:
+            raise InvalidArgument("documents hold no token: give at least one row of token ids")
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget the earlier text and read this prompt, which is the document if none were given."""

@@ -53,7 +53,8 @@ def test_without_documents_the_prompt_is_the_only_one():
 
 
 WRONG = {
-    "documents is empty": {"documents": []},
+    "documents hold no token": {"documents": []},
+    "hold no token": {"documents": [[], []]},
     r"documents\[1\]\[0\] = -1 is not a token id": {"documents": [[1], [-1]]},
     r"documents\[0\]\[1\] = 9 is not a token id: ids are 0\.\.8": {
         "documents": [[1, 9]], "vocab_size": 9
