@@ -157,9 +157,12 @@ def _answer(duel: Comparison, data: Measurements, run: RunRecords) -> str:
     rivals = question.right if won else question.left
     joint = ""
     if over_all is not None and over_all.pairs > 1:
+        least = (
+            f"{over_all.least:.{2 if over_all.least >= 1.005 else 4}f}"  # not "faster: 1.00 times"
+        )
         joint = (
-            f" {over_all.method} is faster than {rivals.every}: at least {over_all.least:.2f} times as "
-            f"fast, jointly over {over_all.pairs} pairs."
+            f" {over_all.method} is faster than {rivals.every}: at least {least} times as fast, jointly "
+            f"over {over_all.pairs} pairs."
         )
     return f"{question.won if won else question.lost}: {measured}.{joint}"
 
