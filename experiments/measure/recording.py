@@ -133,7 +133,7 @@ class PositionRecorder(ABC):
         """The rank of the accepted child of the root (`width` if none), and the token that came out."""
         unused = torch.zeros_like(row)  # a law below the root, where the result does not matter
         unused[0] = 1
-        verdict = self.rule(tree, [row, *[unused] * self.width], coins)
+        verdict = self.rule(tree, [row, *[unused] * (tree.shape.size - 1)], coins)
         if not verdict.accepted:
             return self.width, verdict.bonus
         return verdict.path[1] - 1, tree.token_ids[verdict.path[1]]

@@ -186,7 +186,7 @@ def test_prompts_are_kept_as_text_of_a_bounded_length(loaded_pair):
     tokenizer = loaded_pair.tokenizer
     texts = "def walk(tree):\n", "x = 1\n" * 2000
     prompts = [
-        prompts_module.Prompt(i, "", None, tuple(tokenizer.encode(text)), "")
+        prompts_module.Prompt(i, "", None, tuple(tokenizer.encode(text)), "", 0)
         for i, text in enumerate(texts)
     ]
     short, cut = prompts_module.texts_of(prompts, tokenizer)

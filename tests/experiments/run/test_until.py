@@ -158,7 +158,7 @@ def test_what_failed_is_decoded_again_and_looked_at_again(start, many, monkeypat
 
 @pytest.mark.usefixtures("clear_at_once")
 def test_excerpts_of_a_file_are_one_sample(start, many, loaded_pair):
-    prompts = {"kind": "embedded", "tokens": 8, "excerpts": {"a": 0, "b": 40}}
+    prompts = {"kind": "embedded", "tokens": 8, "excerpts": {"a": 30, "b": 70}}
     short = {"max_new_tokens": 6, "samplings": [{"temperature": 0}]}
     result = start(many | short | {"prompts": prompts, "until": WIDE | {"at_most": 9}})
     manifest = manifest_of(result)
