@@ -26,7 +26,7 @@ def finished(settings, loaded_pair, tmp_path_factory):
     changes = {
         "methods": [{"kind": "generate"}, {"kind": "plain"}, *trees],
         "prompts": settings["prompts"] | {"count": 4},
-        "max_new_tokens": 12,
+        "max_new_tokens": 40,
         "samplings": [{"temperature": 0}],
         "name": "times",
     }
