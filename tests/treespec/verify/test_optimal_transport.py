@@ -184,7 +184,9 @@ def test_refusals():
     with pytest.raises(RefusedTree, match="of law deterministic: it is made for iid"):
         optimal_transport(tree_of(Law.DETERMINISTIC, [0, 1], uniform), rows[:3], TorchCoins(0))
     with pytest.raises(RefusedTree, match="needs distinct children"):
-        optimal_transport(tree_of(Law.WITHOUT_REPLACEMENT, [1, 1], uniform), rows[:3], TorchCoins(0))
+        optimal_transport(
+            tree_of(Law.WITHOUT_REPLACEMENT, [1, 1], uniform), rows[:3], TorchCoins(0)
+        )
     with pytest.raises(RefusedTree, match="hub"):
         transport_plan(uniform, uniform, 2, Law.HUB)
     with pytest.raises(InvalidTree, match="41 distinct children"):
