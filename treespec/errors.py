@@ -160,7 +160,7 @@ def text_of(error: BaseException) -> str:
     """What an error says; errors of plug-ins may fail even at that."""
     try:
         return str(error)
-    except Exception:
+    except (Exception, SystemExit):
         return f"{type(error).__name__}, whose message cannot be printed"
 
 

@@ -43,7 +43,7 @@ def brief(value: object, most: int = 200) -> str:
     """The value as Python writes it, cut after `most` characters, for messages."""
     try:
         text = repr(value)
-    except Exception:  # of a plug-in
+    except (Exception, SystemExit):  # of a plug-in
         text = f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 

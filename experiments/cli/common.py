@@ -143,6 +143,8 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
         complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
     except BaseException as error:  # SystemExit too: a plug-in that ends the program is an error
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends the program then
+            raise
         raise typer.Exit(answer(error, debug)) from None
 
 

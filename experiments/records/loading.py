@@ -150,6 +150,11 @@ class RunRecords:
         """
         if "samples" in self.manifest:
             samples = self.manifest["samples"]
+            if samples is not None and len(samples) <= max(self.prompts["prompt"]):
+                raise RunFolderError(
+                    f"{self.folder / 'manifest.json'}: samples has {len(samples)} entries, fewer than the "
+                    "run has prompts: repair it, or run its config again in another folder"
+                )
             return None if samples is None else dict(enumerate(samples))
         if self.counted == "prompts":
             return None

@@ -7,6 +7,7 @@ are remembered in the user's cache folder, by all that they depend on.
 import ast
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -24,7 +25,6 @@ from treespec.draft.growth import laws_along, places_of, rounds
 from treespec.errors import TreespecError, in_words, text_of
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
-from treespec.experiments.config.files import is_file
 from treespec.experiments.config.model_draft import all_of, laws_of, source_of
 from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
@@ -201,7 +201,7 @@ def _prove(
 
 def _key(part: Part, settings: dict[str, Any], case: tuple[Any, ...]) -> str | None:
     """A hash of all that a proof depends on; None if it may depend on more than is known here."""
-    reads_files = any(is_file(text) for *_, text in texts_in(settings))
+    reads_files = any(os.path.lexists(text) for *_, text in texts_in(settings))
     if file_of(part) is None or reads_files or not all(map(_stands_alone, in_use())):
         return None
     facts = [VERSION, told(), part.kind, part.name, settings, case]

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import platform
+import shlex
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +26,7 @@ FILES = (
 )  # fmt: skip
 """The files, in the order in which they are joined to a single source, which needs no include path."""
 
-ALONE = ("-O3", "-std=c++17", "-shared", "-fPIC")
+ALONE = ("-O3", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC")
 """Flags of a file that is compiled alone."""
 
 FLAGS = ("-ffp-contract=fast",)
@@ -72,15 +74,16 @@ def built_alone(name: str) -> Any:
 
     Without torch's compiler, whose import takes longer than this file.
     """
-    text, compiler = (FOLDER / name).read_bytes(), os.environ.get("CXX", "g++")
-    key = sha256(b"\0".join([text, compiler.encode(), *map(str.encode, ALONE)])).hexdigest()
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    about = repr((compiler, ALONE, platform.platform()))  # a folder may be shared by machines
+    key = sha256((FOLDER / name).read_bytes() + about.encode()).hexdigest()
     path = cache_folder() / "kernels" / f"{key}.so"
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=path.parent) as folder:
                 made = Path(folder) / path.name
-                command = [compiler, *ALONE, os.fspath(FOLDER / name), "-o", os.fspath(made)]
+                command = [*compiler, *ALONE, os.fspath(FOLDER / name), "-o", os.fspath(made)]
                 subprocess.run(command, check=True, capture_output=True)
                 made.replace(path)
         return ctypes.CDLL(os.fspath(path))

@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int32_t END = -1, NONE = -1, ROOT = 0;
+constexpr int64_t DAMAGED = -1;  // places that lie outside the text
 
 struct Limits {
   int64_t depth, drafted, branching;
@@ -459,7 +460,9 @@ void search(const Trie& trie, const std::vector<int32_t>& tail, const std::vecto
 int64_t first_place(const int32_t* tokens, const int32_t* places, int64_t low, int64_t high, int64_t size,
                     const int32_t* string, int64_t length, bool beyond) {
   while (low < high) {
-    const int64_t middle = (low + high) / 2, place = places[middle], common = std::min(length, size - place);
+    const int64_t middle = (low + high) / 2, place = places[middle];
+    if (place < 0 || place >= size) return DAMAGED;
+    const int64_t common = std::min(length, size - place);
     const auto [a, b] = std::mismatch(string, string + common, tokens + place);
     const bool equal = a == string + length;
     const bool less = !equal && (a == string + common || *b < *a);
@@ -543,14 +546,17 @@ int64_t treespec_places(const int32_t* text, int64_t length, const int32_t* plac
 
 // The same for places sorted by what follows them, of equally frequent continuations the shorter one first, then the
 // smaller token.
-int64_t treespec_sorted_places(const int32_t* text, const int32_t* places, int64_t count, int64_t depth,
+int64_t treespec_sorted_places(const int32_t* text, int64_t size, const int32_t* places, int64_t count, int64_t depth,
                                int64_t drafted, int64_t branching, int32_t* parents, int32_t* tokens) {
   struct Sorted {
     Range range;
     int64_t along;
   };
   auto followers = [&](const Sorted& at, std::vector<Follower<Sorted>>& found) {
-    auto token = [&](int64_t i) { return text[places[i] + at.along]; };
+    auto token = [&](int64_t i) {
+      const int64_t place = places[i] + at.along;
+      return 0 <= place && place < size ? text[place] : END;
+    };
     for (int64_t begin = at.range.begin, end; begin < at.range.end; begin = end) {
       int64_t step = 1;  // gallop to the end of the places with this token
       while (begin + step < at.range.end && token(begin + step) == token(begin)) step *= 2;
@@ -571,7 +577,8 @@ int64_t treespec_sorted_places(const int32_t* text, const int32_t* places, int64
   return tree.drafted;
 }
 
-// The longest suffix of a string, of at least `shortest` tokens, that begins some of the sorted places, and where.
+// The longest suffix of a string, of at least `shortest` tokens, that begins some of the sorted places, and where;
+// DAMAGED if a place lies outside the text.
 int64_t treespec_longest(const int32_t* text, const int32_t* places, int64_t size, const int32_t* ending,
                          int64_t length, int64_t shortest, int64_t* range) {
   int64_t low = shortest - 1, high = length;
@@ -580,7 +587,8 @@ int64_t treespec_longest(const int32_t* text, const int32_t* places, int64_t siz
     const int64_t middle = (low + high + 1) / 2;
     const int32_t* string = ending + length - middle;
     const int64_t first = first_place(text, places, 0, size, size, string, middle, false);
-    const int64_t last = first_place(text, places, first, size, size, string, middle, true);
+    const int64_t last = first < 0 ? DAMAGED : first_place(text, places, first, size, size, string, middle, true);
+    if (last < 0) return DAMAGED;
     if (first < last) low = middle, range[0] = first, range[1] = last;
     else high = middle - 1;
   }

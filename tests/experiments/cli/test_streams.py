@@ -19,7 +19,9 @@ def ended(arguments):
     return end.value.code or 0
 
 
-@pytest.mark.parametrize("arguments", [TREE, ["--help"], ["export", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [TREE, ["--help"], ["export", "--help"], ["--version"], ["parts"]]
+)
 def test_a_reader_that_closes_our_output_ends_it_quietly(arguments, monkeypatch, capfd):
     reader, writer = os.pipe()
     os.close(reader)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from treespec.draft.text.best_first import Follower, Limits
 from treespec.draft.text.trie import Locus
-from treespec.errors import Unavailable
+from treespec.errors import InvalidArgument, Unavailable, Unreadable
 from treespec.kernels.build import built_alone
 
 IDS = "i"
@@ -50,8 +51,15 @@ def library() -> Any | None:
 
 
 def ids_of(tokens: Sequence[int]) -> "array[int]":
-    """Token ids as an array that compiled code can read."""
-    return array(IDS, tokens)
+    """Token ids as an array that compiled code can read.
+
+    Raises:
+        InvalidArgument: if they are not integers of 32 bits.
+    """
+    try:
+        return array(IDS, tokens)
+    except (OverflowError, TypeError):
+        raise InvalidArgument("token ids must be integers below 2^31") from None
 
 
 def by_places(text: "array[int]", places: "array[int]", limits: Limits) -> Drafted:
@@ -61,8 +69,8 @@ def by_places(text: "array[int]", places: "array[int]", limits: Limits) -> Draft
 
 def by_sorted_places(text: NDArray[np.int32], places: NDArray[np.int32], limits: Limits) -> Drafted:
     """As `best_first` over places that are sorted by what follows them, ordered as in `Retrieval`."""
-    at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
-    return _drafted("sorted_places", limits, *at, ctypes.c_int64(len(places)))
+    rows = ((ctypes.c_void_p(a.ctypes.data), ctypes.c_int64(len(a))) for a in (text, places))
+    return _drafted("sorted_places", limits, *chain.from_iterable(rows))
 
 
 def by_suffixes(
@@ -89,13 +97,19 @@ def _drafted(search: str, limits: Limits, *arguments: Any) -> Drafted:
 def longest(
     text: NDArray[np.int32], places: NDArray[np.int32], ending: Sequence[int], shortest: int
 ) -> tuple[int, range]:
-    """As `Datastore.longest`."""
+    """As `Datastore.longest`.
+
+    Raises:
+        Unreadable: if a place lies outside the texts.
+    """
     code: Any = library()
     found, ids = (ctypes.c_int64 * 2)(), ids_of(ending)
     at = (ctypes.c_void_p(array.ctypes.data) for array in (text, places))
     length = code.treespec_longest(
         *at, ctypes.c_int64(len(places)), *_row(ids), ctypes.c_int64(shortest), found
     )
+    if length < 0:
+        raise Unreadable("a damaged datastore, with places outside its texts: build it again")
     return length, range(*found) if length else range(0)
 
 
@@ -103,13 +117,19 @@ class CompiledTrie:
     """`Trie`, held by compiled code."""
 
     def __init__(self, window: int) -> None:
+        self.handle = None
         code: Any = library()
         self.code, self.window = code, window
         self.handle = ctypes.c_void_p(code.treespec_trie_new(ctypes.c_int64(window)))
         self._delete = code.treespec_trie_delete  # still there when the interpreter ends
 
     def __del__(self) -> None:
-        self._delete(self.handle)
+        if self.handle is not None:
+            self._delete(self.handle)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies, which would free the same memory twice."""
+        raise TypeError("a compiled trie cannot be copied: read its texts into another one")
 
     def read(self, tokens: Sequence[int]) -> None:
         ids = ids_of(tokens)

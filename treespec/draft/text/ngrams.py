@@ -8,7 +8,7 @@ from functools import partial
 
 from treespec.checks import integer
 from treespec.draft.text.best_first import Follower, Limits, Match
-from treespec.draft.text.compiled import IDS, by_places, library
+from treespec.draft.text.compiled import IDS, by_places, ids_of, library
 
 END = -1
 """Separates two texts."""
@@ -28,12 +28,12 @@ class Ngrams:
         library()  # compiled now, not while a step is timed
         self.text = array(IDS)
         self._begin = 0
-        self._places: dict[tuple[int, ...], array[int]] = defaultdict(lambda: array(IDS))
+        self._places: dict[tuple[int, ...], array[int]] = defaultdict(partial(array, IDS))
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
         text = self.text
-        for token in tokens:
+        for token in ids_of(tokens):
             place = len(text)
             for n in range(1, min(self.ngram, place - self._begin) + 1):
                 self._places[tuple(text[-n:])].append(place)

@@ -1,7 +1,8 @@
 """The compiled searches against their reference in Python, on random texts with many ties."""
 
+import copy
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from treespec.draft import (
 )
 from treespec.draft.text import best_first, compiled, datastore, ngrams, suffix_counts
 from treespec.draft.text.text_source import MatchingSource
+from treespec.errors import InvalidArgument, Unreadable
 
 if compiled.library() is None:
     pytest.skip("no compiler here", allow_module_level=True)
@@ -126,3 +128,31 @@ def test_the_compiled_search_is_what_runs(monkeypatch, tmp_path):
     monkeypatch.setattr("treespec.draft.text.text_source.best_first", fail)
     for name in NAMES:
         assert list(proposals(name, 0, tmp_path))
+
+
+def test_places_outside_the_text_are_refused_and_never_read(tmp_path):
+    path = tmp_path / "store"
+    Datastore.build(path, [[1, 2, 3, 1, 2]], vocab_size=10)
+    whole = path.read_bytes()
+    for wrong in (2**31 - 1, -5):
+        for place in range(6):
+            end = len(whole) - 4 * place
+            path.write_bytes(
+                whole[: end - 4] + wrong.to_bytes(4, "little", signed=True) + whole[end:]
+            )
+            source = Retrieval(Datastore(path), 4, shortest=1)
+            source.prefill(torch.tensor([1, 2]))
+            with suppress(Unreadable):
+                assert set(source.propose(TorchCoins(0)).token_ids) <= {1, 2, 3}
+
+
+def test_ids_beyond_32_bits_are_refused():
+    for make in (lambda: Documents([[2**31]], 4), lambda: SuffixCounts(4).read([2**31])):
+        with pytest.raises(InvalidArgument, match="2\\^31"):
+            make()
+
+
+def test_a_compiled_trie_is_not_copied():
+    """Both copies would free the same memory."""
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.copy(compiled.CompiledTrie(4))
