@@ -58,8 +58,6 @@ class PromptLookup(MatchingSource):
         self._text.read(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        if not ahead:
-            return super()._after(())
         with self._text.reading(ahead):
             return super()._after(())
 

@@ -165,19 +165,20 @@ class SuffixAutomaton(MatchingSource):
         self._automaton.read(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        if ahead:
-            with self._automaton.reading(ahead):
-                return self._after(())
-        length, begin = self._automaton.longest()
-        end = begin + self.max_depth if length >= self.shortest else begin
-        tokens = self._automaton.text[begin:end]
-        return range(-1, len(tokens)), tokens
+        with self._automaton.reading(ahead):
+            return super()._after(())
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         length, begin = self._automaton.longest()
         if length < self.shortest:
             return []
-        return [Match(begin, self._follower, _by_depth, 1, self.limits)]
+        chain = partial(self._chain, begin)
+        return [Match(begin, self._follower, _by_depth, 1, self.limits, chain)]
+
+    def _chain(self, begin: int) -> tuple[Sequence[int], Sequence[int]]:
+        """What `best_first` finds, at once: the tokens that follow a place."""
+        tokens = self._automaton.text[begin : begin + self.max_depth]
+        return range(-1, len(tokens)), tokens
 
     def _follower(self, place: int) -> list[Follower]:
         text = self._automaton.text

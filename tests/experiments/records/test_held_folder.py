@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from run_folders.rows import prompt_row, step_row
 
-from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ForeignFolder, PromptError, RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.held_folder import LOCK
@@ -53,19 +52,6 @@ def manifest_of(config):
     data |= {"methods": [], "sessions": [], "together": 1, "tuning": {}}
     data |= {"prompts_hash": "", "git_hash": None}
     return data | {"samplings": [{"name": "T=0"}]}
-
-
-@pytest.fixture
-def config():
-    return Config.model_validate(
-        {
-            "name": "x",
-            "prompts": {"kind": "embedded", "count": 2},
-            "max_new_tokens": 4,
-            "samplings": [{"temperature": 0}],
-            "methods": [{"kind": "plain"}],
-        }
-    )
 
 
 class Moments:

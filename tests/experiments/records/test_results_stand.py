@@ -5,24 +5,10 @@ import json
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_data, config_hash
 from treespec.experiments.records.measured import STAMP
-
-
-@pytest.fixture
-def config():
-    return Config.model_validate(
-        {
-            "name": "x",
-            "prompts": {"kind": "embedded", "count": 2},
-            "max_new_tokens": 4,
-            "samplings": [{"temperature": 0}],
-            "methods": [{"kind": "plain"}],
-        }
-    )
 
 
 @pytest.fixture

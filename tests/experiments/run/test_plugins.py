@@ -11,19 +11,17 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-import shape_checks
 import torch
 import yaml
 from typer.testing import CliRunner
 
-from treespec import plugin_files, plugins, testing
+from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records import outcome
-from treespec.experiments.run import proof_of_parts
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.tree import Law
 
@@ -46,15 +44,7 @@ def biased(tree, target_probs, coins):
 '''
 
 
-@pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(proof_of_parts, "_PROVED", set())
-    unchecked = shape_checks.disabled()(testing.assert_lossless)  # as users enumerate
-    monkeypatch.setattr(testing, "assert_lossless", unchecked)
-    monkeypatch.chdir(tmp_path)
-    yield
-    plugin_files.load()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.fixture

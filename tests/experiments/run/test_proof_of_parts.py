@@ -1,7 +1,6 @@
 """What proofs of plug-ins cover and remember, and parts that never end or that end the program."""
 
 import pytest
-import shape_checks
 
 from treespec import TreeShape, plugin_files, plugins, testing
 from treespec.draft import growth
@@ -86,16 +85,9 @@ class Mine:
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(proof_of_parts, "_PROVED", set())
-    unchecked = shape_checks.disabled()(testing.assert_lossless)  # as users enumerate
-    monkeypatch.setattr(testing, "assert_lossless", unchecked)
+def _small(alone, monkeypatch):
     monkeypatch.setattr(testing, "plane_trees", lambda size: [TreeShape.chain(min(size - 1, 1))])
     monkeypatch.setattr(growth, "MOST_ROUNDS", 100)
-    monkeypatch.chdir(tmp_path)
-    yield
-    plugin_files.load()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Trees of the most frequent continuations, built best first within limits, for all text sources."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -67,8 +67,8 @@ class Match(NamedTuple):
         order: a sort key of a follower and its depth; see `best_first`.
         seen: how often the string was seen.
         limits: the limits of a draft that continues it.
-        search: the tree that compiled code drafts from it, the same as that of `best_first`: parents, and
-            tokens of all nodes but the root. For a source with one match. None to search in Python.
+        search: a faster way to the tree of `best_first`: parents, and tokens of all nodes but the root. For
+            a source with one match; None if there is none.
     """
 
     start: Any
@@ -76,7 +76,7 @@ class Match(NamedTuple):
     order: Callable[[Follower, int], Any]
     seen: int
     limits: Limits
-    search: Callable[[], tuple[list[int], list[int]]] | None = None
+    search: Callable[[], tuple[Sequence[int], Sequence[int]]] | None = None
 
 
 class Continuations(NamedTuple):

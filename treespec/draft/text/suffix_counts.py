@@ -53,6 +53,7 @@ class SuffixCounts:
         self.largest_id = -1
         """The largest token id ever read; -1 if none was."""
         self._lengths: deque[int] = deque()  # of the ended texts
+        self._ended = 0  # tokens of all of them
 
     def __len__(self) -> int:
         """Number of tokens held, without those of dropped texts."""
@@ -71,7 +72,7 @@ class SuffixCounts:
 
     def read(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
-        self.largest_id = max(self.largest_id, *tokens, -1)
+        self.largest_id = max(self.largest_id, max(tokens, default=-1))
         self.trie.read(tokens)
 
     def end(self) -> None:
@@ -80,18 +81,20 @@ class SuffixCounts:
         The oldest texts are dropped while all together have more than `most_tokens`.
         """
         self.trie.finish()
-        length = len(self) - sum(self._lengths)
+        length = len(self) - self._ended
         if length:
             self._lengths.append(length)
-        while (
-            self.most_tokens is not None and len(self) > self.most_tokens and len(self._lengths) > 1
-        ):
+            self._ended += length
+        most = len(self) if self.most_tokens is None else self.most_tokens
+        while len(self) > most and len(self._lengths) > 1:
             self.drop_oldest()
 
     def drop_oldest(self) -> None:
         """Drop the oldest ended text, if there is one."""
         if self._lengths:
-            self.trie.drop(self._lengths.popleft())
+            length = self._lengths.popleft()
+            self.trie.drop(length)
+            self._ended -= length
 
     def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
         """Write the ended texts to a file, for `load`; arguments: see `treespec.draft.state.save_state`."""

@@ -19,7 +19,6 @@ from treespec.draft import (
     retrieval,
 )
 from treespec.draft.text import best_first, compiled, datastore, ngrams, suffix_counts
-from treespec.draft.text.text_source import MatchingSource
 from treespec.errors import InvalidArgument, Unreadable
 
 if compiled.library() is None:
@@ -32,13 +31,15 @@ def in_python():
     with pytest.MonkeyPatch.context() as patch:
         for module in (datastore, ngrams, retrieval, suffix_counts):
             patch.setattr(module, "library", lambda: None)
-        patch.setattr(SuffixAutomaton, "_after", best_first_after)
+        patch.setattr(SuffixAutomaton, "_chain", best_first_chain)
         yield
 
 
-def best_first_after(automaton, ahead):
-    with automaton._automaton.reading(ahead):
-        return MatchingSource._after(automaton, ())
+def best_first_chain(automaton, begin):
+    found = best_first.best_first(
+        begin, automaton._follower, automaton.limits, lambda f, depth: depth
+    )
+    return found.parents, found.tokens
 
 
 def text(rng, letters, length):
@@ -156,3 +157,15 @@ def test_a_compiled_trie_is_not_copied():
     """Both copies would free the same memory."""
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.copy(compiled.CompiledTrie(4))
+
+
+def test_limits_far_beyond_the_text_take_no_memory(tmp_path):
+    store = Datastore.build(tmp_path / "store", [[1, 2, 1, 2]], vocab_size=3)
+    far = {"size": 2**40, "branching": 2}
+    for source in (
+        PromptLookup(2**39, **far),
+        SuffixTree(2**39, **far, factor=1e12),
+        Retrieval(store, 16, **far),
+    ):
+        source.prefill(torch.tensor([1, 2, 1]))
+        assert 1 < source.propose(TorchCoins(0)).shape.size < 20
