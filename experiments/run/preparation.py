@@ -98,7 +98,7 @@ def prepare(
             together,
             twins_of(groups),
             [list(group) for group in groups],
-            planned_of(session.ready.measured),
+            planned_of(samples_of(prompts) or range(len(prompts))),
         ) | {"settings": loaded.data}
     session.take_over(searched)
     if searched:  # the files that growths name have just moved into the run's folder

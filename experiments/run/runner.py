@@ -187,7 +187,7 @@ def through_looks(
     """
     until, remaining = session.config.until, deque(units)
     assert until is not None
-    for end in ends_of_looks(session.ready.measured):
+    for end in ends_of_looks(manifest["samples"] or range(len(session.ready.measured))):
         while remaining and remaining[0].prompt.index < end:
             yield remaining.popleft()
         # An earlier start may have decoded prompts past this look (as with `--retry`).

@@ -20,7 +20,6 @@ from treespec.experiments.report.comparisons import Comparison, compare, duels, 
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.sequential import looks
-from treespec.experiments.run.prompts import RawPrompt
 
 
 def at_most(config: Config) -> int | None:
@@ -37,32 +36,25 @@ def planned_prompts(config: Config) -> Prompts:
     return config.prompts.model_copy(update={"count": count})
 
 
-def planned_of(prompts: Sequence[RawPrompt]) -> dict[str, int]:
-    """How many prompts a run has at most, and how many samples: files, where prompts are excerpts."""
-    return {"prompts": len(prompts), "samples": len(_ends_of_samples(prompts))}
+def planned_of(samples: Sequence[int]) -> dict[str, int]:
+    """How many prompts a run has at most, and how many samples (`prompts.samples_of`)."""
+    return {"prompts": len(samples), "samples": len(set(samples))}
 
 
-def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
-    """The numbers of prompts after which a run looks; it never looks between excerpts of one file.
+def ends_of_looks(samples: Sequence[int]) -> list[int]:
+    """The numbers of prompts after which a run looks: before a prompt of a new sample, or at the end.
+
+    `samples`: the number of each prompt's sample.
 
     Example:
-        >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(20)]
-        >>> ends_of_looks(texts)
+        >>> ends_of_looks(range(20))
         [12, 18, 20]
-        >>> ends_of_looks([RawPrompt(f"{i}", "text", None, "", file=f"{i // 2}") for i in range(30)])
+        >>> ends_of_looks([i // 2 for i in range(30)])
         [24, 30]
     """
-    ends = _ends_of_samples(prompts)
-    return [ends[samples - 1] for samples in looks(len(ends))]
-
-
-def _ends_of_samples(prompts: Sequence[RawPrompt]) -> list[int]:
-    """The number of prompts up to the end of each sample; excerpts of a file are consecutive."""
-    return [
-        end
-        for end, prompt in enumerate(prompts, start=1)
-        if end == len(prompts) or prompt.file is None or prompts[end].file != prompt.file
-    ]
+    first = {sample: i for i, sample in reversed([*enumerate(samples)])}
+    ends = [*sorted(first.values())[1:], len(samples)]
+    return [ends[count - 1] for count in looks(len(ends))]
 
 
 def require_decidable(experiment: Experiment) -> None:

@@ -171,6 +171,21 @@ def test_excerpts_of_a_file_are_one_sample(start, many, loaded_pair):
     assert "16 prompts of 8 files" in run.verdicts["T=0"][0]
 
 
+@pytest.mark.usefixtures("clear_at_once")
+def test_equal_prompts_are_one_sample(start, many, tmp_path):
+    path = tmp_path / "twice.jsonl"
+    numbers = [0, 1, 0, 2, 2, 3, 4, 5, 6, 1, 7, 8, 9]
+    lines = (json.dumps({"prompt": f"def f{i}(x):\n    x"}) + "\n" for i in numbers)
+    path.write_text("".join(lines))
+    short = {"max_new_tokens": 6, "samplings": [{"temperature": 0}]}
+    prompts = {"kind": "jsonl", "path": str(path)}
+    result = start(many | short | {"prompts": prompts, "until": WIDE | {"at_most": 13}})
+    manifest = manifest_of(result)
+    assert manifest["planned"] == {"prompts": 13, "samples": 10}
+    # the eighth different prompt is the eleventh, and the twelfth is new
+    assert [(look["prompts"], look["samples"]) for look in manifest["looks"]] == [(11, 8)]
+
+
 PLAIN = [{"kind": "plain"}]
 
 
