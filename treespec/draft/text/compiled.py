@@ -64,13 +64,15 @@ def ids_of(tokens: Sequence[int]) -> "array[int]":
 
 def by_places(text: "array[int]", places: "array[int]", limits: Limits) -> Drafted:
     """As `best_first` over the places of a text, ordered by `ngrams.seen_last`."""
-    return _drafted("places", limits, *_row(text), *_row(places))
+    most = len(places) * min(limits.depth, len(text))
+    return _drafted("places", limits, most, *_row(text), *_row(places))
 
 
 def by_sorted_places(text: NDArray[np.int32], places: NDArray[np.int32], limits: Limits) -> Drafted:
     """As `best_first` over places that are sorted by what follows them, ordered as in `Retrieval`."""
     rows = ((ctypes.c_void_p(a.ctypes.data), ctypes.c_int64(len(a))) for a in (text, places))
-    return _drafted("sorted_places", limits, *chain.from_iterable(rows))
+    most = len(places) * min(limits.depth, len(text))
+    return _drafted("sorted_places", limits, most, *chain.from_iterable(rows))
 
 
 def by_suffixes(
@@ -83,13 +85,15 @@ def by_suffixes(
     """The tree of `SuffixTree`; `settings` are its factor, offset and least probability."""
     ids = ids_of(ahead)
     tries = trie.handle, None if past is None else past.handle
-    return _drafted("suffixes", limits, *tries, *_row(ids), *map(ctypes.c_double, settings))
+    most = sum(each.window * (len(each) + len(ids)) for each in (trie, past) if each is not None)
+    return _drafted("suffixes", limits, most, *tries, *_row(ids), *map(ctypes.c_double, settings))
 
 
-def _drafted(search: str, limits: Limits, *arguments: Any) -> Drafted:
-    size = limits.drafted + 1
-    parents, tokens = (ctypes.c_int32 * size)(), (ctypes.c_int32 * size)()
-    sizes = map(ctypes.c_int64, (limits.depth, limits.drafted, limits.branching))
+def _drafted(search: str, limits: Limits, most: int, *arguments: Any) -> Drafted:
+    """Run a search that finds at most `most` tokens, whatever the limits are."""
+    most = min(most, limits.drafted)
+    parents, tokens = (ctypes.c_int32 * (most + 1))(), (ctypes.c_int32 * (most + 1))()
+    sizes = map(ctypes.c_int64, (limits.depth, most, limits.branching))
     drafted = getattr(library(), f"treespec_{search}")(*arguments, *sizes, parents, tokens)
     return Drafted(parents[: drafted + 1], tokens[:drafted])
 
