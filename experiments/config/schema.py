@@ -21,9 +21,10 @@ from treespec.experiments.config.base import (
     Tokens,
 )
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
-from treespec.experiments.config.model_draft import Draft, ModelDraft
+from treespec.experiments.config.model_draft import NO_DRAFT, Draft, ModelDraft
 from treespec.experiments.config.questions import Compared
 from treespec.experiments.config.shapes import Shape
+from treespec.models.known_models import KNOWN
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
 from treespec.search.traces.sampling_names import name_of
@@ -78,10 +79,11 @@ class ModelsConfig(Strict):
     RENAMED = RENAMED_MODELS_KEYS
 
     target: Name = "embedded"
-    """The target model: `embedded`, a folder, or a hub id."""
+    """The target model: `embedded`, a folder, a GGUF file (its weights are dequantised), a hub id, or a
+    model that `treespec models get` has fetched."""
     draft: Name | None = None
-    """A folder or hub id; null if the target is `embedded` or a folder that contains a draft; `none` for
-    no draft model."""
+    """A folder, GGUF file or hub id; `none` for no draft model. Null if the target is `embedded`, a folder
+    that contains a draft, or a fetched model, which has none."""
     dtype: Literal["fastest", "float32", "bfloat16", "float16", "float64", "auto"] = "fastest"
     """Dtype of the weights and of all computation. `fastest` times passes in float32 and bfloat16 on a CPU
     and takes the dtype in which the best method decodes faster; on other devices it is bfloat16. `auto` is
@@ -109,6 +111,14 @@ class ModelsConfig(Strict):
     draft_passes: PassesAsked | None = "auto"
     """The same for the draft model and for parts of the target that draft (`early_exit`, `layer_skip`);
     null for `eager`, on CUDA too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, data: Any) -> Any:
+        """A model that is fetched by name comes without a draft."""
+        if isinstance(data, dict) and data.get("draft") is None and data.get("target") in [*KNOWN]:
+            return data | {"draft": NO_DRAFT}
+        return data
 
 
 class _Selection(Strict):

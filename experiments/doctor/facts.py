@@ -163,6 +163,23 @@ def slurm() -> Fact:
     return Fact("SLURM", Status.OK, "sbatch and submitit (sweep --executor slurm)")
 
 
+def real_models() -> list[Fact]:
+    """Whether the models that can be fetched are here."""
+    from treespec.models.known_models import KNOWN, folder_of
+
+    return [
+        Fact(f"model {name}", Status.OK, str(folder_of(name)))
+        if folder_of(name).is_dir()
+        else Fact(
+            f"model {name}",
+            Status.MISSING,
+            f"a real language model, {model.megabytes} MB",
+            f"to fetch it: treespec models get {name}",
+        )
+        for name, model in KNOWN.items()
+    ]
+
+
 QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
     "versions": versions,
     "processor": processor,
@@ -173,6 +190,7 @@ QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
     "disk": disk,
     "other processes": busy,
     "SLURM": slurm,
+    "models": real_models,
 }
 
 

@@ -12,6 +12,7 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import NO_DRAFT, all_of
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
+from treespec.experiments.records.manifest import sha256_of
 from treespec.models.variants.sublayers import Sublayer, layers_from
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def model_data(
     data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         no_draft = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
-        data["draft"] = data["target"] | no_draft | {"passes": None}
+        data["draft"] = data["target"] | no_draft | {"passes": None, "gguf": None}
     else:
         data["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
@@ -169,7 +170,18 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
         "attention": model.attention,
         "architecture": type(model.model).__name__,
         "context": model.max_length,
+        "gguf": model.gguf and {"file": model.gguf, "sha256": sha256_of(model.gguf)},
     }
+
+
+def dequantised(pair: "Pair") -> list[str]:
+    """A sentence about each model whose weights were read from a GGUF file."""
+    return [
+        f"{model.gguf}: its weights are dequantised to {weights_data(model)['dtype']}, so a pass costs "
+        "what it would without quantisation"
+        for model in pair.models
+        if model.gguf is not None
+    ]
 
 
 def passes_data(model: "TransformersModel") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import as_eager, load_models
+from treespec.experiments.run.models import as_eager, dequantised, load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import RawPrompt, encode
@@ -162,6 +162,8 @@ def decode_one(
     models = as_eager(config.models)
     with _naming_options():
         pair = load_with_passes(models, [method], load, Reporter(None)).pair
+    for sentence in dequantised(pair):
+        say(sentence)
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer

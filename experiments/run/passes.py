@@ -19,7 +19,7 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run import compiled_speed
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import Choice, choose
-from treespec.experiments.run.models import as_eager, load_own_drafts, parts_of
+from treespec.experiments.run.models import as_eager, dequantised, load_own_drafts, parts_of
 from treespec.experiments.run.notes import kept
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes, in_words
@@ -94,6 +94,8 @@ def load_with_passes(
     if pair is None or decisive is not methods:
         with reporter.task("loading the models"):
             pair = _eager(config, methods, load)
+    for sentence in dequantised(pair):
+        reporter.note(sentence)
     build_missing(missing, pair, reporter)
     kinds: dict[str, str] = {}
     for role, name, model in _roles(pair, parts_of(methods, pair.target)):

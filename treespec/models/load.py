@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import LoadError, UnsupportedModel
+from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
@@ -139,10 +140,11 @@ def load_pair(
     """Load a target and a draft model.
 
     Args:
-        name_or_target: "embedded" for the small pair that comes with treespec; the folder or hub id of the
-            target; or a folder with the subfolders target and draft.
-        draft: folder or hub id of the draft; not needed if the first argument is a pair; "none" for draft
-            sources that need no model.
+        name_or_target: "embedded" for the small pair that comes with treespec; the folder, GGUF file or
+            hub id of the target; a model of `models.known_models` by name, such as "smollm2" (without a
+            draft unless one is named); or a folder with the subfolders target and draft.
+        draft: folder, GGUF file or hub id of the draft; not needed if the first argument is a pair; "none"
+            for draft sources that need no model.
         dtype: dtype of both models: a torch dtype, its name, or "auto" for the dtype that each was
             stored in.
         device: device of both models.
@@ -184,7 +186,7 @@ def load_pair(
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
-        require_whole(target_weights, target_place.name, device_map)
+        require_whole(target_weights, target_place.shown, device_map)
         # The device of the embeddings: tokens enter there, and logits return to it.
         torch_device = target_weights.device
     if tensor_parallel:
@@ -322,6 +324,8 @@ def _locate_pair(
     name_or_target: Source, draft: Source | None
 ) -> tuple[Place, Place | None, Tokenizer]:
     """Locate both models and read the tokenizer that they share; the draft "none" has no place."""
+    if draft is None and os.fspath(name_or_target) in KNOWN:
+        draft = NO_DRAFT
     if draft is not None and os.fspath(draft) == NO_DRAFT:
         target_place, draft_place = find(_target_source(name_or_target)), None
     else:
@@ -337,9 +341,11 @@ def _probed(
 ) -> TransformersModel:
     """Wrap and probe a model; name its place in the error if it cannot run trees."""
     try:
-        return TransformersModel(weights, vocab_size=vocab_size, attention=attention)
+        model = TransformersModel(weights, vocab_size=vocab_size, attention=attention)
     except UnsupportedModel as error:
-        raise UnsupportedModel(f"{place.name!r}: {error}") from error
+        raise UnsupportedModel(f"{place.shown!r}: {error}") from error
+    model.gguf = None if place.gguf is None else place.shown
+    return model
 
 
 def _spread_arguments(
@@ -380,7 +386,7 @@ def _pair_sources(name_or_target: Source, draft: Source | None) -> tuple[Source,
         return folder / "target", folder / "draft"
     if folder.is_dir() or not is_hub_id(name_or_target):
         read_config(find(name_or_target))  # reports a missing or damaged folder first
-    not_local = "" if folder.is_dir() else " (and not a local folder)"
+    not_local = "" if folder.exists() else " (and not a local folder)"
     raise LoadError(
         f"{name!r} is a target without a draft{not_local}: name a second, smaller model with the same "
         f"tokenizer as the draft, or {NO_DRAFT!r} and a source that runs no model (`--draft none --source "

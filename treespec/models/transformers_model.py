@@ -70,6 +70,8 @@ class TransformersModel:
         self.model, self.finding, self.make_runner = model, finding, runner
         self.passes, self._reserved = EAGER, 0
         self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
+        self.gguf: str | None = None
+        """The GGUF file that the weights were dequantised from, if any."""
         self._whole: PreTrainedModel | None = None
         """The model whose first layers this model consists of, if any."""
         self.vocab_size = vocab_size or finding.vocab_size

@@ -44,7 +44,7 @@ def eager_model():
 
 @pytest.fixture
 def pair():
-    return SimpleNamespace(target=eager_model(), draft=eager_model(), others={})
+    return SimpleNamespace(target=eager_model(), draft=eager_model(), others={}, models=[])
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def with_parts(settings, pair):
 def model_data_of(pair, parts):
     for model in (pair.target, pair.draft):
         model.max_length, model.model = 8, torch.nn.Linear(2, 2)
-        model.attention = "sdpa"
+        model.attention, model.gguf = "sdpa", None
     return model_data(ModelsConfig(), pair, parts)
 
 
@@ -311,7 +311,9 @@ def test_what_cannot_be_had_names_its_key():
 def test_a_draft_that_there_is_not_has_no_passes():
     def model(passes):
         model = torch.nn.Linear(2, 2)
-        return SimpleNamespace(passes=passes, max_length=8, model=model, attention="sdpa")
+        return SimpleNamespace(
+            passes=passes, max_length=8, model=model, attention="sdpa", gguf=None
+        )
 
     pair = SimpleNamespace(target=model(Passes("compiled", "auto", "long")), others={})
     data = model_data(ModelsConfig(draft="none"), pair)

@@ -289,7 +289,7 @@ def test_workers_of_a_sweep_load_the_copy(write, tmp_path):
 def test_parts_lists_what_is_ours_and_what_is_plugged_in():
     listed = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
     del listed["version"]
-    assert set(listed) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
+    assert set(listed) == {"rules", "laws", "shapes", "growths", "sources", "metrics", "models"}
     assert all(row["about"] for rows in listed.values() for row in rows)
     plugged = {
         row["name"] for rows in listed.values() for row in rows if row["origin"] != "treespec"
