@@ -136,7 +136,8 @@ class _Selection(Strict):
 
 class _Texts(_Selection):
     system: Annotated[str, Field(min_length=1)] | None = None
-    """System prompt that the chat template puts before each prompt; null for none."""
+    """System prompt that the chat template puts before each prompt that has none of its own; null for
+    none."""
 
 
 class EmbeddedPrompts(_Selection):
@@ -157,6 +158,17 @@ class TaskPrompts(_Selection):
     kind: Literal["tasks"]
 
 
+class ChatPrompts(_Texts):
+    """Short requests to a chat model, in the tokenizer's chat template.
+
+    Eighteen of each category, in turns: `questions`, `summaries` of a text in the request, `translation`,
+    `arithmetic`, `code writing`, `code editing`, `lists` and `stories`. The first 96 are for measuring, the
+    other 48 (`skip: 96`) for tuning. They were written for treespec and are in the public domain (CC0).
+    """
+
+    kind: Literal["chat"]
+
+
 class TextPrompts(_Texts):
     """A UTF-8 text file: one prompt, or several separated by lines that contain only `separator`."""
 
@@ -169,7 +181,11 @@ class TextPrompts(_Texts):
 
 
 class JsonlPrompts(_Texts):
-    """One JSON object per line; one of its fields holds the prompt (of a list of texts, the first)."""
+    """One JSON object per line; one of its fields holds the prompt (of a list of texts, the first).
+
+    Or the prompt is a whole conversation, in that field or in one called `messages`: a list of
+    `{role, content}` that ends with the user's turn. A field `system` holds a system prompt.
+    """
 
     kind: Literal["jsonl"]
     path: Name
@@ -203,7 +219,8 @@ class HfDatasetPrompts(_Texts):
     split: Name
     """A split such as `test`, or a slice of one, such as `test[:80]`."""
     field: Name = "prompt"
-    """The column that holds the prompt (of a list of texts, the first)."""
+    """The column that holds the prompt: text, a list of texts (the first counts), or a conversation as in
+    `jsonl`."""
     subset: Name | None = None
     """The configuration, if the data set has several; null for its only one."""
     revision: Name | None = None
@@ -214,6 +231,7 @@ class HfDatasetPrompts(_Texts):
 Prompts = Annotated[
     EmbeddedPrompts
     | TaskPrompts
+    | ChatPrompts
     | TextPrompts
     | JsonlPrompts
     | SpecBenchPrompts

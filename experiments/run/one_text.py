@@ -17,7 +17,8 @@ from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.models import as_eager, dequantised, load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import RawPrompt, encode
+from treespec.experiments.run.prompt_rows import RawPrompt
+from treespec.experiments.run.prompts import encode
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.session import require_fits
 from treespec.experiments.run.unit import Bench

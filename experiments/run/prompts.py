@@ -1,7 +1,6 @@
-"""Read and encode prompts: the embedded sets, a text file, JSONL, Spec-Bench, or a data set."""
+"""Read and encode prompts: our own sets, a text file, JSONL, Spec-Bench, or a data set."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -15,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from treespec.errors import Unreadable, in_words, text_of
 from treespec.experiments.config.schema import (
+    ChatPrompts,
     Config,
     EmbeddedPrompts,
     HfDatasetPrompts,
@@ -25,40 +25,15 @@ from treespec.experiments.config.schema import (
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
+from treespec.experiments.run.prompt_rows import RawPrompt, prompt_in_row
 from treespec.experiments.run.seeds import keys_of
 from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
+OURS = {EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl"}
+"""Files of our own prompts, beside the embedded pair."""
 
 LETTERS_SHOWN = 4000
 """Letters of a prompt that the manifest keeps for reports."""
-
-
-@dataclass(frozen=True)
-class RawPrompt:
-    """A prompt as its source has it.
-
-    Args:
-        id: file name, line number or question id.
-        text: the prompt; not empty.
-        category: category in Spec-Bench and similar sets, or None.
-        where: its place in the source, for messages, such as `questions.jsonl, line 3`.
-        start: number of tokens to skip, in addition to those that the config skips.
-        turns: number of turns that the source has for it, of which `text` is the first.
-        file: the file that an excerpt is from; None for other prompts. Excerpts of one file are alike and
-            count as one sample.
-        revision: of a data set, its commit on the hub or a hash of a folder's texts; None for files.
-    """
-
-    id: str
-    text: str
-    category: str | None
-    where: str
-    start: int = 0
-    turns: int = 1
-    file: str | None = None
-    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,15 +57,14 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.skip + config.count + more
-    if isinstance(config, EmbeddedPrompts | TaskPrompts):
-        name = "held_out.jsonl" if isinstance(config, EmbeddedPrompts) else "tasks.jsonl"
-        path = Path(str(files("treespec"))) / "embedded" / name
+    if isinstance(config, EmbeddedPrompts | TaskPrompts | ChatPrompts):
+        path = Path(str(files("treespec"))) / "embedded" / OURS[type(config)]
     else:
         path = Path(config.path)
     match config:
         case EmbeddedPrompts():
             prompts = list(_jsonl(path, field="text", name="file"))
-        case TaskPrompts():
+        case TaskPrompts() | ChatPrompts():
             prompts = list(_jsonl(path, field="turns", name="id"))
         case TextPrompts():
             prompts = _text(path, config.separator)
@@ -131,26 +105,30 @@ def encode(
 
     `first` is the index of the first prompt.
     """
-    template = getattr(config, "chat_template", False)
+    template = isinstance(config, ChatPrompts) or getattr(config, "chat_template", False)
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if template is True and not has_template:
+        key, other = "chat_template = true", "use 'auto' or false"
+        if isinstance(config, ChatPrompts):
+            key, other = "kind = 'chat'", "name other prompts"
         raise PromptError(
-            "prompts.chat_template = true, but the tokenizer has no chat template; "
-            "use 'auto' or false, or an instruction-tuned model"
+            f"prompts.{key}, but the tokenizer has no chat template; {other}, or an instruction-tuned model"
         )
     chat = has_template and template is not False
     system = getattr(config, "system", None)
-    if system is not None and not chat:
+    turns = next((f"{prompt.where}: several turns" for prompt in prompts if prompt.before), None)
+    needs = turns if system is None else f"prompts.system = {brief(system, 60)}"
+    if needs is not None and not chat:
         raise PromptError(
-            f"prompts.system = {brief(system, 60)}, but texts are put into no chat template: set "
-            "prompts.chat_template, or remove prompts.system"
+            f"{needs}, but texts are put into no chat template: set prompts.chat_template for a model that "
+            f"has one, or remove {'them' if system is None else 'prompts.system'}"
         )
     rows = []
     for prompt in prompts:
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
         ids = (
-            _chat(prompt.text, window, tokenizer, system)
+            _chat(prompt, window, tokenizer, system)
             if chat
             else tokenizer.encode(prompt.text, verbose=False)[window]
         )
@@ -222,15 +200,17 @@ def unread_turns(prompts: Sequence[RawPrompt]) -> str:
     )
 
 
-def _chat(text: str, window: slice, tokenizer: Any, system: str | None) -> list[int]:
-    """Token ids of the chat template around the tokens of a text that lie in a window."""
+def _chat(prompt: RawPrompt, window: slice, tokenizer: Any, system: str | None) -> list[int]:
+    """Token ids of the chat template around the tokens of the last turn that lie in a window."""
+    text, before = prompt.text, prompt.before
     if window != slice(0, None):
         ids = tokenizer.encode(text, add_special_tokens=False)[window]
         if not ids:
             return []
         text = tokenizer.decode(ids)
-    turns = [{"role": "user", "content": text}]
-    turns = turns if system is None else [{"role": "system", "content": system}, *turns]
+    if system is not None and (not before or before[0][0] != "system"):
+        before = (("system", system), *before)
+    turns = [{"role": role, "content": content} for role, content in (*before, ("user", text))]
     try:
         rendered = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # a template is code of its own: an unknown filter, no such variable
@@ -282,32 +262,7 @@ def _jsonl(path: Path, field: str, name: str) -> Iterator[RawPrompt]:
             raise PromptError(f"{where}: not JSON: {error.said}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: expected a JSON object, got {in_json(row)}")
-        yield _prompt_in_row(row, field, name, number, where)
-
-
-def _prompt_in_row(
-    row: Mapping[str, Any], field: str, name: str, number: int, where: str
-) -> RawPrompt:
-    """The prompt of a line or row: text from `field`, id from `name`, else from `id`, else the number."""
-    if field not in row:
-        present = ", ".join(map(str, row))[:200] or "none"
-        raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
-    text, turns = row[field], 1
-    if isinstance(text, list) and text:
-        text, turns = text[0], len(text)
-    if not isinstance(text, str):
-        raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
-    if not text.strip():
-        raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
-    category = row.get("category")
-    identity = str(row.get(name, row.get("id", number)))
-    category = None if category is None else str(category)
-    for key, value in ((field, text), ("id", identity), ("category", category or "")):
-        if _SURROGATE.search(value):
-            raise PromptError(
-                f"{where}: field {brief(key)} holds half a character (a lone surrogate): repair the text"
-            )
-    return RawPrompt(identity, text, category, where, turns=turns)
+        yield prompt_in_row(row, field, name, number, where)
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:
@@ -322,16 +277,17 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
         raise PromptError(
             f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
-    columns = {config.field, "question_id", "id", "category"} & set(split.column_names)
+    columns = {config.field, "question_id", "id", "category", "system"} & set(split.column_names)
     rows = enumerate(split.select_columns(sorted(columns)), start=1)
     place = f"{config.path}, {config.split}, row"
     found = (
-        _prompt_in_row(row, config.field, "question_id", number, f"{place} {number}")
+        prompt_in_row(row, config.field, "question_id", number, f"{place} {number}")
         for number, row in rows
     )
     prompts = _first(found, least, enough)
     if revision is None:
-        texts = sha256(json.dumps([prompt.text for prompt in prompts]).encode())
+        told = [[*p.before, p.text] if p.before else p.text for p in prompts]
+        texts = sha256(json.dumps(told).encode())
         revision = f"sha256:{texts.hexdigest()}"
     return [replace(prompt, revision=revision) for prompt in prompts]
 

@@ -16,9 +16,9 @@ from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompt_rows import RawPrompt
 from treespec.experiments.run.prompts import (
     Prompt,
-    RawPrompt,
     read_prompts,
     search_prompts,
     unread_turns,

@@ -11,7 +11,7 @@ from treespec.experiments.config.build import Choice, Experiment, build, label_o
 from treespec.experiments.config.model_draft import NO_DRAFT, by_pair
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run.prompts import RawPrompt
+from treespec.experiments.run.prompt_rows import RawPrompt
 from treespec.tree import Law, TreeShape
 from treespec.verify import chain, usual_law, usual_rule
 

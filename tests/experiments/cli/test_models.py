@@ -79,14 +79,14 @@ def test_a_fetched_model_has_no_draft_unless_one_is_named():
     assert ModelsConfig(target="embedded").draft is None
 
 
-def test_a_run_names_the_file_of_its_target(tmp_path):
-    """The whole way: a GGUF file, sources without a model, a manifest, a report."""
+def test_a_run_on_chat_prompts_names_the_file_of_its_target(tmp_path):
+    """The whole way: a GGUF file, our chat prompts, sources without a model, a manifest, a report."""
     path = tmp_path / "tiny.gguf"
     write_gguf(path)
     config = {
         "name": "chat",
         "models": {"target": str(path), "draft": "none", "dtype": "float32"},
-        "prompts": {"kind": "tasks", "count": 2, "tokens": 40},
+        "prompts": {"kind": "chat", "count": 2},
         "max_new_tokens": 8,
         "warmup": 0,
         "samplings": [{"temperature": 0}],
@@ -109,6 +109,7 @@ def test_a_run_names_the_file_of_its_target(tmp_path):
     assert models["target"]["gguf"]["file"] == str(path)
     assert len(models["target"]["gguf"]["sha256"]) == 64
     assert models["draft"]["gguf"] is None
+    assert "questions, summaries" in done.stdout
 
 
 def test_generate_says_that_weights_are_dequantised(tmp_path):

@@ -216,6 +216,92 @@ def test_tasks_are_short_texts_of_each_category():
     assert len(read_prompts(source(kind="tasks", count=5), more=0)) >= 5
 
 
+def test_chat_prompts_are_requests_of_each_category():
+    """As many of each for measuring as for tuning, in turns; each with one request, which is no other's."""
+    prompts = read_prompts(source(kind="chat"))
+    assert len({prompt.text for prompt in prompts}) == len({p.id for p in prompts}) == 144
+    for part in (prompts[:96], prompts[96:]):
+        counts = Counter(prompt.category for prompt in part)
+        assert len(counts) == 8
+        assert set(counts.values()) == {len(part) // 8}
+    assert all(20 <= len(prompt.text) <= 1000 and prompt.turns == 1 for prompt in prompts)
+    assert read_prompts(source(kind="chat", skip=96)) == prompts[96:]
+
+
+def test_chat_prompts_take_the_chat_template():
+    config = source(kind="chat", count=1, system="be brief")
+    raw, chat = read_prompts(config)[:1], Letters()
+    with pytest.raises(PromptError, match="kind = 'chat', but the tokenizer has no chat template"):
+        encode(raw, config, chat)
+    chat.chat_template = "yes"
+    assert chat.decode(encode(raw, config, chat)[0].ids) == f"<be brief><{raw[0].text}>"
+
+
+ASKED = [
+    {"role": "system", "content": "be kind"},
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "hello"},
+    {"role": "user", "content": "and?"},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ({"messages": ASKED}, "<be kind><hi><hello><and?>"),
+        ({"prompt": ASKED[1:]}, "<be brief><hi><hello><and?>"),
+        ({"prompt": "and?", "messages": ASKED}, "<be brief><and?>"),
+        ({"prompt": "and?", "system": "be kind"}, "<be kind><and?>"),
+        ({"messages": ASKED[1:], "system": "be kind"}, "<be kind><hi><hello><and?>"),
+        ({"prompt": "and?", "system": ""}, "<be brief><and?>"),
+    ],
+)
+def test_conversations_and_system_prompts_of_a_file_are_read(tmp_path, row, wanted):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    config, chat = source(kind="jsonl", path=str(path), system="be brief"), Letters()
+    raw = read_prompts(config)
+    assert unread_turns(raw) == ""
+    chat.chat_template = "yes"
+    assert chat.decode(encode(raw, config, chat)[0].ids) == wanted
+    (cut,) = encode(raw, config.model_copy(update={"tokens": 2}), chat)
+    assert chat.decode(cut.ids) == wanted.replace("and?", "an")  # only the last turn is cut
+    told = config.model_copy(update={"system": None})
+    if raw[0].before:
+        with pytest.raises(
+            PromptError, match=r"p\.jsonl, line 1: several turns, but texts are put"
+        ):
+            encode(raw, told, Letters())
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "turn 1: role = 'tool', but a turn is by",
+        ),
+        ({"messages": [ASKED[1], ASKED[0]]}, "turn 2: role = 'system', but a turn is by"),
+        ({"messages": ASKED[:3]}, "the last turn is by `assistant`, but the user's turn ends"),
+        ({"messages": [{"role": "user"}]}, "turn 1: content = None, but text is needed"),
+        ({"messages": [ASKED[1], "and?"]}, "turn 2: role = None"),
+        ({"messages": []}, "'messages' holds [], but text is needed"),
+        ({"prompt": "x", "system": 3}, "field 'system' holds 3, but text is needed"),
+        (
+            {"messages": ASKED, "system": "x"},
+            "fields 'system' and 'messages' both hold a system prompt",
+        ),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "holds half a character"),
+    ],
+)
+def test_conversations_that_are_none(tmp_path, row, told):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    text = complaint(kind="jsonl", path=str(path))
+    assert text.startswith(f"{path}, line 1: ")
+    assert told in text
+
+
 @pytest.mark.parametrize("key", ["prompt", "id", "category"])
 def test_half_characters_are_refused_wherever_they_are_kept(tmp_path, key):
     path = tmp_path / "p.jsonl"
