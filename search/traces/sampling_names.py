@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+LONGEST = 30
+"""Characters of a list in a name."""
+
 
 def name_of(sampling: Mapping[str, Any] | None) -> str | None:
     """The name of sampling settings, such as `T=0` or `T=0.8, top_p=0.9`, as in the files of profiles.
@@ -30,4 +33,7 @@ def is_greedy(sampling: Mapping[str, Any] | None) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    text = str(list(value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= LONGEST or isinstance(value, str) else f"{len(value)} entries"
