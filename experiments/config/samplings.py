@@ -1,10 +1,11 @@
 """Sampling settings of a config: temperature, truncations and processors, under transformers' names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from treespec import plugins
 from treespec.errors import InvalidSampling, TreespecError, in_words
@@ -12,22 +13,30 @@ from treespec.experiments.errors import ConfigError
 from treespec.reading_models import Strict, nearest, problems
 from treespec.sampling.distributions import TRUNCATIONS, Sampling
 from treespec.sampling.processing.settings import Processors
-from treespec.search.growth.keys import Count, Name
+from treespec.search.growth.keys import Count
 from treespec.search.traces.sampling_names import name_of
 
 MOST_IDS = 100_000
 """Bound on the token ids, and on the sequences, of a setting."""
+
+LABEL = "_treespec_name"
+"""Attribute of a processor of a plug-in: its name there."""
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 TokenId = Annotated[int, Field(strict=True, ge=0)]
 TokenIds = Annotated[tuple[TokenId, ...], Field(min_length=1, max_length=MOST_IDS)]
 
 
-class CustomProcessor(Strict, extra="allow"):
-    """A processor of a plug-in (`plugins.processor`), with its settings."""
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(given.get("processor"), str):
+        raise ValueError(
+            "must name a processor of a plug-in: {processor: NAME, ...}, with its settings"
+        )
+    return given
 
-    processor: Name
-    """Its name."""
+
+Custom = Annotated[dict[str, Any], AfterValidator(_named)]
+"""A processor of a plug-in (`plugins.processor`) and its settings."""
 
 
 class SamplingConfig(Strict):
@@ -81,13 +90,14 @@ class SamplingConfig(Strict):
     """The last token of a text that `max_new_tokens` ends; null for any."""
     exponential_decay_length_penalty: tuple[Count, float] | None = None
     """`[start, factor]`: the logit of the end grows by the factor from this many new tokens on."""
-    custom: Annotated[tuple[CustomProcessor, ...], Field(max_length=100)] = ()
+    custom: Annotated[tuple[Custom, ...], Field(max_length=100)] = ()
     """Processors of plug-ins, in order: `[{processor: NAME, ...}]`."""
 
     @property
     def name(self) -> str:
         """The name of the setting, such as `T=0` or `T=0.8, top_p=0.9`."""
-        return str(name_of(self.given))
+        custom = {"custom": "+".join(each["processor"] for each in self.custom) or None}
+        return str(name_of(self.given | custom))
 
     @property
     def given(self) -> dict[str, Any]:
@@ -120,25 +130,37 @@ def settings_of(sampling: Sampling) -> dict[str, Any]:
     data |= {key: getattr(sampling, key) for key in TRUNCATIONS}
     for each in fields(Processors) if sampling.processors is not None else ():
         value = getattr(sampling.processors, each.name)
-        if value != each.default and each.name not in ("ends", "max_new_tokens"):
+        if value != each.default and each.name not in ("ends", "max_new_tokens", "custom"):
             data[each.name] = _plain(value)
+    if sampling.processors is not None and sampling.processors.custom:
+        data["custom"] = "+".join(map(label_of, sampling.processors.custom))
     return data
 
 
+def reads_path(setting: Mapping[str, Any]) -> bool:
+    """Whether a setting, as a manifest holds it, has processors that read the text of each node."""
+    known = {each.name for each in fields(Processors)} - {"custom"}
+    given = {key: value for key, value in setting.items() if key in known and value is not None}
+    return bool(setting.get("custom")) or Processors(**given).reads_path
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value if isinstance(value, int | float | str) else type(value).__name__
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _made(path: str, given: CustomProcessor) -> Callable[..., Any]:
+def label_of(processor: Any) -> str:
+    """The name of a processor: that of its plug-in, or of its class."""
+    return getattr(processor, LABEL, None) or type(processor).__name__
+
+
+def _made(path: str, given: dict[str, Any]) -> Callable[..., Any]:
     """The processor of a plug-in, made from its settings."""
-    parts = plugins.parts("processor")
-    part = parts.get(given.processor)
+    parts, name = plugins.parts("processor"), given["processor"]
+    part = parts.get(name)
     if part is None:
-        known = nearest(given.processor, list(parts)) or f" (known: {', '.join(parts) or 'none'})"
-        raise ConfigError(f"{path}.processor = {given.processor!r}, but no plug-in has it{known}")
-    settings = {key: value for key, value in given.model_dump().items() if key != "processor"}
+        known = nearest(name, list(parts)) or f" (known: {', '.join(parts) or 'none'})"
+        raise ConfigError(f"{path}.processor = {name!r}, but no plug-in has it{known}")
+    settings = {key: value for key, value in given.items() if key != "processor"}
     assert part.settings is not None
     try:
         made = part.make(part.settings.model_validate(settings))
@@ -150,4 +172,6 @@ def _made(path: str, given: CustomProcessor) -> Callable[..., Any]:
         raise ConfigError(f"{path}: {in_words(error, f'processor {part.name!r}')}") from error
     if not callable(made):
         raise ConfigError(f"{path}: processor {part.name!r} makes something that cannot be called")
+    with suppress(AttributeError):  # for the files that name the settings
+        setattr(made, LABEL, part.name)
     return made

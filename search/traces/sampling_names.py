@@ -1,5 +1,6 @@
 """Names of sampling settings, as files hold them, by which they can be compared."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,5 +36,7 @@ def is_greedy(sampling: Mapping[str, Any] | None) -> bool:
 def _short(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:g}"
-    text = str(list(value)) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= LONGEST or isinstance(value, str) else f"{len(value)} entries"
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(value)})"
