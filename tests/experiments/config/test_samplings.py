@@ -116,9 +116,9 @@ def test_from_model_takes_what_generate_would_use():
 
 def test_from_model_reads_the_target_and_keeps_further_keys(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    GenerationConfig(do_sample=True, temperature=0.6, sequence_bias={(3, 4): -1.0}).save_pretrained(
-        tmp_path
-    )
+    bias = [[[3, 4], -1.0]]
+    file = GenerationConfig(do_sample=True, temperature=0.6, sequence_bias=bias)
+    file.save_pretrained(tmp_path)
     both = config(
         {"from": "model", "top_k": 7}, {"temperature": 0}, models={"target": str(tmp_path)}
     )
