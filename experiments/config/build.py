@@ -100,6 +100,14 @@ class BuiltMethod:
         """Whether the method's rules keep the target's law under all sampling settings."""
         return all(choice.rule.lossless for choice in self.choices.values())
 
+    def ending(self, ends: Collection[int], max_new_tokens: int) -> "BuiltMethod":
+        """This method with processors that know where a text ends."""
+        choices = {
+            name: replace(choice, sampling=choice.sampling.ending(ends, max_new_tokens))
+            for name, choice in self.choices.items()
+        }
+        return replace(self, choices=choices)
+
     def drafter(self, pair: Models, sampling: str) -> Drafter:
         """The drafter for our own loop; for plain decoding, one that drafts nothing."""
         choice = self.choices[sampling]
@@ -140,21 +148,13 @@ class Experiment:
         Raises:
             ConfigError: if a processor contradicts `max_new_tokens`.
         """
-        if all(sampling.processors is None for sampling in self.samplings.values()):
-            return self
         most = self.config.max_new_tokens
         try:
             samplings = {name: s.ending(ends, most) for name, s in self.samplings.items()}
         except InvalidSampling as error:
             raise ConfigError(f"samplings: {error}") from None
-        methods = []
-        for method in self.methods:
-            choices = {
-                name: replace(choice, sampling=samplings[name])
-                for name, choice in method.choices.items()
-            }
-            methods.append(replace(method, choices=choices))
-        return replace(self, samplings=samplings, methods=tuple(methods))
+        methods = tuple(method.ending(ends, most) for method in self.methods)
+        return replace(self, samplings=samplings, methods=methods)
 
 
 def build(config: Config) -> Experiment:

@@ -83,6 +83,8 @@ def trace(
         chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    if traced_draft is not None:
+        traced_draft = traced_draft.ending(pair.end_tokens, config.max_new_tokens)
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     continuations = _continuations(config, raw, prompts, pair) if follow else None

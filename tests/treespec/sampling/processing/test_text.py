@@ -4,13 +4,16 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from treespec import Law, TokenTree, TreeShape
+from treespec import Law, TokenTree, TorchCoins, TreeShape, verify
 from treespec.errors import InvalidSampling, NonFiniteLogits
-from treespec.sampling.distributions import Sampling
+from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.sampling.processing.built import _Mixin, further, generation_fields
 from treespec.sampling.processing.rows import rows_of_text
 from treespec.sampling.processing.settings import Processors
 from treespec.sampling.processing.text import ProcessedText
+from treespec.verify.engine.cpu_kernel import by_kernel
+from treespec.verify.engine.fused import _device_rows
+from treespec.verify.engine.on_host import on_host
 
 V, CPU = 40, torch.device("cpu")
 EVERY = {
@@ -177,3 +180,40 @@ def test_models_are_checked_before_and_vocabularies_once():
     bad[0] = torch.nan
     with pytest.raises(NonFiniteLogits, match=r"draft model.*node 4"):
         ProcessedText(Processors(suppress_tokens=(0,)), 1, CPU, "draft").row(bad, [3], 4)
+
+
+def test_engines_read_processed_rows():
+    """Kernels read logits as they are, so they get processed rows, or leave the decision to the rule."""
+    shape = TreeShape((-1, 0, 0, 1))
+    tree = TokenTree.of(shape, [3, 4, 5, 6], None, Law.DETERMINISTIC, CPU)
+    logits = torch.randn(4, V, generator=torch.Generator().manual_seed(2))
+    logits[0, 4] = 9.0
+    sampling = Sampling(0.8, processors=Processors(suppress_tokens=(4,), repetition_penalty=1.2))
+    rows = rows_of_text(sampling, 2, CPU)(tree, logits, [1, 2, 3])
+    expected = torch.stack([rows[node] for node in range(4)])
+    assert expected[0, 4] == 0
+    assert torch.equal(_device_rows(rows, verify.onehot).values, expected)
+    copied = rows.copied(logits.clone())
+    assert torch.equal(torch.stack([copied[node] for node in range(4)]), expected)
+    for seed in range(20):
+        verdicts = [
+            rule(tree, rows, TorchCoins(seed))
+            for rule in (verify.onehot, by_kernel(verify.onehot), on_host(verify.onehot))
+        ]
+        assert verdicts[1:] == verdicts[:1] * 2
+        assert 4 not in [tree.token_ids[node] for node in verdicts[0].path]
+
+
+def test_processors_without_a_path_leave_rows_to_kernels():
+    sampling = Sampling(
+        0.8, processors=Processors(suppress_tokens=(4,), sequence_bias=(((5,), 2.0),))
+    )
+    tree = TokenTree.of(TreeShape.chain(1), [3, 4], None, Law.DETERMINISTIC, CPU)
+    logits = torch.randn(2, V, generator=torch.Generator().manual_seed(2))
+    rows = rows_of_text(sampling, 1, CPU)(tree, logits, [3])
+    assert type(rows) is SampledRows
+    assert rows.logits.isfinite().all()
+    changed = logits.clone()
+    changed[:, 4] = -torch.inf
+    changed[:, 5] += 2.0
+    assert torch.equal(torch.stack([rows[0], rows[1]]), Sampling(0.8)(changed))
