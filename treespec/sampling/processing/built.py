@@ -35,7 +35,9 @@ def generation_fields(processors: Processors) -> dict[str, Any]:
         "exponential_decay_length_penalty": processors.exponential_decay_length_penalty,
     }
     default = Processors()
-    return {name: given[name] for name in given if getattr(processors, name) != getattr(default, name)}
+    return {
+        name: given[name] for name in given if getattr(processors, name) != getattr(default, name)
+    }
 
 
 def further(processors: Processors, prompt_length: int) -> list[Any]:
@@ -74,21 +76,29 @@ def built(
     most = None if processors.max_new_tokens is None else prompt_length + processors.max_new_tokens
     try:
         config = GenerationConfig(**fields, do_sample=False, max_length=most)
-        ends = list(processors.ends)
-        config._eos_token_tensor = torch.tensor(ends, device=device) if ends else None  # pyrefly: ignore
-        if not ends:
-            config.exponential_decay_length_penalty = (
-                None  # a text without an end has none to favour
-            )
-        made = _Mixin()._get_logits_processor(  # pyrefly: ignore
-            config,
-            input_ids_seq_length=prompt_length,
-            logits_processor=LogitsProcessorList(further(processors, prompt_length)),
-            device=str(device),
-        )
+        own = LogitsProcessorList(further(processors, prompt_length))
+        made = theirs_of(config, processors.ends, prompt_length, own, device)
     except (ValueError, TypeError) as error:
         raise InvalidSampling(f"transformers refuses the processors: {said(error)}") from None
     return tuple((processor, _in_place(processor, device)) for processor in made)
+
+
+def theirs_of(
+    config: GenerationConfig,
+    ends: Sequence[int],
+    prompt_length: int,
+    own: LogitsProcessorList,
+    device: torch.device,
+) -> LogitsProcessorList:
+    """The list that `generate` makes for a text, with further processors in their place."""
+    given: Any = config
+    given._eos_token_tensor = torch.tensor(list(ends), device=device) if ends else None
+    if not ends:  # a text without an end has none to favour
+        given.exponential_decay_length_penalty = None
+    model: Any = _Mixin()
+    return model._get_logits_processor(
+        given, input_ids_seq_length=prompt_length, logits_processor=own, device=str(device)
+    )
 
 
 def call(

@@ -7,7 +7,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from treespec import Law, TokenTree, TorchCoins, TreeShape, verify
 from treespec.errors import InvalidSampling, NonFiniteLogits
 from treespec.sampling.distributions import SampledRows, Sampling
-from treespec.sampling.processing.built import _Mixin, further, generation_fields
+from treespec.sampling.processing.built import further, generation_fields, theirs_of
 from treespec.sampling.processing.rows import rows_of_text
 from treespec.sampling.processing.settings import Processors
 from treespec.sampling.processing.text import ProcessedText
@@ -45,18 +45,10 @@ def theirs(
     processors: Processors, ids: list[int], prompt: int, logits: torch.Tensor
 ) -> torch.Tensor:
     """The scores of the list that `generate` makes."""
-    config = GenerationConfig(
-        **generation_fields(processors),
-        do_sample=False,
-        max_length=prompt + processors.max_new_tokens,
-    )
-    config._eos_token_tensor = torch.tensor(processors.ends)
-    made = _Mixin()._get_logits_processor(
-        config,
-        prompt,
-        logits_processor=LogitsProcessorList(further(processors, prompt)),
-        device="cpu",
-    )
+    fields, most = generation_fields(processors), prompt + processors.max_new_tokens
+    config = GenerationConfig(**fields, do_sample=False, max_length=most)
+    own = LogitsProcessorList(further(processors, prompt))
+    made = theirs_of(config, processors.ends, prompt, own, CPU)
     return made(torch.tensor([ids]), logits[None].clone())[0]
 
 
