@@ -19,6 +19,7 @@ from treespec.errors import (
 )
 from treespec.protocols import Coins, Drafter, Observer, ReadsTarget, Target, Verifier
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import rows_of_text
 from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree
@@ -73,6 +74,7 @@ def decode(
             target or the drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits; the error names step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
+        InvalidSampling: if a processor is refused, or forbids every token.
         InvalidTree: if the root of a drafted tree is not the last committed token, or a drafted token is
             not in the target's vocabulary.
 
@@ -133,6 +135,7 @@ def _steps(
         target.prefill(prompt)
         drafter.prefill(prompt)
     finished, index, vocabulary = False, 0, target.vocab_size
+    rows_of = rows_of_text(sampling, len(prompt), prompt.device)
     while not finished:
         try:
             with watch.stage("draft"):
@@ -141,7 +144,8 @@ def _steps(
             with watch.stage("verify"):
                 scores = target.score(tree)
             with watch.stage("accept"):
-                verdict = verifier(tree, sampling.rows(scores.logits), coins)
+                rows = rows_of(tree, scores.logits, ids)
+                verdict = verifier(tree, rows, coins)
         except NonFiniteLogits as error:
             raise NonFiniteLogits(error.node, error.model, index) from None
         instance("the verifier's result", verdict, Verdict, "a Verdict")
@@ -153,7 +157,7 @@ def _steps(
             finished = len(ids) >= end or stop(ids)
             if finished:
                 break
-        step = Step(tree, verdict, scores, tuple(kept))
+        step = Step(tree, verdict, scores, tuple(kept), rows=rows)
         with watch.stage("commit"):
             target.commit(step)
             drafter.commit(step)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -13,7 +13,8 @@ from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.sampling.coins import TorchCoins
-from treespec.sampling.distributions import Sampling
+from treespec.sampling.distributions import Sampling, wide
+from treespec.step import Step
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape
@@ -34,6 +35,7 @@ class Generation:
         emitted: tokens that the steps emitted, before a stop or the budget cut the last step.
         drafted: number of draft tokens verified.
         accepted_per_step: accepted draft tokens of each step.
+        logprobs: log-probability of each token, if asked for.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +44,7 @@ class Generation:
     emitted: int
     drafted: int
     accepted_per_step: tuple[int, ...] = field(repr=False)
+    logprobs: tuple[float, ...] | None = field(default=None, repr=False)
 
     @property
     def tokens_per_step(self) -> float:
@@ -61,6 +64,7 @@ def generate(
     coins: Coins | None = None,
     max_new_tokens: int = 128,
     stop_strings: Sequence[str] | str = (),
+    logprobs: Literal["raw", "processed"] | None = None,
     observer: Observer | None = None,
 ) -> Generation:
     """Continue a prompt by tree-based speculative decoding.
@@ -74,11 +78,15 @@ def generate(
         drafter: your own draft source, instead of `growth` and `law`.
         verifier: the acceptance rule. By default `greedy` at temperature 0, else the rule of the law
             (`verify.RULE_OF_LAW`), decided on the host.
-        sampling: temperature 0 by default.
+        sampling: temperature 0 by default. Its processors learn here which tokens end the text, and
+            `max_new_tokens`; so does the default drafter, but not a drafter of your own.
         coins: the source of all randomness; `TorchCoins(0)` by default.
         max_new_tokens: at least 1.
         stop_strings: decoding ends after the token that completes one of these strings. The tokenizer's
             and the model's end-of-sequence tokens always end the text.
+        logprobs: "raw" for the log-softmax of the model's logits, "processed" for that of the row which the
+            token was drawn or chosen from (0 at temperature 0); each is the target's, given the text
+            before the token.
         observer: notified of the stages of decoding.
 
     Returns:
@@ -102,6 +110,10 @@ def generate(
     if sampling is not None:
         able("sampling", sampling, "rows greedy", "a Sampling, or None")
     sampling = sampling or Sampling(temperature=0.0)
+    if sampling.processors is not None:
+        sampling = sampling.ending(pair.end_tokens, max_new_tokens)
+    if logprobs not in (None, "raw", "processed"):
+        raise InvalidArgument(f"logprobs = {logprobs!r}, but must be 'raw', 'processed' or None")
     if drafter is not None and (growth is not None or law is not None):
         raise InvalidArgument(
             "growth and law configure the model drafter: give either them or a drafter of your own"
@@ -125,6 +137,7 @@ def generate(
         stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
     tokens: list[int] = []
     accepted: list[int] = []
+    chances: list[float] = []
     drafted = 0
     for step in decode(
         make_target(pair.target),
@@ -140,6 +153,8 @@ def generate(
         tokens += step.tokens
         accepted.append(step.verdict.accepted)
         drafted += step.tree.shape.size - 1
+        if logprobs is not None:
+            chances += log_probabilities(step, raw=logprobs == "raw")
     return Generation(
         tokens=tuple(tokens),
         text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
@@ -147,7 +162,26 @@ def generate(
         emitted=sum(accepted) + len(accepted),
         drafted=drafted,
         accepted_per_step=tuple(accepted),
+        logprobs=None if logprobs is None else tuple(chances),
     )
+
+
+def log_probabilities(step: Step, *, raw: bool) -> list[float]:
+    """The target's log-probability of each kept token of a decoded step, given the text before it.
+
+    Args:
+        step: as `decode` yields it, read before the next step: a captured pass lends its logits.
+        raw: by the log-softmax of the model's logits, rather than of the row that decided.
+    """
+    found = []
+    for node, token in zip(step.verdict.path, step.tokens, strict=False):
+        if raw:
+            row = wide(step.scores.logits[node]).log_softmax(-1)
+        else:
+            assert step.rows is not None
+            row = step.rows[node].log()
+        found.append(float(row[token]))
+    return found
 
 
 def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:

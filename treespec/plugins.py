@@ -1,4 +1,4 @@
-"""Parts by name: draft sources, acceptance rules, growths and metrics that a config may name.
+"""Parts by name: draft sources, rules, growths, metrics and processors that a config may name.
 
 Built-in parts and those of plug-ins are registered here in the same way. A plug-in is a Python file, or an
 installed package with an entry point in the group `treespec.plugins`, that registers parts on import:
@@ -44,13 +44,14 @@ __all__ = [
     "kept",
     "metric",
     "parts",
+    "processor",
     "registering",
     "restore",
     "rule",
     "version",
 ]
 
-Kind = Literal["source", "rule", "growth", "metric"]
+Kind = Literal["source", "rule", "growth", "metric", "processor"]
 """The kind of a part."""
 
 Trees = Literal["any", "budget", "chain"]
@@ -120,10 +121,11 @@ class Part:
     """A part that configs can name.
 
     Args:
-        kind: `source`, `rule`, `growth` or `metric`.
+        kind: `source`, `rule`, `growth`, `metric` or `processor`.
         name: name in configs.
         make: for a source, a function `(wanted, settings) -> Drafter`; for a growth, a class; for a metric,
-            a function of steps; for a rule, the rule itself.
+            a function of steps; for a processor, a function `settings -> processor`; for a rule, the rule
+            itself.
         about: description in one line.
         settings: the class of its settings; None for rules and metrics.
         laws: for a source or rule, the laws of children that it can choose or covers.
@@ -222,6 +224,24 @@ def growth(name: str, *, settings: type[Strict] = Settings) -> Callable[[T], T]:
     if "kind" in settings.model_fields and not settings.__module__.startswith("treespec."):
         raise InvalidPlugin(f"growth {name!r}: a setting may not be called 'kind'")
     return lambda make: _register("growth", name, make, settings=settings)
+
+
+def processor(name: str, *, settings: type[Strict] = Settings) -> Callable[[T], T]:
+    """Register a logits processor: a function from its settings to a `transformers.LogitsProcessor`.
+
+    It is called as in `generate`, with the text of one node at a time, and must not remember earlier calls.
+
+    Args:
+        name: name in configs, as in `samplings: [{custom: [{processor: NAME}]}]`.
+        settings: the class of its settings.
+
+    Raises:
+        InvalidPlugin: if the name is taken, or an argument is invalid.
+    """
+    _require_settings(name, settings)
+    if "processor" in settings.model_fields:
+        raise InvalidPlugin(f"processor {name!r}: a setting may not be called 'processor'")
+    return lambda make: _register("processor", name, make, settings=settings)
 
 
 def metric(name: str, about: str) -> Callable[[T], T]:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.step import Scores, Step, Verdict
+from treespec.step import Rows, Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = [
@@ -24,14 +24,6 @@ __all__ = [
     "TreeModel",
     "Verifier",
 ]
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """Probabilities by node, `rows[i] -> [V]`, computed on first use. A plain tensor qualifies."""
-
-    def __getitem__(self, node: int, /) -> Float[Tensor, "V"]:
-        """The target's distribution after node `node`, with sampling settings applied."""
 
 
 @runtime_checkable

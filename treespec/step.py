@@ -15,6 +15,7 @@ pool kept tokens, since other engines do not report what they decoded past the e
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +23,15 @@ from torch import Tensor
 from treespec.checks import integer
 from treespec.tree import TokenTree
 
-__all__ = ["Scores", "Step", "Verdict"]
+__all__ = ["Rows", "Scores", "Step", "Verdict"]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Probabilities by node, `rows[i] -> [V]`, computed on first use. A plain tensor qualifies."""
+
+    def __getitem__(self, node: int, /) -> Float[Tensor, "V"]:
+        """The target's distribution after node `node`, with sampling settings applied."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,8 @@ class Step:
         further: emitted tokens between the path and the bonus that are not in this tree. A merge of sources
             sets them in the step it passes to a source whose own tree holds only the first accepted tokens:
             `path` then lists the nodes of these tokens, and the bonus is the next root, as always.
+        rows: the target's rows as the rule read them, computed where they are read; None in a step that
+            was not decoded.
     """
 
     tree: TokenTree
@@ -87,6 +98,7 @@ class Step:
     scores: Scores
     tokens: tuple[int, ...]
     further: tuple[int, ...] = ()
+    rows: Rows | None = None
 
     @property
     def emitted_ids(self) -> list[int]:

@@ -9,6 +9,7 @@ import typer
 
 from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
 from treespec.experiments.cli.help import app, examples
+from treespec.files import brief
 
 if TYPE_CHECKING:
     from treespec.experiments.run.one_text import OneText, Piece
@@ -69,7 +70,9 @@ def generate_command(
     ] = None,
     law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
     rule: Annotated[str | None, typer.Option("--rule", help="How children are accepted.")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 0.0,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="0 for greedy.  [0]")
+    ] = None,
     top_k: Annotated[
         int | None, typer.Option("--top-k", help="Keep the k most probable tokens.")
     ] = None,
@@ -78,6 +81,13 @@ def generate_command(
     ] = None,
     min_p: Annotated[
         float | None, typer.Option("--min-p", help="Minimum probability relative to the top token.")
+    ] = None,
+    more: Annotated[
+        str | None,
+        typer.Option(
+            "--sampling",
+            help="Further settings, as in a config: '{repetition_penalty: 1.1}', '{from: model}'.",
+        ),
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all randomness.")] = 0,
@@ -114,7 +124,13 @@ def generate_command(
         models = {"target": target or pair, "draft": draft, "dtype": dtype, "device": device}
         drafting = _part("--source", source)
         drafting = {"source": drafting} if isinstance(drafting, str) else drafting
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        further = _part("--sampling", more) or {}
+        if not isinstance(further, dict):
+            raise ConfigError(f"--sampling {brief(more)}: write '{{repetition_penalty: 1.1}}'")
+        greedy = {} if "from" in further else {"temperature": 0.0}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        sampling = greedy | further | chosen
         config = one_text_config(
             models,
             {"shape": _part("--shape", shape), "draft": drafting, "law": law, "rule": rule},

@@ -1,13 +1,13 @@
 """Build an experiment from a config: the only place that turns names into objects. It loads no models."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar
 
 from treespec import plugins
 from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
-from treespec.errors import TreespecError
+from treespec.errors import InvalidSampling, TreespecError
 from treespec.experiments.config.combined import CascadeDraft
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import (
@@ -22,6 +22,7 @@ from treespec.experiments.config.model_draft import (
     state_of,
 )
 from treespec.experiments.config.questions import Picked, require_answerable
+from treespec.experiments.config.samplings import sampling_of
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -99,6 +100,14 @@ class BuiltMethod:
         """Whether the method's rules keep the target's law under all sampling settings."""
         return all(choice.rule.lossless for choice in self.choices.values())
 
+    def ending(self, ends: Collection[int], max_new_tokens: int) -> "BuiltMethod":
+        """This method with processors that know where a text ends."""
+        choices = {
+            name: replace(choice, sampling=choice.sampling.ending(ends, max_new_tokens))
+            for name, choice in self.choices.items()
+        }
+        return replace(self, choices=choices)
+
     def drafter(self, pair: Models, sampling: str) -> Drafter:
         """The drafter for our own loop; for plain decoding, one that drafts nothing."""
         choice = self.choices[sampling]
@@ -133,6 +142,20 @@ class Experiment:
     samplings: Mapping[str, Sampling]
     methods: tuple[BuiltMethod, ...]
 
+    def ending(self, ends: Collection[int]) -> "Experiment":
+        """This experiment with processors that know which tokens end a text.
+
+        Raises:
+            ConfigError: if a processor contradicts `max_new_tokens`.
+        """
+        most = self.config.max_new_tokens
+        try:
+            samplings = {name: s.ending(ends, most) for name, s in self.samplings.items()}
+        except InvalidSampling as error:
+            raise ConfigError(f"samplings: {error}") from None
+        methods = tuple(method.ending(ends, most) for method in self.methods)
+        return replace(self, samplings=samplings, methods=methods)
+
 
 def build(config: Config) -> Experiment:
     """Build all objects that need no loaded model.
@@ -144,7 +167,7 @@ def build(config: Config) -> Experiment:
     for i, setting in enumerate(config.samplings):
         if setting.name in samplings:
             raise ConfigError(f"samplings[{i}]: {setting.name} appears twice")
-        samplings[setting.name] = Sampling(**setting.model_dump())
+        samplings[setting.name] = sampling_of(setting, f"samplings[{i}]")
     methods: list[BuiltMethod] = []
     for i, method in enumerate(config.methods):
         _require_draft(f"methods[{i}]", method, config)

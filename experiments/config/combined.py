@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection
-from dataclasses import asdict
 from itertools import accumulate
 from typing import Annotated, Literal
 
@@ -22,6 +21,7 @@ from treespec.experiments.config.model_draft import (
     laws_of,
     source_of,
 )
+from treespec.experiments.config.samplings import settings_of
 from treespec.experiments.config.sources import budget_of
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
@@ -241,7 +241,7 @@ class MergeDraft(Combined):
                 "a merge needs a budget with a size and a branching, which its sources share: "
                 "{kind: budget, depth: 6, size: 16, branching: 4}"
             )
-        setting = name_of(asdict(wanted.sampling))
+        setting = name_of(settings_of(wanted.sampling))
         rates = self.rates_at(setting)
         if self.rates is not None and rates is None:
             raise InvalidArgument(self.lacks([str(setting)]) or "")

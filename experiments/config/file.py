@@ -66,9 +66,11 @@ def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -
     Raises:
         ConfigError: with a line for each problem.
     """
+    from treespec.experiments.config.generation import taken_over
     from treespec.experiments.config.schema import Config, refresh  # slow: torch and all parts
 
     refresh()
+    data = taken_over(path, data)
     try:
         return Config.model_validate(data)
     except ValidationError as error:

@@ -34,6 +34,9 @@ def listed() -> dict[str, list[dict[str, Any]]]:
             | {"laws": sorted(map(str, part.laws)), "trees": part.trees}
             for part in plugins.parts("source").values()
         ],
+        "processors": [
+            _with_settings(part, "processor") for part in plugins.parts("processor").values()
+        ],
         "metrics": [_plain(part) for part in plugins.parts("metric").values()],
         "models": [
             {"name": name, "about": f"from the wheel {model.wheel}", "origin": plugins.OURS}

@@ -23,11 +23,11 @@ from treespec.experiments.config.base import (
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft  # registers all sources
 from treespec.experiments.config.model_draft import NO_DRAFT, Draft, ModelDraft
 from treespec.experiments.config.questions import Compared
+from treespec.experiments.config.samplings import SamplingConfig
 from treespec.experiments.config.shapes import Shape
 from treespec.models.known_models import KNOWN
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
-from treespec.search.traces.sampling_names import name_of
 
 MOST_METHODS = 1000
 """Bound on the methods, and on the sampling settings, of an experiment."""
@@ -238,24 +238,6 @@ Prompts = Annotated[
     | HfDatasetPrompts,
     Field(discriminator="kind"),
 ]
-
-
-class SamplingConfig(Strict):
-    """Sampling settings of both target and draft. Temperature 0 is greedy decoding."""
-
-    temperature: Annotated[float, Field(strict=True, ge=0)] = 1.0
-    """Divides the logits; 0 for greedy decoding."""
-    top_k: Count | None = None
-    """Keep the k most probable tokens; null for all."""
-    top_p: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
-    """Keep the most probable tokens whose probabilities add up to this; null for all."""
-    min_p: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
-    """Keep tokens whose probability is at least this fraction of the highest; null for all."""
-
-    @property
-    def name(self) -> str:
-        """The name of the setting, such as `T=0` or `T=0.8, top_p=0.9`."""
-        return str(name_of(dict(self)))
 
 
 class GenerateMethod(Strict):

@@ -109,6 +109,7 @@ def check_lossless(
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    experiment = experiment.ending(pair.end_tokens)
     encoded = encode(texts, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
@@ -215,7 +216,7 @@ def _greedy(
         for method in methods:
             text = finish(decode_ours(pair, method, name, ids, **options)).tokens
             for splits, reference in zip(divergences[method.name], references, strict=True):
-                divergence = split(pair, (prompt.id, prompt.ids), text, reference)
+                divergence = split(pair, sampling, (prompt.id, prompt.ids), text, reference)
                 if divergence is not None:
                     splits.append(divergence)
     return [

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from treespec.experiments.config.files import require_own
-from treespec.experiments.config.schema import SamplingConfig
+from treespec.experiments.config.samplings import SamplingConfig, sampling_of
 from treespec.experiments.lossless.check import Check
 from treespec.experiments.lossless.greedy import GreedyCheck, Split
 from treespec.experiments.lossless.law import LawCheck
@@ -196,8 +196,7 @@ def _cell_text(row: LawCheck, text_of: Decode) -> str:
 
 
 def _truncated(sampling: SamplingConfig) -> bool:
-    nucleus = sampling.top_p is not None and sampling.top_p < 1
-    return sampling.temperature > 0 and bool(sampling.top_k or nucleus or sampling.min_p)
+    return sampling_of(sampling).truncates(2**62)
 
 
 def _near_tie_note(check: Check, splits: list[Split]) -> str:

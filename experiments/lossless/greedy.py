@@ -9,6 +9,8 @@ import torch
 
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.run.baselines import first_difference, next_logits
+from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import processed_row
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -53,6 +55,7 @@ class GreedyCheck:
 
 def split(
     pair: "Pair",
+    sampling: Sampling,
     prompt: tuple[str, Sequence[int]],
     tokens: Sequence[int],
     reference: Sequence[int],
@@ -65,16 +68,18 @@ def split(
         text[position] if position < len(text) else None for text in (tokens, reference)
     )
     prompt_id, ids = prompt
-    logits = next_logits(pair, [*ids, *reference[:position]])
+    context = [*ids, *reference[:position]]
+    dtype = (given := next_logits(pair, context)).dtype
+    logits = processed_row(sampling, given, context, len(ids))
     best, second = logits.double().topk(2).values.tolist()
     # The distance between neighbouring floating-point numbers at this magnitude.
-    unit = torch.finfo(logits.dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
+    unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(best), 1e-30)))
     margin = (
         None
         if token is None or reference_token is None
         else float(logits[reference_token].double() - logits[token].double())
     )
-    limit = near_tie_margin(str(logits.dtype).removeprefix("torch."))
+    limit = near_tie_margin(str(dtype).removeprefix("torch."))
     return Split(
         prompt=prompt_id,
         position=position,

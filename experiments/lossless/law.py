@@ -31,6 +31,7 @@ from treespec.experiments.run.seeds import seed_of
 from treespec.protocols import TreeModel
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import processed_row
 from treespec.target import ModelTarget
 from treespec.testing.compare import LawComparison, compare_laws
 from treespec.verify import verifier_for
@@ -107,7 +108,9 @@ class LawChecker:
         The prefix is the prompt's number, followed by the tokens after the prompt.
         """
         prompt, *tokens = prefix
-        return sampling(next_logits(self.pair, [*self.prompts[prompt].ids, *tokens]))
+        ids = [*self.prompts[prompt].ids, *tokens]
+        length = len(self.prompts[prompt].ids)
+        return sampling(processed_row(sampling, next_logits(self.pair, ids), ids, length))
 
     def _texts(self, method: BuiltMethod, name: str) -> Texts:
         """The texts after all prompts, as rows of the prompt's number and the tokens after the prompt."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from treespec.checks import integer
 from treespec.decoding import require_prompt, require_room
 from treespec.errors import RefusedTree
+from treespec.experiments.config.samplings import settings_of
 from treespec.experiments.measure.beam_recording import (
     DEPTH,
     record_draft_rows,
@@ -23,6 +24,7 @@ from treespec.protocols import Coins, Models, TreeModel
 from treespec.sampling.children import require_children, top_k
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling, require_finite
+from treespec.sampling.processing.model import processed
 from treespec.search import InvalidTrace, Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
@@ -73,7 +75,7 @@ class PositionRecorder(ABC):
     def __init__(
         self, target: TreeModel, *, sampling: Sampling, law: Law, rule: Rule, width: int
     ) -> None:
-        self._target = target.fresh()
+        self._target = processed(target.fresh(), sampling, "target")
         self._device = getattr(target, "device", torch.device("cpu"))
         self.sampling, self.law, self.rule = sampling, Law.of(law), rule
         self.width = integer("width", width, 1, InvalidTrace)
@@ -153,7 +155,7 @@ class Recorder(PositionRecorder):
         width: int,
     ) -> None:
         super().__init__(target, sampling=sampling, law=law, rule=rule, width=width)
-        self._draft = draft.fresh()
+        self._draft = processed(draft.fresh(), sampling)
         require_children(width, draft.vocab_size, self.law)
 
     def _prefill(self, prompt: Sequence[int]) -> None:
@@ -349,7 +351,7 @@ def trace_of(
         accepted=np.array([position.accepted for position in positions]).clip(0, 1),
         law=str(recorder.law),
         rule=str(recorder.rule),
-        sampling=asdict(recorder.sampling),
+        sampling=settings_of(recorder.sampling),
         width=recorder.width,
         forced=follow is not None and not targets_own,
         about={

@@ -10,7 +10,8 @@ from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.model_draft import label_of_draft
-from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
+from treespec.experiments.config.samplings import SamplingConfig, sampling_of
+from treespec.experiments.config.schema import Config, ModelsConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import DEPTH
@@ -33,7 +34,6 @@ from treespec.experiments.run.prompts import (
     samples_of,
 )
 from treespec.plugins import Budget
-from treespec.sampling.distributions import Sampling
 from treespec.search.traces.trace import Trace
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
@@ -83,6 +83,8 @@ def trace(
         chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    if traced_draft is not None:
+        traced_draft = traced_draft.ending(pair.end_tokens, config.max_new_tokens)
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     continuations = _continuations(config, raw, prompts, pair) if follow else None
@@ -92,7 +94,8 @@ def trace(
     ids = [prompt.ids for prompt in prompts]
     with reporter.units(len(prompts) * (1 + bool(beam)), done=0) as begin:
         settings: dict[str, Any] = {
-            "sampling": Sampling(**setting.model_dump()), "rule": choice.rule,
+            "sampling": sampling_of(setting).ending(pair.end_tokens, config.max_new_tokens),
+            "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
             "follow": continuations, "beyond": beyond, "files": samples_of(prompts), "progress": begin,
         }  # fmt: skip

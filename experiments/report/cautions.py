@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from treespec.experiments.config.generation import unnamed_in_words
 from treespec.experiments.records.changes import changes_of_machine
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.machine_load import IN_TURNS, NOT_RELIABLE, busy_sentence
@@ -197,6 +198,11 @@ def machine_caution(run: RunRecords) -> str | None:
         f"Caution: the run was resumed under other conditions ({shown}): its prompts were not all measured "
         "under the same ones, and the table names those of the start."
     )
+
+
+def generation_caution(run: RunRecords) -> str | None:
+    note = unnamed_in_words(run.manifest.get("generation_config") or {})
+    return None if note is None else f"{note}."
 
 
 def load_caution(run: RunRecords) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from treespec.experiments.config.model_draft import NO_DRAFT
+from treespec.experiments.config.samplings import reads_path
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary, metric_names
@@ -48,6 +49,11 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         )
     else:
         notes.append("Speeds exclude the prefill. With so few prompts there are no intervals.")
+    if along := [s["name"] for s in run.manifest.get("samplings") or () if reads_path(s)]:
+        notes.append(
+            f"Under {'; '.join(along)}, logits are processed along the path to each node that is visited: "
+            "acceptance runs rule by rule, not in a kernel."
+        )
     if any(row.among_fastest for s in summaries for row in s.rows):
         notes.append(
             "* and bold: no lossless method is shown to be faster, by 95 % intervals that hold jointly for "

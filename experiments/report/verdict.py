@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.cautions import (
     drift_caution,
+    generation_caution,
     load_caution,
     machine_caution,
     samples_for,
@@ -54,7 +55,7 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
         sampling: _sentences(run, data) + _warnings(run, data)
         for sampling, data in measurements.items()
     }
-    cautions = (drift_caution, load_caution, machine_caution)
+    cautions = (drift_caution, load_caution, machine_caution, generation_caution)
     about_run = [line for caution in cautions if (line := caution(run)) is not None]
     if (end := ending(run.manifest)) is not None:
         about_run.insert(0, f"The run {end}. {REPEATED}")

@@ -20,6 +20,7 @@ from treespec.experiments.run.observers import now, synchronizer
 from treespec.experiments.run.paused import paused
 from treespec.experiments.run.transformers_hooks import Calls, cached_once, plain_twin, with_width
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import processed_row
 from treespec.step import Verdict
 from treespec.stopping import Stop
 from treespec.tree import TreeShape
@@ -91,12 +92,15 @@ def first_difference(tokens: Sequence[object], reference: Sequence[object]) -> i
     return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
 
 
-def preference(pair: "Pair", ids: Sequence[int], token: int, other: int) -> float:
+def preference(
+    pair: "Pair", sampling: Sampling, ids: Sequence[int], prompt: int, token: int, other: int
+) -> float:
     """The target's logit of `token` minus that of `other` after these ids, from one plain pass.
 
     Where a greedy text departs from `generate`, this is the margin that rounding would have to explain.
+    `prompt`: how many of the ids are the prompt, for processors.
     """
-    logits = next_logits(pair, ids)
+    logits = processed_row(sampling, next_logits(pair, ids), ids, prompt)
     return float(logits[token].float() - logits[other].float())
 
 
@@ -155,6 +159,7 @@ def _generate(
                     **kept,
                     generation_config=settings,
                     stopping_criteria=[turns],
+                    logits_processor=_processors(sampling, len(prompt)),
                     assistant_model=draft,
                 )
                 turns.end()
@@ -244,12 +249,30 @@ class _Turns:
 
 def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
     """All sampling arguments, so that no default of transformers applies (its `top_k` is 50)."""
+    processors: dict[str, Any] = {}
+    if sampling.processors is not None:
+        from treespec.sampling.processing.built import generation_fields
+
+        processors = generation_fields(sampling.processors)
     if sampling.greedy:
-        return {"do_sample": False}
-    return {
+        return processors | {"do_sample": False}
+    return processors | {
         "do_sample": True,
         "temperature": float(sampling.temperature),
         "top_k": sampling.top_k or 0,
         "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
         "min_p": sampling.min_p or None,
+        "typical_p": 1.0 if sampling.typical_p is None else float(sampling.typical_p),
+        "epsilon_cutoff": float(sampling.epsilon_cutoff or 0.0),
+        "eta_cutoff": float(sampling.eta_cutoff or 0.0),
     }
+
+
+def _processors(sampling: Sampling, prompt_length: int) -> Any:
+    """What `generate` takes as `logits_processor`."""
+    from transformers import LogitsProcessorList
+
+    from treespec.sampling.processing.built import further
+
+    made = [] if sampling.processors is None else further(sampling.processors, prompt_length)
+    return LogitsProcessorList(made)

@@ -54,9 +54,8 @@ def decode_ours(
         seconds = {stage: times.pop() for stage, times in timer.seconds.items() if times}
         took, prefill = time.perf_counter() - start, seconds.pop("prefill", 0.0)
         off_target = None
-        if not choice.rule.lossless:
-            rows = choice.sampling.rows(step.scores.logits)
-            off_target = choice.rule.off_target(step.tree, rows, step.verdict)
+        if not choice.rule.lossless and step.rows is not None:
+            off_target = choice.rule.off_target(step.tree, step.rows, step.verdict)
         # Scores are large: keep only what the records need.
         yield StepOutcome(
             shape=step.tree.shape,

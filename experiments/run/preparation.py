@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import BuiltMethod, Experiment, build
+from treespec.experiments.config.generation import unnamed, unnamed_in_words
 from treespec.experiments.config.schema import AssistedMethod, ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
@@ -64,6 +65,9 @@ def prepare(
         require_same_methods(records.path, experiment, session.manifest)
     loaded, prompts, spare = load_inputs(session, experiment, load)
     pair = loaded.pair
+    ignored = unnamed(pair.target.model.generation_config, config.samplings)
+    if note := unnamed_in_words(ignored):
+        reporter.note(note)
     if session.manifest is not None:  # again, as loading may have built files that were missing
         require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
@@ -99,7 +103,7 @@ def prepare(
             twins_of(groups),
             [list(group) for group in groups],
             planned_of(samples_of(prompts) or range(len(prompts))),
-        ) | {"settings": loaded.data}
+        ) | {"settings": loaded.data, "generation_config": ignored}
     session.take_over(searched)
     if searched:  # the files that growths name have just moved into the run's folder
         manifest["methods"] = [method_data(method) for method in experiment.methods]

@@ -72,6 +72,7 @@ class Bench:
         stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
+        experiment = experiment.ending(pair.end_tokens)
         return cls(experiment, pair, stop, groups, {}, meters or Meters([]))
 
     def decode(
@@ -175,7 +176,7 @@ def run_unit(
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
         try:
-            compared = _compare(bench, prompt, outcome, reference)
+            compared = _compare(bench, prompt, sampling, outcome, reference)
         except Exception as error:
             message = f"comparing with `generate`: {in_words(error, 'the comparison')}"
             prompts.append(failed_row(columns, message))
@@ -234,7 +235,11 @@ def _reference(
 
 
 def _compare(
-    bench: Bench, prompt: Prompt, outcome: Outcome, reference: tuple[int, ...] | None
+    bench: Bench,
+    prompt: Prompt,
+    sampling: str,
+    outcome: Outcome,
+    reference: tuple[int, ...] | None,
 ) -> dict[str, Any]:
     """The columns that compare a text with the reference; all null if there is no reference."""
     nulls = {"equal_to_plain": None, "first_divergence": None, "divergence_margin": None}
@@ -246,7 +251,10 @@ def _compare(
     # If one text is a prefix of the other, no token differs, so rounding cannot explain the difference.
     if index < min(len(outcome.tokens), len(reference)):
         context = [*prompt.ids, *reference[:index]]
-        margin = preference(bench.pair, context, reference[index], outcome.tokens[index])
+        margin = preference(
+            bench.pair, bench.experiment.samplings[sampling], context, len(prompt.ids),
+            reference[index], outcome.tokens[index],
+        )  # fmt: skip
     return {"equal_to_plain": False, "first_divergence": index, "divergence_margin": margin}
 
 

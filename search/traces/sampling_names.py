@@ -1,7 +1,11 @@
 """Names of sampling settings, as files hold them, by which they can be compared."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+LONGEST = 30
+"""Characters of a list in a name."""
 
 
 def name_of(sampling: Mapping[str, Any] | None) -> str | None:
@@ -30,4 +34,9 @@ def is_greedy(sampling: Mapping[str, Any] | None) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(value)})"

@@ -91,7 +91,7 @@ class Trace:
             rule has no formula for it, 1 for the accepted child and 0 for the others.
         law: how children were drawn.
         rule: how they were accepted.
-        sampling: the settings, as `dataclasses.asdict(Sampling(...))` gives them.
+        sampling: the settings by name, such as `{"temperature": 0.8, "top_p": 0.9}`.
         width: children at each position.
         forced: whether the texts were given instead of decoded by the target: it is known what would have
             been accepted at each position, but the text may continue differently. No step can be replayed.

@@ -88,7 +88,10 @@ class Cascade(ModelDrafter):
             raise InvalidArgument(
                 f"law = {self.law}, but a cascade drafts chains: iid or deterministic"
             )
-        self._inner_sampling = Sampling(0.0) if self.law is Law.DETERMINISTIC else sampling
+        # The model's logits are processed when they are run.
+        self._inner_sampling = (
+            Sampling(0.0) if self.law is Law.DETERMINISTIC else sampling.processed
+        )
         if not isinstance(drafter, DraftsBelow):
             raise InvalidArgument(
                 f"{type(drafter).__name__} cannot draft after uncommitted tokens: the source of a cascade "

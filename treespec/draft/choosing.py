@@ -35,15 +35,18 @@ def head_of(model: Any, levels: Levels, law: Law, sampling: Sampling, coins: Coi
     ours = (
         type(coins) is TorchCoins and type(sampling) is Sampling
     )  # subclasses may behave differently
-    if by_kernel and ours and (law is Law.DETERMINISTIC or _is_temperature_only(sampling)):
+    if (
+        by_kernel
+        and ours
+        and (law is Law.DETERMINISTIC or _is_temperature_only(sampling, model.vocab_size))
+    ):
         return KernelHead(levels, law, sampling.temperature, coins)
     return TensorHead(law, sampling, coins)
 
 
-def _is_temperature_only(sampling: Sampling) -> bool:
+def _is_temperature_only(sampling: Sampling, vocabulary: int) -> bool:
     """Whether rows are a softmax at a temperature above 0, without truncations."""
-    truncations = (sampling.top_k, sampling.top_p, sampling.min_p)
-    return not sampling.greedy and truncations == (None, None, None)
+    return not sampling.greedy and not sampling.truncates(vocabulary)
 
 
 class TensorHead:

@@ -1,7 +1,6 @@
 """The children of each node while a tree is drafted, and the rows they were chosen from."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from types import MappingProxyType
@@ -27,7 +26,7 @@ def ranking_of(sampling: Sampling) -> Sampling:
     """
     if not sampling.greedy:
         return sampling
-    return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None)
+    return sampling.untruncated
 
 
 class DrawnChildren:

@@ -24,6 +24,7 @@ from treespec.errors import InvalidTree
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.model import ProcessedModel, processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -89,7 +90,7 @@ class EarlyExit(ModelDrafter):
         first_layers: Any = self.given
         in_cache_of = getattr(first_layers, "in_cache_of", lambda model: None)
         view = in_cache_of(getattr(target, "model", None))
-        self.model = self._with_own_cache if view is None else view
+        self.model = self._with_own_cache if view is None else processed(view, self.sampling)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Cache all tokens but the last, which is the first root; nothing is run if the target is read."""
@@ -99,6 +100,8 @@ class EarlyExit(ModelDrafter):
         require_tokens(tokens)
         self._device, self._pending, self._root = tokens.device, [], int(tokens[-1])
         self._rows, self._committed = {}, len(tokens) - 1
+        if isinstance(self.model, ProcessedModel):
+            self.model.start(tokens[:-1])
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a tree from the root; see `ModelDrafter.propose`.
@@ -129,6 +132,9 @@ class EarlyExit(ModelDrafter):
             super().commit(step)
             return
         assert self._committed is not None
+        if isinstance(self.model, ProcessedModel):
+            path = [step.tree.token_ids[node] for node in step.verdict.path]
+            self.model.follow([*path, *step.further])
         self._committed += len(step.verdict.path) + len(step.further)
         self._root, self._rows = step.verdict.bonus, {}
 

@@ -32,6 +32,7 @@ from treespec.protocols import (
     TreeModel,
 )
 from treespec.sampling.distributions import Sampling, require_finite
+from treespec.sampling.processing.model import processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -71,7 +72,11 @@ class ModelDrafter:
         sampling: Sampling,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
+        self.model, self.law, self.sampling = (
+            processed(model.fresh(), sampling),
+            Law.of(law),
+            sampling,
+        )
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         laws = laws_along(growth)

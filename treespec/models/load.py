@@ -320,6 +320,15 @@ def _outline(place: Place) -> ModelOutline:
     return ModelOutline(context_length(config), text.vocab_size, layers)
 
 
+def target_place(name_or_target: Source) -> Place:
+    """Where the target of `load_pair` is.
+
+    Raises:
+        LoadError: if it is nowhere.
+    """
+    return find(_target_source(name_or_target))
+
+
 def _locate_pair(
     name_or_target: Source, draft: Source | None
 ) -> tuple[Place, Place | None, Tokenizer]:

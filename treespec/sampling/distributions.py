@@ -1,12 +1,12 @@
 """From logits to the distributions that drafting and acceptance share.
 
 Pure functions on rows `[V]` or stacks of rows `[..., V]`. Half precision is computed in float32; float64
-stays float64. Not covered: repetition penalties and other processors that depend on the context.
+stays float64. Penalties and bans, which depend on the text, are in `treespec.sampling.processing`.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from treespec.checks import integer, number, plain_integer, shown
 from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
+from treespec.sampling.processing.settings import Processors
 
 __all__ = [
     "SampledRows",
@@ -24,11 +25,15 @@ __all__ = [
     "read_numbers",
     "require_finite",
     "residual",
+    "wide",
     "without",
 ]
 
 TOP_P_CANDIDATES = 1024
 """Number of most probable tokens that top-p examines first."""
+
+TRUNCATIONS = ("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+"""Truncations in the order in which they are applied."""
 
 LEAST_TEMPERATURE = 1e-6
 """Smallest temperature above 0: dividing logits by less overflows float32."""
@@ -36,9 +41,10 @@ LEAST_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True)
 class Sampling:
-    """Logits to probabilities: temperature, then top-k, top-p, min-p, with transformers' order and meaning.
+    """Logits to probabilities: temperature, then truncations, with transformers' order and meaning.
 
-    Target and draft use the same object, so both distributions are changed alike.
+    Target and draft use the same object, so both distributions are changed alike. The truncations are
+    applied in the order of their names here.
 
     Args:
         temperature: 0, or at least 1e-6. 0 puts all mass on the most probable token (ties: the lowest
@@ -46,6 +52,12 @@ class Sampling:
         top_k: keep the k most probable tokens (ties with the k-th are kept).
         top_p: keep the smallest set of most probable tokens whose mass reaches top_p, in (0, 1].
         min_p: drop tokens less probable than min_p times the most probable one, in [0, 1].
+        typical_p: keep the tokens whose information is closest to the row's entropy, until their mass
+            reaches this, in (0, 1] (arXiv:2202.00666).
+        epsilon_cutoff: drop tokens less probable than this, in [0, 1) (arXiv:2210.15191).
+        eta_cutoff: drop tokens less probable than min(eta, sqrt(eta) exp(-entropy)), in [0, 1) (there).
+        processors: what changes logits before all this, at any temperature, by the text so far. A model
+            drafter and `decode` apply them; calling this object does not.
 
     Raises:
         InvalidSampling: if a setting is outside its range.
@@ -59,9 +71,13 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None
+    processors: Processors | None = None
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_k", "top_p", "min_p"):
+        for name in ("temperature", *TRUNCATIONS):
             value = getattr(self, name)
             if value is not None or name == "temperature":
                 number(name, value, InvalidSampling)
@@ -77,11 +93,52 @@ class Sampling:
             _require_range("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
         if self.min_p is not None:
             _require_range("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1]")
+        if self.typical_p is not None:
+            _require_range("typical_p", self.typical_p, 0 < self.typical_p <= 1, "in (0, 1]")
+        for name in ("epsilon_cutoff", "eta_cutoff"):
+            if (value := getattr(self, name)) is not None:
+                _require_range(name, value, 0 <= value < 1, "in [0, 1)")
+        processors = self.processors
+        if processors is not None and not isinstance(processors, Processors):
+            raise InvalidSampling(f"processors = {shown(processors)}, but must be Processors(...)")
+        if processors is not None and not processors.changes:
+            object.__setattr__(self, "processors", None)
 
     @property
     def greedy(self) -> bool:
         """Whether every distribution is one-hot."""
         return self.temperature == 0
+
+    def truncates(self, vocabulary: int) -> bool:
+        """Whether rows over so many tokens are anything but a softmax or a one-hot row."""
+        if self.greedy:
+            return False
+        top_k = self.top_k is not None and self.top_k < vocabulary
+        top_p = self.top_p is not None and self.top_p < 1
+        typical = self.typical_p is not None and self.typical_p < 1
+        return (
+            top_k or top_p or typical or bool(self.min_p or self.epsilon_cutoff or self.eta_cutoff)
+        )
+
+    @property
+    def processed(self) -> "Sampling":
+        """The same settings for logits that the processors have changed already."""
+        return self if self.processors is None else replace(self, processors=None)
+
+    @property
+    def untruncated(self) -> "Sampling":
+        """Temperature 1 without truncations."""
+        return Sampling()
+
+    def ending(self, ends: Iterable[int], max_new_tokens: int) -> "Sampling":
+        """These settings for texts that end at these tokens, or after so many new ones.
+
+        Raises:
+            InvalidSampling: if a processor contradicts them.
+        """
+        if self.processors is None:
+            return self
+        return replace(self, processors=self.processors.ending(ends, max_new_tokens))
 
     def __call__(self, logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
         """Probabilities of the next token.
@@ -96,7 +153,7 @@ class Sampling:
             InvalidArgument: if the logits are not a tensor of real numbers with at least one token.
         """
         _require_logits(logits, "[..., V]")
-        logits = _wide(logits)
+        logits = wide(logits)
         if self.greedy:
             best = logits.argmax(-1, keepdim=True)
             return torch.zeros_like(logits).scatter_(-1, best, 1.0)
@@ -112,14 +169,36 @@ class Sampling:
             logits = logits.masked_fill(
                 probs < self.min_p * probs.amax(-1, keepdim=True), -torch.inf
             )
+        if self.typical_p or self.epsilon_cutoff or self.eta_cutoff:
+            logits = self._cut_off(logits)
         return logits.softmax(-1)
+
+    def _cut_off(self, logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+        """The logits without what typical, epsilon and eta cut-offs drop, by transformers' own code."""
+        from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
+
+        rows, ids = logits.reshape(-1, logits.shape[-1]), torch.empty(0, dtype=torch.long)
+        if self.typical_p is not None and self.typical_p < 1:
+            rows = TypicalLogitsWarper(float(self.typical_p))(ids, rows)
+        if self.epsilon_cutoff:
+            rows = EpsilonLogitsWarper(float(self.epsilon_cutoff))(ids, rows)
+        if self.eta_cutoff:
+            rows = EtaLogitsWarper(float(self.eta_cutoff), device=str(rows.device))(ids, rows)
+        return rows.reshape(logits.shape)
 
     def rows(self, logits: Float[Tensor, "N V"], model: str = "target") -> "SampledRows":
         """Probabilities of each row of `logits`, computed on first use of the row.
 
         Raises:
             InvalidArgument: if the logits are not a tensor `[N, V]` of real numbers.
+            InvalidSampling: if there are processors, which need the text of each row
+                (`treespec.sampling.processing.rows.rows_of_text`).
         """
+        if self.processors is not None:
+            raise InvalidSampling(
+                "these settings have processors, which need the text of each row: use "
+                "`treespec.sampling.processing.rows.rows_of_text(sampling, prompt_length, device)`"
+            )
         return SampledRows(logits, self, model)
 
 
@@ -156,6 +235,10 @@ class SampledRows:
         """
         return int(best_token(self._finite(node)))
 
+    def copied(self, logits: Float[Tensor, "N V"]) -> "SampledRows":
+        """The same rows from a copy of the logits on another device."""
+        return SampledRows(logits, self.sampling, self.model)
+
     def _finite(self, node: int) -> Float[Tensor, "V"]:
         """The logits of a node, after checking that the node exists and its logits are finite."""
         size = self.logits.shape[0]
@@ -186,13 +269,13 @@ def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
     On a CPU numpy is used: it takes a quarter of the time of torch, which compares one token after the
     other (0.6 us for 4096 tokens).
     """
-    wide = _wide(logits)
-    if wide.is_cpu and not torch.compiler.is_compiling():
-        return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
-    return wide.argmax(-1)
+    scores = wide(logits)
+    if scores.is_cpu and not torch.compiler.is_compiling():
+        return torch.from_numpy(np.asarray(scores.detach().numpy().argmax(-1)))
+    return scores.argmax(-1)
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
     """The logits in float32, or float64 if they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
 

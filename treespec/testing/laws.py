@@ -36,7 +36,7 @@ def target_law(
     Returns:
         `[V] * tokens`, in float64.
     """
-    return SampledTable(target, sampling).law(context, tokens)
+    return SampledTable(target, sampling, len(context)).law(context, tokens)
 
 
 def step_law(
@@ -108,7 +108,7 @@ def output_law(
         exact: compute in fractions, taking the tables' float probabilities as exact.
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
-    total = SampledTable(target, sampling).law(prompt, tokens) * 0
+    total = SampledTable(target, sampling, len(prompt)).law(prompt, tokens) * 0
 
     def play(steps: int, coins: EnumeratingCoins) -> _Branch:
         branch_target, drafter = target_with(target), draft_with(draft, shape, law, sampling)

@@ -17,6 +17,7 @@ from treespec.errors import TreespecError
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import processed_row
 from treespec.step import Verdict
 from treespec.testing.enumerating_coins import Choice, EnumeratingCoins, Weight, outcomes
 from treespec.testing.rounding import Chances, Rounding
@@ -53,28 +54,35 @@ class _Walk(NamedTuple):
 
 
 class SampledTable:
-    """The probabilities of a table under a sampling setting, each row computed once."""
+    """The probabilities of a table under a sampling setting, each row computed once.
 
-    def __init__(self, model: TabularModel, sampling: Sampling) -> None:
+    `prompt_length`: tokens of the prompt with which contexts begin, for processors.
+    """
+
+    def __init__(self, model: TabularModel, sampling: Sampling, prompt_length: int = 1) -> None:
         # Not the model itself: it is a weak key in `_TABLES`.
         self._logits, self._sampling = model.row, sampling
+        self._prompt_length = prompt_length
         self.vocab_size = model.vocab_size
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._fresh: dict[tuple[int, ...], int] = {}
         self._laws: dict[tuple[tuple[int, ...], int], Tensor] = {}
 
     @classmethod
-    def of(cls, model: TabularModel, sampling: Sampling) -> "SampledTable":
+    def of(cls, model: TabularModel, sampling: Sampling, prompt_length: int) -> "SampledTable":
         """The shared object for this table and setting, so that rows are computed once for all trees."""
         tables = _TABLES.setdefault(model, {})
-        if sampling not in tables:
-            tables[sampling] = cls(model, sampling)
-        return tables[sampling]
+        key = sampling, prompt_length
+        if key not in tables:
+            tables[key] = cls(model, *key)
+        return tables[key]
 
     def row(self, context: tuple[int, ...]) -> Float[Tensor, "V"]:
         """The law of the next token in the precision of the table, as a rule gets it."""
         if context not in self._rows:
-            self._rows[context] = row = self._sampling(self._logits(context))
+            logits = self._logits(context)
+            logits = processed_row(self._sampling, logits, context, self._prompt_length)
+            self._rows[context] = row = self._sampling(logits)
             self._fresh[context] = row._version
         return self._rows[context]
 
@@ -99,7 +107,9 @@ class SampledTable:
         return self._laws[key]
 
 
-_TABLES: WeakKeyDictionary[TabularModel, dict[Sampling, SampledTable]] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[TabularModel, dict[tuple[Sampling, int], SampledTable]] = (
+    WeakKeyDictionary()
+)
 
 
 class StepOracle:
@@ -129,7 +139,7 @@ class StepOracle:
     ) -> None:
         drafter = draft_with(draft, shape, law, sampling)
         self.prompt, self.tokens = prompt, drafter.max_depth + 1
-        self.table = SampledTable.of(target, sampling)
+        self.table = SampledTable.of(target, sampling, len(prompt))
 
         def propose(coins: EnumeratingCoins) -> TokenTree:
             drafter.prefill(torch.tensor(prompt))

@@ -155,7 +155,7 @@ def plan_profile(
         notes = ["there is no draft model: these are the target's times, and drafting takes none"]
     sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
-    settings = settings_of(experiment, pair, sizes, context, notes)
+    settings = settings_of(experiment.ending(pair.end_tokens), pair, sizes, context, notes)
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)
     steps = max(len(setting.shapes) for setting in settings)
     fits = {p: p + drift_of(p, steps) + 2 * deepest + 2 <= context for p in prefixes or PREFIXES}

@@ -225,14 +225,14 @@ def test_split_measures_the_targets_own_decision(loaded_pair):
     with loaded_pair.target.as_transformers() as model, torch.inference_mode():
         logits = model(torch.tensor([prompt[1]])).logits[0, -1].double()
     (best, second), (first, other) = (x.tolist() for x in logits.topk(2))
-    assert split(loaded_pair, prompt, (first, 3), (first, 3)) is None
-    found = split(loaded_pair, prompt, (other, 1), (first, 2))
+    assert split(loaded_pair, Sampling(0.0), prompt, (first, 3), (first, 3)) is None
+    found = split(loaded_pair, Sampling(0.0), prompt, (other, 1), (first, 2))
     assert found is not None
     assert (found.position, found.token, found.reference_token) == (0, other, first)
     assert found.margin == pytest.approx(best - second, abs=1e-5)
     assert found.top_two == pytest.approx(best - second, abs=1e-5)
     assert found.near_tie == (found.margin <= near_tie_margin("float32"))
-    shorter = split(loaded_pair, prompt, (first,), (first, 2))
+    shorter = split(loaded_pair, Sampling(0.0), prompt, (first,), (first, 2))
     assert shorter is not None
     assert (shorter.position, shorter.margin, shorter.near_tie) == (1, None, False)
 

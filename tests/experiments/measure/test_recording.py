@@ -20,6 +20,7 @@ from treespec.errors import (
 )
 from treespec.experiments.measure import recording
 from treespec.experiments.measure.recording import record
+from treespec.sampling.processing.settings import Processors
 from treespec.search import InvalidTrace, estimate_acceptance
 from treespec.search.traces.replay import replay
 from treespec.stopping import stop_at_tokens
@@ -138,22 +139,26 @@ def test_rates_given_the_children_have_the_mean_of_the_ranks(without_shape_check
         assert (np.abs(found.hits / found.trials - found.rates) < 4 * error + 1e-3).all(), rule
 
 
-def live(pair, shape, prompt, budget, stop=lambda ids: False):
+def live(pair, shape, prompt, budget, stop=lambda ids: False, sampling=GREEDY):
     """Accepted and kept tokens of every step of a live run at temperature 0."""
+    drafter = ModelDrafter(pair.draft, shape, Law.DETERMINISTIC, sampling)
     steps = decode(
-        ModelTarget(pair.target), ModelDrafter(pair.draft, shape, Law.DETERMINISTIC, GREEDY), verify.greedy,
-        torch.tensor(prompt), sampling=GREEDY, coins=TorchCoins(0), max_new_tokens=budget, stop=stop,
+        ModelTarget(pair.target), drafter, verify.greedy, torch.tensor(prompt), sampling=sampling,
+        coins=TorchCoins(0), max_new_tokens=budget, stop=stop,
     )  # fmt: skip
     return [(step.verdict.accepted, len(step.tokens)) for step in steps]
 
 
-def require_equal_to_live(pair, prompts, budget, trace, stop=lambda ids: False):
+def require_equal_to_live(pair, prompts, budget, trace, stop=lambda ids: False, sampling=GREEDY):
     for shape in SHAPES:
         found = replay(trace, shape)
         for i, prompt in enumerate(prompts):
             place = slice(*found.offsets[i : i + 2])
             mine = zip(found.accepted[place].tolist(), found.kept[place].tolist(), strict=True)
-            assert list(mine) == live(pair, shape, prompt, budget, stop), (shape.parents, i)
+            assert list(mine) == live(pair, shape, prompt, budget, stop, sampling), (
+                shape.parents,
+                i,
+            )
 
 
 def cold(pair, prompts, budget, **more):
@@ -194,6 +199,16 @@ def test_at_temperature_0_replay_is_the_live_run_on_many_texts(embedded, without
     stop = stop_at_tokens(embedded.end_tokens)
     trace = cold(embedded, prompts, 48, stop=stop)
     require_equal_to_live(embedded, prompts, 48, trace, stop)
+
+
+def test_replay_is_the_live_run_under_penalties(without_shape_checks):
+    pair, prompts = tables(6, 1), [(0, 1), (2, 3, 4), (5,)]
+    penalties = Processors(repetition_penalty=1.6, frequency_penalty=0.7)
+    sampling = Sampling(temperature=0.0, processors=penalties)
+    trace = cold(pair, prompts, 9, sampling=sampling)
+    assert trace.sampling["frequency_penalty"] == 0.7
+    assert trace.tokens.tolist() != cold(pair, prompts, 9).tokens.tolist()
+    require_equal_to_live(pair, prompts, 9, trace, sampling=sampling)
 
 
 def test_steps_end_as_in_a_live_run_at_a_stop_token_too(without_shape_checks):

@@ -162,7 +162,7 @@ def test_preference_is_a_difference_of_logits(loaded_pair, prompt):
     with loaded_pair.target.as_transformers() as model:
         logits = model(prompt[None]).logits[0, -1]
     for token, other in ((5, 9), (9, 5), (int(logits.argmax()), 0)):
-        gap = preference(loaded_pair, prompt.tolist(), token, other)
+        gap = preference(loaded_pair, GREEDY, prompt.tolist(), len(prompt), token, other)
         assert gap == pytest.approx(float(logits[token] - logits[other]), rel=1e-4)
 
 

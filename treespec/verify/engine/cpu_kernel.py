@@ -117,9 +117,7 @@ def _kernel_can_decide(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
     if type(sampling) is not Sampling or sampling.greedy != (kind == "greedy"):
         return False
     width, ids = logits.shape[1], tree.token_ids
-    cut = sampling.top_k is not None and sampling.top_k < width
-    cut = cut or (sampling.top_p is not None and sampling.top_p < 1) or bool(sampling.min_p)
-    if cut and not sampling.greedy:
+    if sampling.truncates(width):
         return False
     fits = len(logits) == tree.shape.size and _is_readable(logits, DTYPES) and not tree.is_mixed
     fits = fits and min(ids) >= 0 and max(ids[1:], default=0) < width

@@ -231,12 +231,10 @@ def _device_rows(target_probs: Rows, rule: Rule) -> _DeviceRows:
     half = torch.float16, torch.bfloat16
     if isinstance(target_probs, SampledRows):
         logits, sampling = target_probs.logits, target_probs.sampling
-        cut = (
-            (sampling.top_k is not None and sampling.top_k < logits.shape[1])
-            or (sampling.top_p is not None and sampling.top_p < 1)
-            or bool(sampling.min_p)
-        )
-        if logits.dtype in (torch.float32, *half) and (sampling.greedy or not cut):
+        if type(target_probs) is not SampledRows:  # processed by their paths
+            return _DeviceRows(torch.stack([target_probs[i] for i in range(len(logits))]), "PROBS")
+        cut = sampling.truncates(logits.shape[1])
+        if logits.dtype in (torch.float32, *half) and not cut:
             kind = "ARGMAX" if sampling.greedy else "LOGITS"
             return _DeviceRows(_rows(logits), kind, sampling.temperature or 1.0)
         # NaN marks rows that must not be used; a single -inf would look like a token that was cut off.

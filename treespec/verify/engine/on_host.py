@@ -49,11 +49,8 @@ class OnHost(WrappedRule):
         # Keep the laws, so that the tree on the host equals this tree.
         copied = TokenTree(tree.shape, host[1], draft_probs, tree.law)
         copied = copied.vouched() if tree.is_vouched else copied
-        if isinstance(target_probs, SampledRows):
-            rows = target_probs.sampling.rows(host[0], target_probs.model)
-        else:
-            rows = host[0]
-        return self.rule(copied, rows, coins)
+        sampled = isinstance(target_probs, SampledRows)
+        return self.rule(copied, target_probs.copied(host[0]) if sampled else host[0], coins)
 
     def __repr__(self) -> str:
         return f"on_host({self.rule})"

@@ -1,0 +1,143 @@
+"""What a model's generation_config.json asks for, as sampling settings: `samplings: [{from: model}]`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treespec.experiments.config.samplings import SamplingConfig
+from treespec.experiments.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+WARPERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+"""Settings that have no effect at temperature 0, in order."""
+
+NEUTRAL: Mapping[str, Any] = {
+    "num_beams": 1, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+    "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "guidance_scale": 1.0,
+    "num_beam_groups": 1, "diversity_penalty": 0.0, "min_p": 0.0, "frequency_penalty": 0.0,
+    "presence_penalty": 0.0, "num_return_sequences": 1, "temperature": 1.0, "top_k": 0,
+}  # fmt: skip
+"""Values of fields that change no text; null never does."""
+
+REFUSED = (
+    "num_beams", "num_beam_groups", "guidance_scale", "penalty_alpha", "dola_layers", "top_h",
+    "watermarking_config", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size",
+    "diversity_penalty", "num_return_sequences",
+)  # fmt: skip
+"""Fields that change texts in ways that no tree is decoded with."""
+
+DEFAULT_TOP_K = 50
+"""What `generate` samples with if the file says `do_sample: true` and nothing of top_k."""
+
+
+def changing(config: "GenerationConfig") -> dict[str, Any]:
+    """The fields of a model's generation config that would change texts, by name.
+
+    Whatever `do_sample` says, truncations are included: they apply once something else sets a temperature.
+    """
+    names = [name for name in SamplingConfig.model_fields if name != "custom"]
+    found: dict[str, Any] = {}
+    for name in (*names, *REFUSED):
+        value = getattr(config, name, None)
+        if value is not None and value not in (NEUTRAL.get(name), [], {}):
+            found[name] = value
+    return found
+
+
+def asked_for(config: "GenerationConfig", where: str) -> dict[str, Any]:
+    """The sampling settings that `generate` would use without arguments.
+
+    Raises:
+        ConfigError: if it would search beams, guide or watermark; names the field and `where`.
+    """
+    found = changing(config)
+    if refused := [name for name in REFUSED if name in found]:
+        raise ConfigError(
+            f"{where} asks for {refused[0]} = {found[refused[0]]!r}, which trees cannot be decoded with: "
+            "name the settings in the config instead of `from: model`"
+        )
+    settings = {name: _plain(value) for name, value in found.items() if name not in WARPERS}
+    if not config.do_sample:
+        return {"temperature": 0.0} | settings
+    warpers = {name: found[name] for name in WARPERS if name in found}
+    top_k = getattr(config, "top_k", None)
+    if top_k is None:
+        warpers["top_k"] = DEFAULT_TOP_K
+    return {"temperature": 1.0} | warpers | settings
+
+
+def unnamed(config: "GenerationConfig", samplings: Sequence[SamplingConfig]) -> dict[str, Any]:
+    """The fields that would change texts, and that some sampling neither names nor makes idle."""
+    found = changing(config)
+    missing: dict[str, Any] = {}
+    for sampling in samplings:
+        for name, value in found.items():
+            idle = name in WARPERS and sampling.temperature == 0
+            if not idle and name not in sampling.model_fields_set:
+                missing[name] = _plain(value)
+    return missing
+
+
+def unnamed_in_words(fields: Mapping[str, Any]) -> str | None:
+    """A sentence about such fields; None if there are none."""
+    if not fields:
+        return None
+    listed = ", ".join(f"{name} = {value}" for name, value in fields.items())
+    return (
+        f"The target's generation_config.json asks for {listed}, which this config does not name: no "
+        "method uses it. `samplings: [{from: model}]` takes it over"
+    )
+
+
+def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """A config's data with `{from: model}` in `samplings` replaced by what the target's file asks for.
+
+    Raises:
+        ConfigError: if the file cannot be read, or asks for what trees cannot be decoded with.
+    """
+    samplings = data.get("samplings")
+    if not isinstance(samplings, list) or not any(
+        isinstance(s, dict) and "from" in s for s in samplings
+    ):
+        return data
+    given = (data.get("models") or {}).get("target", "embedded")
+    replaced = []
+    for i, sampling in enumerate(samplings):
+        if isinstance(sampling, dict) and "from" in sampling:
+            if sampling["from"] != "model":
+                raise ConfigError(
+                    f"{path}: samplings[{i}].from = {sampling['from']!r}, but only `from: model` is known"
+                )
+            own = {key: value for key, value in sampling.items() if key != "from"}
+            replaced.append(asked_for(_read(given), f"generation_config.json of {given}") | own)
+        else:
+            replaced.append(sampling)
+    return data | {"samplings": replaced}
+
+
+def _read(target: str) -> "GenerationConfig":
+    """The generation config of a target, without its weights; the neutral one if there is no file."""
+    from transformers import GenerationConfig
+
+    from treespec.errors import LoadError
+    from treespec.models.load import target_place
+
+    try:
+        place = target_place(target)
+        return GenerationConfig.from_pretrained(place.name, local_files_only=place.local)
+    except LoadError as error:
+        raise ConfigError(f"models.target: {error}") from None
+    except OSError:
+        return GenerationConfig()  # what `generate` uses then
+    except ValueError as error:
+        raise ConfigError(f"generation_config.json of {target} is damaged: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, and pairs for the mapping of `sequence_bias`."""
+    if isinstance(value, dict):
+        return [[list(words), bias] for words, bias in value.items()]
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""Processors: changes of the logits that depend on the text, applied to target and draft alike."""

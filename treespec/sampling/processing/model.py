@@ -1,0 +1,85 @@
+"""A model whose logits are processed along the path to each node, for drafting and recording."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.protocols import TreeModel
+from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.rows import lowest_for_forbidden, path_to
+from treespec.sampling.processing.settings import Processors
+
+if TYPE_CHECKING:
+    from treespec.sampling.processing.text import ProcessedText
+
+
+def processed(model: TreeModel, sampling: Sampling, name: str = "draft") -> TreeModel:
+    """The model itself, or under processors a `ProcessedModel` that runs it."""
+    processors = getattr(sampling, "processors", None)
+    return model if processors is None else ProcessedModel(model, processors, name)
+
+
+class ProcessedModel:
+    """Runs a model, and processes the logits of every node that it runs.
+
+    A forbidden token gets a finite logit whose probability is 0.
+
+    Args:
+        model: the model with its cache; it is used, not copied.
+        processors: the settings.
+        name: the model's name in messages.
+    """
+
+    def __init__(self, model: TreeModel, processors: Processors, name: str) -> None:
+        self.inner, self._processors, self._name = model, processors, name
+        self._text: ProcessedText | None = None
+        self._tokens: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def fresh(self) -> "ProcessedModel":
+        """A model with the same weights and processors, and its own empty cache."""
+        return ProcessedModel(self.inner.fresh(), self._processors, self._name)
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Clear the cache and commit these tokens: a prompt without its last token."""
+        self.inner.prefill(tokens)
+        self.start(tokens)
+
+    def start(self, tokens: Int[Tensor, "T"]) -> None:
+        """Begin a text whose prompt is these tokens and one more; another runs the model on them."""
+        from treespec.sampling.processing.text import ProcessedText  # loads transformers
+
+        self._text = ProcessedText(self._processors, len(tokens) + 1, tokens.device, self._name)
+        self._text.extend(tokens.tolist())
+        self._tokens = []
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Processed logits after nodes first .. first + T - 1; see `TreeModel.run`."""
+        assert self._text is not None, "prefill comes first"
+        logits = self.inner.run(tokens, parents, first)
+        self._tokens = [*self._tokens[:first], *tokens.tolist()]
+        rows = [
+            self._text.row(row, path_to(parents, self._tokens, node), node)
+            for node, row in enumerate(logits, first)
+        ]
+        return lowest_for_forbidden(torch.stack(rows))
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of these nodes; see `TreeModel.keep`."""
+        self.inner.keep(nodes)
+        self.follow([self._tokens[node] for node in nodes])
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Move on by committed tokens, and forget all nodes."""
+        assert self._text is not None, "prefill comes first"
+        self._text.extend(tokens)
+        self._tokens = []

@@ -1,0 +1,110 @@
+"""`ProcessedText`: the logits of one text as its processors change them, after any path."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.errors import InvalidSampling
+from treespec.sampling.distributions import require_finite, wide
+from treespec.sampling.processing.built import built, call, name_of
+from treespec.sampling.processing.settings import Processors
+
+
+class ProcessedText:
+    """The processors of one text, and its committed tokens.
+
+    Nothing of a drafted path is kept, so the result of a row depends on its own text only.
+
+    Args:
+        processors: the settings.
+        prompt_length: tokens of the prompt.
+        device: where the logits are.
+        model: name of the model in messages.
+
+    Raises:
+        InvalidSampling: if transformers refuses a setting.
+    """
+
+    def __init__(
+        self,
+        processors: Processors,
+        prompt_length: int,
+        device: torch.device,
+        model: str = "target",
+    ) -> None:
+        self.processors, self.model = processors, model
+        self._steps = built(processors, prompt_length, device)
+        self._ids = torch.zeros(256, dtype=torch.long, device=device)
+        self.length = 0
+        self._checked = False
+
+    def follow(self, ids: Sequence[int]) -> None:
+        """Move on to these committed tokens; only those after the known ones are read."""
+        self.extend(ids[self.length :])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append committed tokens."""
+        end = self.length + len(tokens)
+        if end > len(self._ids):
+            self._ids = torch.cat([self._ids, self._ids.new_zeros(max(end, len(self._ids)))])
+        self._ids[self.length : end] = self._ids.new_tensor(list(tokens))
+        self.length = end
+
+    def row(
+        self, logits: Float[Tensor, "V"], path: Sequence[int], node: int, length: int | None = None
+    ) -> Float[Tensor, "V"]:
+        """The logits after the committed tokens and a path, processed; the given logits stay as they are.
+
+        Args:
+            logits: of the model, finite.
+            path: tokens below the committed ones.
+            node: index of the row's node, for messages.
+            length: committed tokens above the path, if the text has moved on since; None for all.
+
+        Returns:
+            A new row, in float32 or float64; -inf for forbidden tokens.
+
+        Raises:
+            NonFiniteLogits: if the model's logits are not finite.
+            InvalidSampling: if a processor forbids every token, returns NaN or +inf, returns something
+                else than scores, or remembers earlier calls.
+        """
+        require_finite(logits, self.model, [node])
+        scores = wide(logits).clone()
+        ids = self._ids_with(path, self.length if length is None else length)
+        if not self._checked:
+            self.processors.require_vocabulary(len(scores))
+            self._require_memoryless(ids, scores)
+            self._checked = True
+        for processor, change in self._steps:
+            if change is None:
+                scores = call(processor, ids.clone()[None], scores[None])[0]
+            else:
+                change(scores, ids)
+        high = float(scores.max())
+        if not math.isfinite(high):
+            names = ", ".join(name_of(processor) for processor, _ in self._steps)
+            what = "forbid every token" if high == -math.inf else "return NaN or +inf"
+            raise InvalidSampling(f"the processors {what} after {len(ids)} tokens: {names}")
+        return scores
+
+    def _ids_with(self, path: Sequence[int], length: int) -> Int[Tensor, "L"]:
+        return torch.cat([self._ids[:length], self._ids.new_tensor(path)])
+
+    def _require_memoryless(self, ids: Tensor, scores: Tensor) -> None:
+        """Refuse processors of the user whose rows depend on what was asked before."""
+        for processor in self.processors.custom:
+            other = (ids + 1) % len(scores)
+            first, *_, again = (
+                call(processor, text.clone()[None], scores.clone()[None]).clone()
+                for text in (ids, other, ids)
+            )
+            if not torch.allclose(first, again, rtol=0, atol=0, equal_nan=True):
+                raise InvalidSampling(
+                    f"processor {name_of(processor)} gives other scores when it is called again after "
+                    "another path: it remembers earlier calls, so on a tree it would see drafts that are "
+                    "rejected"
+                )
