@@ -12,7 +12,7 @@ from treespec.errors import InvalidSampling, TreespecError, in_words
 from treespec.experiments.errors import ConfigError
 from treespec.reading_models import Strict, nearest, problems
 from treespec.sampling.distributions import TRUNCATIONS, Sampling
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 from treespec.search.growth.keys import Count
 from treespec.search.traces.sampling_names import name_of
 

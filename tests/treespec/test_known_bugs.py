@@ -19,7 +19,7 @@ from treespec.draft import ModelDrafter
 from treespec.draft.text.text_source import TokenSource
 from treespec.models.tabular import TabularModel, random_table
 from treespec.models.transformers_model import TransformersModel
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target import ModelTarget
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from treespec.checks import integer, number, plain_integer, shown
 from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling import cut_offs
+from treespec.sampling.processors import Processors
 
 __all__ = [
     "SampledRows",
@@ -169,22 +170,13 @@ class Sampling:
             logits = logits.masked_fill(
                 probs < self.min_p * probs.amax(-1, keepdim=True), -torch.inf
             )
-        if self.typical_p or self.epsilon_cutoff or self.eta_cutoff:
-            logits = self._cut_off(logits)
-        return logits.softmax(-1)
-
-    def _cut_off(self, logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-        """The logits without what typical, epsilon and eta cut-offs drop, by transformers' own code."""
-        from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
-
-        rows, ids = logits.reshape(-1, logits.shape[-1]), torch.empty(0, dtype=torch.long)
         if self.typical_p is not None and self.typical_p < 1:
-            rows = TypicalLogitsWarper(float(self.typical_p))(ids, rows)
+            logits = cut_offs.typical(logits, self.typical_p)
         if self.epsilon_cutoff:
-            rows = EpsilonLogitsWarper(float(self.epsilon_cutoff))(ids, rows)
+            logits = cut_offs.epsilon(logits, self.epsilon_cutoff)
         if self.eta_cutoff:
-            rows = EtaLogitsWarper(float(self.eta_cutoff), device=str(rows.device))(ids, rows)
-        return rows.reshape(logits.shape)
+            logits = cut_offs.eta(logits, self.eta_cutoff)
+        return logits.softmax(-1)
 
     def rows(self, logits: Float[Tensor, "N V"], model: str = "target") -> "SampledRows":
         """Probabilities of each row of `logits`, computed on first use of the row.

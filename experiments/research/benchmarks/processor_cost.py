@@ -19,8 +19,8 @@ from treespec import Sampling
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save
 from treespec.sampling.processing.built import further, generation_fields, theirs_of
-from treespec.sampling.processing.settings import Processors
 from treespec.sampling.processing.text import ProcessedText
+from treespec.sampling.processors import Processors
 
 VOCABULARY, ROUNDS = 49_152, 300
 

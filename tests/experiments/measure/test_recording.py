@@ -20,7 +20,7 @@ from treespec.errors import (
 )
 from treespec.experiments.measure import recording
 from treespec.experiments.measure.recording import record
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 from treespec.search import InvalidTrace, estimate_acceptance
 from treespec.search.traces.replay import replay
 from treespec.stopping import stop_at_tokens

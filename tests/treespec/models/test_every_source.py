@@ -32,7 +32,7 @@ from treespec.experiments.run.prompts import read_prompts
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Drafter
 from treespec.sampling.processing.built import further, generation_fields
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.verify import greedy

@@ -13,7 +13,7 @@ from transformers.generation import logits_process as theirs
 
 from treespec.errors import InvalidSampling, said
 from treespec.sampling.processing.penalties import FrequencyPenalty, PresencePenalty
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 
 InPlace = Callable[[Tensor, Tensor], None]
 """Changes the scores `[V]` of a text `[L]` in place."""

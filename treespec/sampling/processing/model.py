@@ -10,7 +10,7 @@ from torch import Tensor
 from treespec.protocols import TreeModel
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import lowest_for_forbidden, path_to
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 
 if TYPE_CHECKING:
     from treespec.sampling.processing.text import ProcessedText

@@ -10,7 +10,7 @@ from torch import Tensor
 from treespec.errors import InvalidSampling
 from treespec.sampling.distributions import require_finite, wide
 from treespec.sampling.processing.built import built, call, name_of
-from treespec.sampling.processing.settings import Processors
+from treespec.sampling.processors import Processors
 
 
 class ProcessedText:

@@ -9,8 +9,8 @@ from treespec.errors import InvalidSampling, NonFiniteLogits
 from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.sampling.processing.built import further, generation_fields, theirs_of
 from treespec.sampling.processing.rows import rows_of_text
-from treespec.sampling.processing.settings import Processors
 from treespec.sampling.processing.text import ProcessedText
+from treespec.sampling.processors import Processors
 from treespec.verify.engine.cpu_kernel import by_kernel
 from treespec.verify.engine.fused import _device_rows
 from treespec.verify.engine.on_host import on_host

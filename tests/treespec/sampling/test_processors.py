@@ -9,7 +9,7 @@ from transformers.generation import logits_process as theirs
 
 from treespec import Sampling
 from treespec.errors import InvalidSampling
-from treespec.sampling.processing.settings import WITH_MEMORY, Processors
+from treespec.sampling.processors import WITH_MEMORY, Processors
 
 
 @pytest.mark.usefixtures("without_shape_checks")
