@@ -110,7 +110,7 @@ def generate(
     if sampling is not None:
         able("sampling", sampling, "rows greedy", "a Sampling, or None")
     sampling = sampling or Sampling(temperature=0.0)
-    if sampling.processors is not None:
+    if getattr(sampling, "processors", None) is not None:
         sampling = sampling.ending(pair.end_tokens, max_new_tokens)
     if logprobs not in (None, "raw", "processed"):
         raise InvalidArgument(f"logprobs = {logprobs!r}, but must be 'raw', 'processed' or None")

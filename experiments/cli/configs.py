@@ -127,6 +127,7 @@ TITLES = {
     "shapes": "shapes (shape: {kind: NAME, ...})",
     "growths": "growths: trees grown from draft probabilities (shape: {kind: NAME, ...})",
     "sources": "draft sources (draft: {source: NAME, ...})",
+    "processors": "logits processors (samplings: [{custom: [{processor: NAME}]}])",
     "metrics": "metrics, recorded for each prompt",
     "models": "models that `treespec models get NAME` fetches (models: {target: NAME})",
 }

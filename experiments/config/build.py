@@ -142,13 +142,15 @@ class Experiment:
     samplings: Mapping[str, Sampling]
     methods: tuple[BuiltMethod, ...]
 
-    def ending(self, ends: Collection[int]) -> "Experiment":
+    def ending(self, ends: Collection[int], budget: int | None = None) -> "Experiment":
         """This experiment with processors that know which tokens end a text.
 
+        `budget`: new tokens of a text, if not those of the config.
+
         Raises:
-            ConfigError: if a processor contradicts `max_new_tokens`.
+            ConfigError: if a processor contradicts the budget.
         """
-        most = self.config.max_new_tokens
+        most = budget or self.config.max_new_tokens
         try:
             samplings = {name: s.ending(ends, most) for name, s in self.samplings.items()}
         except InvalidSampling as error:

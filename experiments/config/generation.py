@@ -47,8 +47,10 @@ def changing(config: "GenerationConfig") -> dict[str, Any]:
     return found
 
 
-def asked_for(config: "GenerationConfig", where: str) -> dict[str, Any]:
-    """The sampling settings that `generate` would use without arguments.
+def asked_for(
+    config: "GenerationConfig", where: str, temperature: float | None = None
+) -> dict[str, Any]:
+    """The sampling settings that `generate` would use without arguments, or at this temperature.
 
     Raises:
         ConfigError: if it would search beams, guide or watermark; names the field and `where`.
@@ -60,7 +62,7 @@ def asked_for(config: "GenerationConfig", where: str) -> dict[str, Any]:
             "name the settings in the config instead of `from: model`"
         )
     settings = {name: _plain(value) for name, value in found.items() if name not in WARPERS}
-    if not config.do_sample:
+    if not (config.do_sample or temperature):
         return {"temperature": 0.0} | settings
     warpers = {name: found[name] for name in WARPERS if name in found}
     top_k = getattr(config, "top_k", None)
@@ -103,7 +105,10 @@ def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
         isinstance(s, dict) and "from" in s for s in samplings
     ):
         return data
-    given = (data.get("models") or {}).get("target", "embedded")
+    models = data.get("models") or {}
+    given = models.get("target", "embedded") if isinstance(models, dict) else None
+    if not isinstance(given, str):
+        return data  # the schema says what is wrong
     replaced = []
     for i, sampling in enumerate(samplings):
         if isinstance(sampling, dict) and "from" in sampling:
@@ -112,32 +117,39 @@ def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
                     f"{path}: samplings[{i}].from = {sampling['from']!r}, but only `from: model` is known"
                 )
             own = {key: value for key, value in sampling.items() if key != "from"}
-            replaced.append(asked_for(_read(given), f"generation_config.json of {given}") | own)
+            where = f"generation_config.json of {given}"
+            replaced.append(asked_for(_read(given), where, own.get("temperature")) | own)
         else:
             replaced.append(sampling)
     return data | {"samplings": replaced}
 
 
 def _read(target: str) -> "GenerationConfig":
-    """The generation config of a target, without its weights; the neutral one if there is no file."""
+    """The generation config of a target, without its weights."""
     from transformers import GenerationConfig
 
-    from treespec.errors import LoadError
+    from treespec.errors import LoadError, said
     from treespec.models.load import target_place
+    from treespec.models.source import read_config
 
     try:
         place = target_place(target)
+        if place.local and not (Path(place.name) / "generation_config.json").is_file():
+            return GenerationConfig.from_model_config(read_config(place))  # as transformers does
         return GenerationConfig.from_pretrained(place.name, local_files_only=place.local)
     except LoadError as error:
         raise ConfigError(f"models.target: {error}") from None
-    except OSError:
-        return GenerationConfig()  # what `generate` uses then
-    except ValueError as error:
-        raise ConfigError(f"generation_config.json of {target} is damaged: {error}") from None
+    except Exception as error:  # of many kinds, and no JSON is one of them
+        raise ConfigError(
+            f"generation_config.json of {target} cannot be read ({said(error)}): mend it, or name the "
+            "settings in the config instead of `from: model`"
+        ) from None
 
 
 def _plain(value: Any) -> Any:
     """Lists for tuples, and pairs for the mapping of `sequence_bias`."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if isinstance(value, dict):
         return [[list(words), bias] for words, bias in value.items()]
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

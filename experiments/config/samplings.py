@@ -23,7 +23,7 @@ LABEL = "_treespec_name"
 """Attribute of a processor of a plug-in: its name there."""
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-TokenId = Annotated[int, Field(strict=True, ge=0)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 TokenIds = Annotated[tuple[TokenId, ...], Field(min_length=1, max_length=MOST_IDS)]
 
 
@@ -96,14 +96,15 @@ class SamplingConfig(Strict):
     @property
     def name(self) -> str:
         """The name of the setting, such as `T=0` or `T=0.8, top_p=0.9`."""
-        custom = {"custom": "+".join(each["processor"] for each in self.custom) or None}
+        custom = {"custom": "+".join(map(_label, self.custom)) or None}
         return str(name_of(self.given | custom))
 
     @property
     def given(self) -> dict[str, Any]:
         """The settings that are not null, as plain data; the temperature always."""
         data = self.model_dump(exclude_none=True)
-        return data if data["custom"] else {key: data[key] for key in data if key != "custom"}
+        default = vars(Processors())
+        return {key: data[key] for key in data if key not in default or data[key] != default[key]}
 
 
 def sampling_of(setting: SamplingConfig, path: str = "samplings") -> Sampling:
@@ -153,6 +154,17 @@ def label_of(processor: Any) -> str:
     return getattr(processor, LABEL, None) or type(processor).__name__
 
 
+def _label(given: Mapping[str, Any]) -> str:
+    """The name of a processor of a plug-in, with its settings."""
+    settings = [f"{key}={given[key]}" for key in given if key != "processor"]
+    return given["processor"] + (f"({', '.join(settings)})" if settings else "")
+
+
+def budget_of(config: Any) -> int:
+    """`max_new_tokens` of a config, or what a processor asks for at least: measuring may use fewer."""
+    return max(config.max_new_tokens, *(s.min_new_tokens or 0 for s in config.samplings))
+
+
 def _made(path: str, given: dict[str, Any]) -> Callable[..., Any]:
     """The processor of a plug-in, made from its settings."""
     parts, name = plugins.parts("processor"), given["processor"]
@@ -173,5 +185,5 @@ def _made(path: str, given: dict[str, Any]) -> Callable[..., Any]:
     if not callable(made):
         raise ConfigError(f"{path}: processor {part.name!r} makes something that cannot be called")
     with suppress(AttributeError):  # for the files that name the settings
-        setattr(made, LABEL, part.name)
+        setattr(made, LABEL, _label(given))
     return made

@@ -93,7 +93,7 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
         rates = by_merge[merge.name or merge.draft.label] = {}
         for source in merge.draft.sources:
             only = config.model_copy(update={"methods": (alone(merge, source),)})
-            (built,) = build(only).methods
+            (built,) = build(only).ending(pair.end_tokens).methods
             for setting in config.samplings:
                 key = built.name, setting.name
                 if key not in known:

@@ -10,7 +10,7 @@ from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.model_draft import label_of_draft
-from treespec.experiments.config.samplings import SamplingConfig, sampling_of
+from treespec.experiments.config.samplings import SamplingConfig, budget_of, sampling_of
 from treespec.experiments.config.schema import Config, ModelsConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.errors import ConfigError
@@ -84,7 +84,7 @@ def trace(
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     if traced_draft is not None:
-        traced_draft = traced_draft.ending(pair.end_tokens, config.max_new_tokens)
+        traced_draft = traced_draft.ending(pair.end_tokens, budget_of(config))
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     continuations = _continuations(config, raw, prompts, pair) if follow else None
@@ -94,7 +94,7 @@ def trace(
     ids = [prompt.ids for prompt in prompts]
     with reporter.units(len(prompts) * (1 + bool(beam)), done=0) as begin:
         settings: dict[str, Any] = {
-            "sampling": sampling_of(setting).ending(pair.end_tokens, config.max_new_tokens),
+            "sampling": sampling_of(setting).ending(pair.end_tokens, budget_of(config)),
             "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
             "follow": continuations, "beyond": beyond, "files": samples_of(prompts), "progress": begin,

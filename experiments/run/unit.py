@@ -73,6 +73,9 @@ class Bench:
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
         experiment = experiment.ending(pair.end_tokens)
+        for sampling in experiment.samplings.values():
+            if sampling.processors is not None:
+                sampling.processors.require_vocabulary(pair.target.vocab_size)
         return cls(experiment, pair, stop, groups, {}, meters or Meters([]))
 
     def decode(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 LONGEST = 30
@@ -39,4 +40,6 @@ def _short(value: Any) -> str:
     if isinstance(value, str):
         return value
     text = json.dumps(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(value)})"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}... ({len(value)}, {sha256(text.encode()).hexdigest()[:6]})"

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 import treespec
-from treespec import Law, Sampling, TorchCoins, TreeShape, verify
+from treespec import Law, Sampling, TorchCoins, TreeShape, generate, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import InvalidStop
+from treespec.sampling.processors import Processors
 
 PROMPT = "import os\nimport sys\n\n\ndef main(argv=None):\n    "
 SHAPE = TreeShape.expansion([2, 2, 1])
@@ -136,3 +137,28 @@ def test_on_a_gpu_the_ids_are_those_of_generate():
             sampling=Sampling(),
             max_new_tokens=12,
         ).tokens
+
+
+@pytest.mark.parametrize("shape", [TreeShape.chain(4), SHAPE])
+def test_log_probabilities_are_those_of_a_plain_pass(shape):
+    """Raw: of the model's logits. Processed: of the row that decided, 0 at temperature 0."""
+    pair = treespec.load_pair("embedded", dtype="float32")
+    prompt = pair.tokenizer.encode(PROMPT)
+    sampling = Sampling(0.8, processors=Processors(repetition_penalty=1.2))
+    for kind in ("raw", "processed"):
+        made = generate(
+            pair, prompt, growth=shape, sampling=sampling, max_new_tokens=11, logprobs=kind
+        )
+        assert len(made.logprobs) == len(made.tokens)
+        ids = torch.tensor([[*prompt, *made.tokens]])
+        with torch.inference_mode(), pair.target.as_transformers() as plain:
+            logits = plain(ids).logits[0, len(prompt) - 1 : -1]
+        for i, token in enumerate(made.tokens):
+            row = logits[i]
+            if kind == "processed":
+                before = ids[:, : len(prompt) + i]
+                row = RepetitionPenaltyLogitsProcessor(1.2)(before, row[None])[0] / 0.8
+            assert made.logprobs[i] == pytest.approx(float(row.log_softmax(-1)[token]), abs=1e-3)
+    cold = generate(pair, prompt, growth=shape, max_new_tokens=6, logprobs="processed")
+    assert cold.logprobs == (0.0,) * 6
+    assert generate(pair, prompt, growth=shape, max_new_tokens=6).logprobs is None

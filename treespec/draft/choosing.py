@@ -6,6 +6,7 @@ level into probabilities and draws from them. It uses the same uniforms; its pro
 rounding, so a token may differ if its uniform lies at the boundary between two tokens.
 """
 
+import sys
 from typing import Any
 
 import torch
@@ -35,18 +36,14 @@ def head_of(model: Any, levels: Levels, law: Law, sampling: Sampling, coins: Coi
     ours = (
         type(coins) is TorchCoins and type(sampling) is Sampling
     )  # subclasses may behave differently
-    if (
-        by_kernel
-        and ours
-        and (law is Law.DETERMINISTIC or _is_temperature_only(sampling, model.vocab_size))
-    ):
+    if by_kernel and ours and (law is Law.DETERMINISTIC or _is_temperature_only(sampling)):
         return KernelHead(levels, law, sampling.temperature, coins)
     return TensorHead(law, sampling, coins)
 
 
-def _is_temperature_only(sampling: Sampling, vocabulary: int) -> bool:
+def _is_temperature_only(sampling: Sampling) -> bool:
     """Whether rows are a softmax at a temperature above 0, without truncations."""
-    return not sampling.greedy and not sampling.truncates(vocabulary)
+    return not sampling.greedy and not sampling.truncates(sys.maxsize)
 
 
 class TensorHead:

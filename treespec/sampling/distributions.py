@@ -233,12 +233,15 @@ class SampledRows:
 
     def _finite(self, node: int) -> Float[Tensor, "V"]:
         """The logits of a node, after checking that the node exists and its logits are finite."""
+        logits = self._given(node)
+        require_finite(logits, self.model, [node])
+        return logits
+
+    def _given(self, node: int) -> Float[Tensor, "V"]:
         size = self.logits.shape[0]
         if not 0 <= node < size:
             raise InvalidTree(f"there is no row for node {node}: the nodes are 0..{size - 1}")
-        logits = self.logits[node]
-        require_finite(logits, self.model, [node])
-        return logits
+        return self.logits[node]
 
 
 def require_finite(logits: Float[Tensor, "*T V"], model: str, nodes: Sequence[int]) -> None:

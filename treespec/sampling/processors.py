@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from treespec.checks import number, plain_integer
+from treespec.checks import number, plain_integer, shown
 from treespec.errors import InvalidSampling
 
 WITH_MEMORY = frozenset({
@@ -18,9 +18,11 @@ WITH_MEMORY = frozenset({
 """Processors of transformers that remember earlier calls, run a model, or belong to other modalities."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Processors:
     """What changes the logits of a text before temperature and truncations, as in transformers' `generate`.
+
+    Objects are equal only if identical, so that processors of any kind may be among them.
 
     A processor of a node sees the text of this node: the prompt, the committed tokens and the path down to
     it. Target and draft are processed alike. The names are those of transformers' `GenerationConfig`, and
@@ -48,7 +50,8 @@ class Processors:
         exponential_decay_length_penalty: (start, factor): the end's logit grows from this many new tokens.
         custom: further `transformers.LogitsProcessor`s, or functions `(ids [1, L], scores [1, V]) ->
             scores`, without memory: equal ids and scores give equal results, whatever was asked before.
-        ends: tokens that end a text. `generate` and runs set them from the pair.
+        ends: tokens that end a text, which minimum lengths and the decay need; () for none. `generate` and
+            runs set them from the pair.
         max_new_tokens: the budget of a text; needed for `forced_eos_token_id` only, and set like `ends`.
 
     Raises:
@@ -69,7 +72,7 @@ class Processors:
     forced_eos_token_id: int | None = None
     exponential_decay_length_penalty: tuple[int, float] | None = None
     custom: tuple[Any, ...] = ()
-    ends: tuple[int, ...] = field(default=())
+    ends: tuple[int, ...] | None = None
     max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +87,8 @@ class Processors:
         for name in ("no_repeat_ngram_size", "min_length", "min_new_tokens"):
             self._set(name, _count(name, getattr(self, name)))
         for name in ("suppress_tokens", "begin_suppress_tokens", "ends"):
-            self._set(name, _ids(name, getattr(self, name)))
+            if getattr(self, name) is not None:
+                self._set(name, _ids(name, getattr(self, name)))
         words = [
             _ids("bad_words_ids", word, least=1)
             for word in _each("bad_words_ids", self.bad_words_ids)
@@ -168,8 +172,8 @@ _ABOUT_TEXT = ("ends", "max_new_tokens")
 
 def _count(name: str, value: Any) -> int:
     count = plain_integer(value)
-    if count is None or count < 0:
-        raise InvalidSampling(f"{name} = {value!r}, but must be an integer of at least 0")
+    if count is None or not 0 <= count < 2**31:
+        raise InvalidSampling(f"{name} = {shown(value)}, but must be an integer of at least 0")
     return count
 
 

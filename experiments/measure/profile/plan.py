@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Choice, Experiment, build, label_of
 from treespec.experiments.config.model_draft import NO_DRAFT, by_pair
+from treespec.experiments.config.samplings import budget_of
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompt_rows import RawPrompt
@@ -155,7 +156,13 @@ def plan_profile(
         notes = ["there is no draft model: these are the target's times, and drafting takes none"]
     sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
-    settings = settings_of(experiment.ending(pair.end_tokens), pair, sizes, context, notes)
+    settings = settings_of(
+        experiment.ending(pair.end_tokens, budget_of(experiment.config)),
+        pair,
+        sizes,
+        context,
+        notes,
+    )
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)
     steps = max(len(setting.shapes) for setting in settings)
     fits = {p: p + drift_of(p, steps) + 2 * deepest + 2 <= context for p in prefixes or PREFIXES}

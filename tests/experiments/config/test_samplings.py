@@ -62,13 +62,16 @@ def test_every_setting_reaches_the_sampling_and_the_name():
     assert name_of(settings_of(sampling)) == setting.name
     assert name_of(json.loads(json.dumps(settings_of(sampling)))) == setting.name
     plain = SamplingConfig(temperature=0.0)
+    assert SamplingConfig(temperature=0.0, repetition_penalty=1.0).name == "T=0"
+    lists = [SamplingConfig(suppress_tokens=(*range(40), last)) for last in (50, 51)]
+    assert lists[0].name != lists[1].name
     assert plain.name == name_of(settings_of(sampling_of(plain))) == "T=0"
 
 
 def test_a_processor_of_a_plug_in_is_made_and_named(odd):
     experiment = build(config({"temperature": 0, "custom": [{"processor": "odd", "by": 2}]}))
     (name, sampling) = next(iter(experiment.samplings.items()))
-    assert name == "T=0, custom=odd" == name_of(settings_of(sampling))
+    assert name == "T=0, custom=odd(by=2)" == name_of(settings_of(sampling))
     (processor,) = sampling.processors.custom
     assert processor(None, torch.zeros(1)) == 2
 

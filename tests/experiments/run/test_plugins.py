@@ -289,7 +289,8 @@ def test_workers_of_a_sweep_load_the_copy(write, tmp_path):
 def test_parts_lists_what_is_ours_and_what_is_plugged_in():
     listed = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
     del listed["version"]
-    assert set(listed) == {"rules", "laws", "shapes", "growths", "sources", "metrics", "models"}
+    kinds = {"rules", "laws", "shapes", "growths", "sources", "processors", "metrics", "models"}
+    assert set(listed) == kinds
     assert all(row["about"] for rows in listed.values() for row in rows)
     plugged = {
         row["name"] for rows in listed.values() for row in rows if row["origin"] != "treespec"
@@ -385,14 +386,16 @@ def test_the_examples_of_the_page_run(write, tmp_path):
         {"kind": "tree", "shape": {"kind": "chain", "depth": 2}, "law": "iid", "rule": "lucky"},
         {"kind": "tree", "shape": {"kind": "unsure", "depth": 3}},
     ]
-    assert (len(codes), len(methods)) == (6, 5)
+    assert (len(codes), len(methods)) == (7, 5)
     words = []
     for i, code in enumerate(codes):
         path = tmp_path / f"example{i}.py"
         path.write_text(code)
         words += ["--plugin", path]
-    done = treespec("run", write(*methods), *words)
+    warm = {"temperature": 1.0, "custom": [{"processor": "odd_after_odd", "by": 0.5}]}
+    done = treespec("run", write(*methods, samplings=[warm]), *words)
     assert done.exit_code == 0, done.stderr
+    assert "custom=odd_after_odd" in done.stdout
     assert "distinct" in done.stdout
 
 

@@ -159,7 +159,7 @@ def test_the_time_by_itself_is_that_of_decoding(monkeypatch):
 def test_texts_of_which_one_begins_the_other_have_no_margin():
     """One ended earlier: no token differs that rounding could explain."""
     for tokens, reference in (((1, 2), (1, 2, 3)), ((1, 2, 3), (1, 2))):
-        found = unit_module._compare(None, None, SimpleNamespace(tokens=tokens), reference)
+        found = unit_module._compare(None, None, "T=0", SimpleNamespace(tokens=tokens), reference)
         assert found == {
             "equal_to_plain": False,
             "first_divergence": 2,

@@ -1,4 +1,7 @@
-"""A rule that draws from what is left, and a growth that looks at the draft's doubt."""
+"""A rule that draws from what is left, a growth that looks at the draft's doubt, and a processor."""
+
+import torch
+from transformers import LogitsProcessor
 
 from treespec import Law, plugins
 from treespec.verify import NodeChoice, rule, top_down
@@ -36,3 +39,23 @@ class Unsure:
         if alone and probs()[first] < self.sure:
             return [(shape.parents[first], 2)]
         return [(first, 1)] if shape.depth < self.max_depth else []
+
+
+class Settings(plugins.Settings):
+    by: float = 1.0
+
+
+class OddAfterOdd(LogitsProcessor):
+    """Favours odd token ids after an odd number of tokens."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, input_ids, scores):
+        odd = torch.arange(scores.shape[-1], device=scores.device) % 2
+        return scores + self.by * (odd == input_ids.shape[-1] % 2)
+
+
+@plugins.processor("odd_after_odd", settings=Settings)
+def make(settings):
+    return OddAfterOdd(settings.by)

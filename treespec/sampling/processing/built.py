@@ -11,12 +11,16 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
-from treespec.errors import InvalidSampling, said
+from treespec.errors import InvalidSampling, in_words, said
 from treespec.sampling.processing.penalties import FrequencyPenalty, PresencePenalty
 from treespec.sampling.processors import Processors
 
 InPlace = Callable[[Tensor, Tensor], None]
 """Changes the scores `[V]` of a text `[L]` in place."""
+
+
+OF_ENDS = ("min_length", "min_new_tokens", "exponential_decay_length_penalty")
+"""Settings that favour or forbid the tokens that end a text."""
 
 
 def generation_fields(processors: Processors) -> dict[str, Any]:
@@ -69,6 +73,12 @@ def built(
         InvalidSampling: if transformers refuses a value; says why.
     """
     fields = generation_fields(processors)
+    if "min_new_tokens" in fields:  # `generate` puts it in the place of min_length
+        fields.pop("min_length", None)
+    if processors.ends is None and (given := [name for name in OF_ENDS if name in fields]):
+        raise InvalidSampling(
+            f"{given[0]} needs to know which tokens end a text: give Processors(ends=...), () for none"
+        )
     if processors.forced_eos_token_id is not None and processors.max_new_tokens is None:
         raise InvalidSampling(
             "forced_eos_token_id needs to know where the text ends: give Processors(max_new_tokens=...)"
@@ -77,7 +87,7 @@ def built(
     try:
         config = GenerationConfig(**fields, do_sample=False, max_length=most)
         own = LogitsProcessorList(further(processors, prompt_length))
-        made = theirs_of(config, processors.ends, prompt_length, own, device)
+        made = theirs_of(config, processors.ends or (), prompt_length, own, device)
     except (ValueError, TypeError) as error:
         raise InvalidSampling(f"transformers refuses the processors: {said(error)}") from None
     return tuple((processor, _in_place(processor, device)) for processor in made)
@@ -107,9 +117,13 @@ def call(
     """Call a processor that is not ours, and check its result.
 
     Raises:
-        InvalidSampling: if it does not return scores of the same shape.
+        InvalidSampling: if it fails, or does not return scores of the same shape.
     """
-    result = processor(ids, scores)
+    try:
+        result = processor(ids, scores)
+    except Exception as error:
+        name = f"processor {name_of(processor)}"
+        raise InvalidSampling(f"{name}: {in_words(error, name)}") from error
     if not isinstance(result, Tensor) or result.shape != scores.shape:
         what = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise InvalidSampling(
@@ -129,12 +143,12 @@ def _in_place(processor: Any, device: torch.device) -> InPlace | None:
     if kind is theirs.RepetitionPenaltyLogitsProcessor:
         return _repetition(processor.penalty)
     if kind is theirs.MinLengthLogitsProcessor:
-        return _no_end(processor.eos_token_id, processor.min_length)
+        return _forbid(processor.eos_token_id, processor.min_length)
     if kind is theirs.MinNewTokensLengthLogitsProcessor:
         least = processor.prompt_length_to_skip + processor.min_new_tokens
-        return _no_end(processor.eos_token_id, least)
+        return _forbid(processor.eos_token_id, least)
     if kind is theirs.SuppressTokensLogitsProcessor:
-        return _no_end(processor.suppress_tokens.to(device), None)
+        return _forbid(processor.suppress_tokens.to(device), None)
     if kind is theirs.SuppressTokensAtBeginLogitsProcessor:
         return _none_at(processor.begin_suppress_tokens.to(device), processor.begin_index)
     if kind in (theirs.SequenceBiasLogitsProcessor, theirs.NoBadWordsLogitsProcessor):
@@ -152,12 +166,12 @@ def _repetition(penalty: float) -> InPlace:
     return change
 
 
-def _no_end(tokens: Tensor, least: int | None) -> InPlace:
-    """Forbid tokens, in texts shorter than `least` only if that is given."""
+def _forbid(tokens: Tensor, least: int | None) -> InPlace:
+    """Forbid tokens; if `least` is given, in shorter texts only."""
 
     def change(scores: Tensor, ids: Tensor) -> None:
         if least is None or len(ids) < least:
-            scores[tokens] = -torch.inf
+            scores[..., tokens] = -torch.inf
 
     return change
 
@@ -165,7 +179,7 @@ def _no_end(tokens: Tensor, least: int | None) -> InPlace:
 def _none_at(tokens: Tensor, length: int) -> InPlace:
     def change(scores: Tensor, ids: Tensor) -> None:
         if len(ids) == length:
-            scores[tokens] = -torch.inf
+            scores[..., tokens] = -torch.inf
 
     return change
 
@@ -199,7 +213,7 @@ def _bias(biases: dict[tuple[int, ...], float], device: torch.device) -> InPlace
                 completed[token] = known + torch.tensor(bias, dtype=torch.float32).to(scores.dtype)
         before = {token: scores[token].clone() for token in completed}
         if len(tokens):
-            scores[tokens] += values
+            scores[..., tokens] += values
         for token, bias in completed.items():
             scores[token] = before[token] + bias.to(scores.device)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from treespec.protocols import TreeModel
 from treespec.sampling.distributions import Sampling
-from treespec.sampling.processing.rows import lowest_for_forbidden, path_to
+from treespec.sampling.processing.rows import finite_for_forbidden, path_to
 from treespec.sampling.processors import Processors
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ProcessedModel:
             self._text.row(row, path_to(parents, self._tokens, node), node)
             for node, row in enumerate(logits, first)
         ]
-        return lowest_for_forbidden(torch.stack(rows))
+        return finite_for_forbidden(torch.stack(rows))
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes; see `TreeModel.keep`."""

@@ -39,13 +39,12 @@ def rows_of_text(sampling: Sampling, prompt_length: int, device: torch.device) -
         return lambda tree, logits, ids: sampling.rows(logits)
     from treespec.sampling.processing.text import ProcessedText  # loads transformers
 
-    text = ProcessedText(processors, prompt_length, device)
+    text, reads_path = ProcessedText(processors, prompt_length, device), processors.reads_path
 
     def rows(tree: TokenTree, logits: Tensor, ids: Sequence[int]) -> SampledRows:
         text.follow(ids[:-1])
-        if not processors.reads_path:
-            every = [text.row(row, (), node) for node, row in enumerate(logits)]
-            return SampledRows(lowest_for_forbidden(torch.stack(every)), sampling)
+        if not reads_path:
+            return SampledRows(finite_for_forbidden(text.every(logits)), sampling)
         return TextRows(logits, sampling, text, tree)
 
     return rows
@@ -60,7 +59,8 @@ def processed_row(
     from treespec.sampling.processing.text import ProcessedText  # loads transformers
 
     text = ProcessedText(sampling.processors, prompt_length, logits.device)
-    return text.row(logits, ids, 0)
+    text.extend(ids[:-1])
+    return text.row(logits, ids[-1:], 0)
 
 
 class TextRows(SampledRows):
@@ -90,9 +90,9 @@ class TextRows(SampledRows):
 
     def _finite(self, node: int) -> Float[Tensor, "V"]:
         if node not in self._processed:
-            super()._finite(node)
+            logits = self._given(node)
             path = path_to(self._tree.shape.parents, self._tree.token_ids, node)
-            self._processed[node] = self._text.row(self.logits[node], path, node, self._length)
+            self._processed[node] = self._text.row(logits, path, node, self._length)
         return self._processed[node]
 
 
@@ -107,7 +107,7 @@ class _Copied(SampledRows):
         return self._there._finite(node).to(self.logits.device)
 
 
-def lowest_for_forbidden(logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+def finite_for_forbidden(logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
     """The logits with a finite number in place of -inf, in place.
 
     Its probability is 0 as well, and everything that reads logits of models expects finite ones.

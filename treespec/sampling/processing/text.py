@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
 from jaxtyping import Float, Int
@@ -40,6 +41,7 @@ class ProcessedText:
         self._ids = torch.zeros(256, dtype=torch.long, device=device)
         self.length = 0
         self._checked = False
+        self._ends = frozenset(processors.ends or ())
 
     def follow(self, ids: Sequence[int]) -> None:
         """Move on to these committed tokens; only those after the known ones are read."""
@@ -74,37 +76,63 @@ class ProcessedText:
         """
         require_finite(logits, self.model, [node])
         scores = wide(logits).clone()
+        if any(token in self._ends for token in path[1:]):
+            return scores  # nothing follows the end of a text, and `generate` asks for no such row
         ids = self._ids_with(path, self.length if length is None else length)
         if not self._checked:
             self.processors.require_vocabulary(len(scores))
             self._require_memoryless(ids, scores)
             self._checked = True
         for processor, change in self._steps:
-            if change is None:
-                scores = call(processor, ids.clone()[None], scores[None])[0]
+            if change is None:  # a copy, as it may return a buffer of its own
+                made = call(processor, ids.clone()[None], scores[None])[0]
+                scores = made.to(scores.device, scores.dtype, copy=True)
             else:
                 change(scores, ids)
-        high = float(scores.max())
+        self._require_some(float(scores.max()), len(ids))
+        return scores
+
+    def every(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+        """All rows of a tree at once, under processors that read no path.
+
+        Raises:
+            NonFiniteLogits, InvalidSampling: see `row`.
+        """
+        require_finite(logits, self.model, range(len(logits)))
+        scores = wide(logits).clone()
+        self.processors.require_vocabulary(scores.shape[1])
+        for _, change in self._steps:
+            assert change is not None
+            change(scores, self._ids[:0])
+        self._require_some(float(scores.amax(-1).min()), self.length)
+        return scores
+
+    def _require_some(self, high: float, length: int) -> None:
         if not math.isfinite(high):
             names = ", ".join(name_of(processor) for processor, _ in self._steps)
             what = "forbid every token" if high == -math.inf else "return NaN or +inf"
-            raise InvalidSampling(f"the processors {what} after {len(ids)} tokens: {names}")
-        return scores
+            raise InvalidSampling(f"the processors {what} after {length} tokens: {names}")
 
     def _ids_with(self, path: Sequence[int], length: int) -> Int[Tensor, "L"]:
         return torch.cat([self._ids[:length], self._ids.new_tensor(path)])
 
-    def _require_memoryless(self, ids: Tensor, scores: Tensor) -> None:
+    def _require_memoryless(self, ids: Int[Tensor, "L"], scores: Float[Tensor, "V"]) -> None:
         """Refuse processors of the user whose rows depend on what was asked before."""
+        others = [ids[:1], torch.cat([ids, ids[:1]]), (ids + 1) % len(scores)]
         for processor in self.processors.custom:
-            other = (ids + 1) % len(scores)
-            first, *_, again = (
-                call(processor, text.clone()[None], scores.clone()[None]).clone()
-                for text in (ids, other, ids)
-            )
-            if not torch.allclose(first, again, rtol=0, atol=0, equal_nan=True):
+            try:
+                first, second = deepcopy(processor), deepcopy(processor)
+            except Exception:  # what cannot be copied is asked twice
+                first = second = processor
+
+            def ask(one: object, text: Tensor) -> Tensor:
+                return call(one, text.clone()[None], scores.clone()[None]).clone()
+
+            alone = ask(first, ids)
+            for text in others:
+                ask(second, text)
+            if not torch.allclose(alone, ask(second, ids), rtol=0, atol=0, equal_nan=True):
                 raise InvalidSampling(
-                    f"processor {name_of(processor)} gives other scores when it is called again after "
-                    "another path: it remembers earlier calls, so on a tree it would see drafts that are "
-                    "rejected"
+                    f"processor {name_of(processor)} gives other scores when it is called after another "
+                    "path: it remembers earlier calls, so on a tree it would see drafts that are rejected"
                 )

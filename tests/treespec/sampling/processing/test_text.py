@@ -28,10 +28,10 @@ EVERY = {
     "bad_words_ids": ((9,), (10, 11), (4, 9, 12)),
     "sequence_bias": (((13,), 1.5), ((14, 13), -2.0), ((15, 14, 13), 0.7), ((2, 16), -1.0)),
     "forced_bos_token_id": 17,
-    "forced_eos_token_id": 1,
+    "forced_eos_token_id": 20,
     "exponential_decay_length_penalty": (3, 1.2),
 }
-ENDS = {"ends": (1, 2), "max_new_tokens": 8}
+ENDS = {"ends": (20, 21), "max_new_tokens": 8}
 
 
 class Odd(LogitsProcessor):
@@ -48,6 +48,8 @@ def theirs(
     fields, most = generation_fields(processors), prompt + processors.max_new_tokens
     config = GenerationConfig(**fields, do_sample=False, max_length=most)
     own = LogitsProcessorList(further(processors, prompt))
+    if processors.min_new_tokens:  # what `generate` does before it makes its list
+        config.min_length = prompt + processors.min_new_tokens
     made = theirs_of(config, processors.ends, prompt, own, CPU)
     return made(torch.tensor([ids]), logits[None].clone())[0]
 
@@ -113,7 +115,7 @@ def test_a_processor_sees_the_paths_of_the_visited_nodes_once_each():
         rows[node]
     about = seen[-3:]
     assert about == [(1, 2, 3), (1, 2, 3, 5), (1, 2, 3, 5, 7)]
-    assert len(seen) == 3 + 3  # the first row is preceded by the check for memory
+    assert len(seen) == 5 + 3  # the first row is preceded by the check for memory
     assert torch.equal(logits, before)
 
 
@@ -140,7 +142,18 @@ class Latest(LogitsProcessor):
         return scores
 
 
-@pytest.mark.parametrize("processor", [Counting(), Latest()])
+class First(LogitsProcessor):
+    """Remembers how long the first text was."""
+
+    def __init__(self):
+        self.first = None
+
+    def __call__(self, input_ids, scores):
+        self.first = self.first or input_ids.shape[1]
+        return scores - self.first
+
+
+@pytest.mark.parametrize("processor", [Counting(), Latest(), First()])
 def test_processors_that_remember_are_refused(processor):
     text = ProcessedText(Processors(custom=(processor,)), 2, CPU)
     text.extend([1, 2])
@@ -209,3 +222,40 @@ def test_processors_without_a_path_leave_rows_to_kernels():
     changed[:, 4] = -torch.inf
     changed[:, 5] += 2.0
     assert torch.equal(torch.stack([rows[0], rows[1]]), Sampling(0.8)(changed))
+
+
+def test_a_buffer_that_a_processor_returns_again_is_copied():
+    buffer = torch.zeros(1, V)
+
+    def same(ids, scores):
+        return buffer.copy_(scores + ids[0, -1])
+
+    text = ProcessedText(Processors(custom=(same,)), 1, CPU)
+    first = text.row(torch.zeros(V), [3], 0)
+    second = text.row(torch.zeros(V), [4], 0)
+    assert (first[0], second[0]) == (3, 4)
+
+
+def test_nothing_is_asked_after_an_end():
+    def none_after_end(ids, scores):
+        return scores - torch.inf if 20 in ids[0, 1:] else scores - 1
+
+    text = ProcessedText(Processors(custom=(none_after_end,), **ENDS), 1, CPU)
+    logits = torch.randn(V)
+    assert torch.equal(text.row(logits, [3, 20], 1), logits)
+    assert torch.equal(text.row(logits, [20, 3], 1), logits - 1)  # a prompt may end so
+
+
+def test_minimum_lengths_need_to_know_the_ends():
+    with pytest.raises(InvalidSampling, match=r"min_length needs to know which tokens end"):
+        ProcessedText(Processors(min_length=3), 1, CPU)
+    ProcessedText(Processors(min_length=3, ends=()), 1, CPU)
+
+
+def test_a_processor_that_fails_is_named():
+    def broken(ids, scores):
+        raise OSError("no file")
+
+    text = ProcessedText(Processors(custom=(broken,)), 1, CPU)
+    with pytest.raises(InvalidSampling, match=r"processor broken.*no file"):
+        text.row(torch.zeros(V), [3], 0)
