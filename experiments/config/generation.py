@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.samplings import SamplingConfig
 from treespec.experiments.errors import ConfigError
+from treespec.sampling.distributions import TRUNCATIONS
+from treespec.sampling.processors import Processors
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-WARPERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+WARPERS = ("temperature", *TRUNCATIONS)
 """Settings that have no effect at temperature 0, in order."""
 
 NEUTRAL: Mapping[str, Any] = {
-    "num_beams": 1, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
-    "no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "guidance_scale": 1.0,
-    "num_beam_groups": 1, "diversity_penalty": 0.0, "min_p": 0.0, "frequency_penalty": 0.0,
-    "presence_penalty": 0.0, "num_return_sequences": 1, "temperature": 1.0, "top_k": 0,
+    **vars(Processors()), "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "num_beams": 1, "num_beam_groups": 1,
+    "diversity_penalty": 0.0, "guidance_scale": 1.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+    "num_return_sequences": 1,
 }  # fmt: skip
 """Values of fields that change no text; null never does."""
 

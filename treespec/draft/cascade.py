@@ -90,7 +90,7 @@ class Cascade(ModelDrafter):
             )
         # The model's logits are processed when they are run.
         self._inner_sampling = (
-            Sampling(0.0) if self.law is Law.DETERMINISTIC else sampling.processed
+            Sampling(0.0) if self.law is Law.DETERMINISTIC else sampling.without_processors
         )
         if not isinstance(drafter, DraftsBelow):
             raise InvalidArgument(

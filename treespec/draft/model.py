@@ -72,11 +72,8 @@ class ModelDrafter:
         sampling: Sampling,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self.law, self.sampling = (
-            processed(model.fresh(), sampling),
-            Law.of(law),
-            sampling,
-        )
+        self.model = processed(model.fresh(), sampling)
+        self.law, self.sampling = Law.of(law), sampling
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         laws = laws_along(growth)

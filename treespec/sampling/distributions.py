@@ -122,7 +122,7 @@ class Sampling:
         )
 
     @property
-    def processed(self) -> "Sampling":
+    def without_processors(self) -> "Sampling":
         """The same settings for logits that the processors have changed already."""
         return self if self.processors is None else replace(self, processors=None)
 

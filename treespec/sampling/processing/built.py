@@ -150,7 +150,7 @@ def _in_place(processor: Any, device: torch.device) -> InPlace | None:
     if kind is theirs.SuppressTokensLogitsProcessor:
         return _forbid(processor.suppress_tokens.to(device), None)
     if kind is theirs.SuppressTokensAtBeginLogitsProcessor:
-        return _none_at(processor.begin_suppress_tokens.to(device), processor.begin_index)
+        return _forbid_at(processor.begin_suppress_tokens.to(device), processor.begin_index)
     if kind in (theirs.SequenceBiasLogitsProcessor, theirs.NoBadWordsLogitsProcessor):
         return _bias(processor.sequence_bias, device)
     if kind is FrequencyPenalty or kind is PresencePenalty:
@@ -176,7 +176,7 @@ def _forbid(tokens: Tensor, least: int | None) -> InPlace:
     return change
 
 
-def _none_at(tokens: Tensor, length: int) -> InPlace:
+def _forbid_at(tokens: Tensor, length: int) -> InPlace:
     def change(scores: Tensor, ids: Tensor) -> None:
         if len(ids) == length:
             scores[..., tokens] = -torch.inf

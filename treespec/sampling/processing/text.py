@@ -78,7 +78,8 @@ class ProcessedText:
         scores = wide(logits).clone()
         if any(token in self._ends for token in path[1:]):
             return scores  # nothing follows the end of a text, and `generate` asks for no such row
-        ids = self._ids_with(path, self.length if length is None else length)
+        above = self._ids[: self.length if length is None else length]
+        ids = torch.cat([above, above.new_tensor(path)])
         if not self._checked:
             self.processors.require_vocabulary(len(scores))
             self._require_memoryless(ids, scores)
@@ -112,9 +113,6 @@ class ProcessedText:
             names = ", ".join(name_of(processor) for processor, _ in self._steps)
             what = "forbid every token" if high == -math.inf else "return NaN or +inf"
             raise InvalidSampling(f"the processors {what} after {length} tokens: {names}")
-
-    def _ids_with(self, path: Sequence[int], length: int) -> Int[Tensor, "L"]:
-        return torch.cat([self._ids[:length], self._ids.new_tensor(path)])
 
     def _require_memoryless(self, ids: Int[Tensor, "L"], scores: Float[Tensor, "V"]) -> None:
         """Refuse processors of the user whose rows depend on what was asked before."""

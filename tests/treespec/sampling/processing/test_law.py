@@ -121,12 +121,12 @@ def test_unprocessed_drafts_keep_the_law_and_unprocessed_targets_do_not(monkeypa
     target, draft = (TabularModel(random_table(V, seed, 2.0), V) for seed in (2, 1))
 
     def plain_draft(model, growth, law, sampling):
-        return ModelDrafter(model, growth, law, sampling.processed)
+        return ModelDrafter(model, growth, law, sampling.without_processors)
 
     both = {"target": target, "draft": draft, "tokens": 2, "prompt": (0, 1), "sampling": WARM}
     expected = target_law(target, (0, 1), 2, WARM)
     law = output_law(verify.rrs, TREE, Law.IID, draft_with=plain_draft, **both).probs
     assert float((law - expected).abs().max()) < 1e-12
-    forgetful = {**both, "sampling": WARM.processed}
+    forgetful = {**both, "sampling": WARM.without_processors}
     law = output_law(verify.rrs, TREE, Law.IID, **forgetful).probs
     assert float((law - expected).abs().max()) > 1e-3
