@@ -18,8 +18,8 @@ WARPERS = ("temperature", *TRUNCATIONS)
 NEUTRAL: Mapping[str, Any] = {
     **vars(Processors()), "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
     "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "num_beams": 1, "num_beam_groups": 1,
-    "diversity_penalty": 0.0, "guidance_scale": 1.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
-    "num_return_sequences": 1,
+    "diversity_penalty": 0.0, "guidance_scale": 1.0, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "num_return_sequences": 1,
 }  # fmt: skip
 """Values of fields that change no text; null never does."""
 
