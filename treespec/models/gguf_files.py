@@ -29,16 +29,16 @@ def gguf_in(folder: Path) -> Path | None:
 
 
 def require_package() -> None:
-    """Raise a LoadError if the package gguf is missing."""
-    if find_spec("gguf") is None:
+    """Raise a LoadError if a package that transformers reads GGUF files with is missing."""
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         raise LoadError(
-            "reading GGUF files needs the package gguf: pip install 'treespec-decoding[real]', or "
-            "pip install gguf"
+            f"reading GGUF files needs the package {missing[0]}: pip install "
+            "'treespec-decoding[real]', or pip install gguf accelerate"
         )
 
 
 def require_gguf(path: Path) -> None:
-    """Raise a LoadError if there is no such file, or the package gguf is missing."""
+    """Raise a LoadError if there is no such file, or a package that reads it is missing."""
     if not path.is_file():
         raise LoadError(
             f"there is no GGUF file {str(path)!r} (searched from {str(Path.cwd())!r}): check the path"

@@ -104,6 +104,7 @@ def test_no_such_file_and_no_draft(tiny, tmp_path):
         outline_pair(tiny[0])
 
 
-def test_the_package_is_missing(tiny, monkeypatch):
-    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None)
-    assert "needs the package gguf: pip install" in refused(tiny[0])
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_a_package_is_missing(tiny, monkeypatch, package):
+    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None if name == package else name)
+    assert f"needs the package {package}: pip install" in refused(tiny[0])
