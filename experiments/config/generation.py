@@ -26,9 +26,13 @@ NEUTRAL: Mapping[str, Any] = {
 REFUSED = (
     "num_beams", "num_beam_groups", "guidance_scale", "penalty_alpha", "dola_layers", "top_h",
     "watermarking_config", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size",
-    "diversity_penalty", "num_return_sequences",
+    "diversity_penalty", "num_return_sequences", "max_time", "force_words_ids", "constraints",
+    "token_healing", "remove_invalid_values",
 )  # fmt: skip
 """Fields that change texts in ways that no tree is decoded with."""
+
+STOPS = "stop_strings"
+"""The field that a config names outside its samplings."""
 
 DEFAULT_TOP_K = 50
 """What `generate` samples with if the file says `do_sample: true` and nothing of top_k."""
@@ -41,9 +45,9 @@ def changing(config: "GenerationConfig") -> dict[str, Any]:
     """
     names = [name for name in SamplingConfig.model_fields if name != "custom"]
     found: dict[str, Any] = {}
-    for name in (*names, *REFUSED):
+    for name in (*names, *REFUSED, STOPS):
         value = getattr(config, name, None)
-        if value is not None and value not in (NEUTRAL.get(name), [], {}):
+        if value is not None and value not in (NEUTRAL.get(name), [], {}, False):
             found[name] = value
     return found
 
@@ -62,7 +66,7 @@ def asked_for(
             f"{where} asks for {refused[0]} = {found[refused[0]]!r}, which trees cannot be decoded with: "
             "name the settings in the config instead of `from: model`"
         )
-    settings = {name: _plain(value) for name, value in found.items() if name not in WARPERS}
+    settings = {name: _plain(found[name]) for name in found if name not in (*WARPERS, STOPS)}
     if not (config.do_sample or temperature):
         return {"temperature": 0.0} | settings
     warpers = {name: found[name] for name in WARPERS if name in found}
@@ -72,10 +76,15 @@ def asked_for(
     return {"temperature": 1.0} | warpers | settings
 
 
-def unnamed(config: "GenerationConfig", samplings: Sequence[SamplingConfig]) -> dict[str, Any]:
+def unnamed(
+    config: "GenerationConfig",
+    samplings: Sequence[SamplingConfig],
+    stop_strings: Sequence[str] = (),
+) -> dict[str, Any]:
     """The fields that would change texts, and that some sampling neither names nor makes idle."""
     found = changing(config)
-    missing: dict[str, Any] = {}
+    stops = found.pop(STOPS, None)
+    missing: dict[str, Any] = {} if stops is None or stop_strings else {STOPS: _plain(stops)}
     for sampling in samplings:
         for name, value in found.items():
             idle = name in WARPERS and sampling.temperature == 0
@@ -89,9 +98,14 @@ def unnamed_in_words(fields: Mapping[str, Any]) -> str | None:
     if not fields:
         return None
     listed = ", ".join(f"{name} = {value}" for name, value in fields.items())
+    way = ""
+    if any(name not in (*REFUSED, STOPS) for name in fields):
+        way = ". `samplings: [{from: model}]` takes it over"
+    elif STOPS in fields:
+        way = f". Name them in {STOPS}"
     return (
         f"The target's generation_config.json asks for {listed}, which this config does not name: no "
-        "method uses it. `samplings: [{from: model}]` takes it over"
+        f"method uses it{way}"
     )
 
 

@@ -88,7 +88,9 @@ class SamplingConfig(Strict):
     """The token after a prompt of one token; null for any."""
     forced_eos_token_id: TokenId | None = None
     """The last token of a text that `max_new_tokens` ends; null for any."""
-    exponential_decay_length_penalty: tuple[Count, float] | None = None
+    exponential_decay_length_penalty: (
+        tuple[Annotated[int, Field(strict=True, ge=0)], float] | None
+    ) = None
     """`[start, factor]`: the logit of the end grows by the factor from this many new tokens on."""
     custom: Annotated[tuple[Custom, ...], Field(max_length=100)] = ()
     """Processors of plug-ins, in order: `[{processor: NAME, ...}]`."""

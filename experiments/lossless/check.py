@@ -22,6 +22,7 @@ from treespec.experiments.config.build import (
     wants_measured,
 )
 from treespec.experiments.config.files import require_within
+from treespec.experiments.config.generation import unnamed, unnamed_in_words
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
@@ -86,7 +87,7 @@ def check_lossless(
             `max_new_tokens`.
         samples: texts per method and setting above temperature 0, over all prompts.
         false_alarm: probability that any comparison fails by chance, over all comparisons (Bonferroni).
-            Failures by rounding at the cut of top-k, top-p and min-p are not included; see `lossless.law`.
+            Failures by rounding at the cut of truncations are not included; see `lossless.law`.
         tokens: per text; their joint law is tested.
         prompts: number of prompts after which texts are drawn: the first of the config.
         out: folder to which texts are saved as they are drawn: a stopped check resumes from texts of the
@@ -109,6 +110,9 @@ def check_lossless(
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
+    if note := unnamed_in_words(ignored):
+        reporter.note(note)
     experiment = experiment.ending(pair.end_tokens)
     encoded = encode(texts, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]

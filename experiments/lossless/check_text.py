@@ -220,7 +220,7 @@ def _notes(check: Check) -> list[str]:
         ]
         if any(map(_truncated, check.config.samplings)):
             notes.append(
-                "top-k, top-p, min-p: passes over trees and over single tokens round differently. A token "
+                "truncations: passes over trees and over single tokens round differently. A token "
                 "within rounding of the cut can therefore occur although the law excludes it (p = 0). "
                 "If the only deviation is a token expected in 0.00 %, check again with another cut: a loss "
                 "stays, rounding does not."

@@ -4,11 +4,12 @@ All samples come from the real `decode`, a text of a few tokens each. They are c
 plain decoding itself: rows of the unmodified model in ordinary transformers passes, without our attention,
 cache or loop. That is what infinitely many plain samples would give.
 
-Under top-k, top-p and min-p a lossless method can fail by rounding, in float32 and float64 too: a pass over
-a tree and an ordinary pass round differently, so that a token within rounding of the cut can be kept by one
-and cut off by the other. The exact law then calls the token impossible, and its first occurrence gives
-p = 0. The stated false-alarm rate does not include this. There is no tolerance for it, because the size of
-the rounding error depends on the target. A check with another cut tells the two apart: a loss shows again.
+Under truncations (top-k, top-p and others) a lossless method can fail by rounding, in float32 and float64
+too: a pass over a tree and an ordinary pass round differently, so that a token within rounding of the cut
+can be kept by one and cut off by the other. The exact law then calls the token impossible, and its first
+occurrence gives p = 0. The stated false-alarm rate does not include this. There is no tolerance for it,
+because the size of the rounding error depends on the target. A check with another cut tells the two
+apart: a loss shows again.
 """
 
 import time

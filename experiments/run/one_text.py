@@ -11,6 +11,7 @@ from treespec import plugins
 from treespec.errors import LoadError
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
+from treespec.experiments.config.generation import unnamed, unnamed_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
@@ -163,7 +164,8 @@ def decode_one(
     models = as_eager(config.models)
     with _naming_options():
         pair = load_with_passes(models, [method], load, Reporter(None)).pair
-    for sentence in dequantised(pair):
+    ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
+    for sentence in filter(None, (*dequantised(pair), unnamed_in_words(ignored))):
         say(sentence)
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(

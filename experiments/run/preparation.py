@@ -65,7 +65,7 @@ def prepare(
         require_same_methods(records.path, experiment, session.manifest)
     loaded, prompts, spare = load_inputs(session, experiment, load)
     pair = loaded.pair
-    ignored = unnamed(pair.target.model.generation_config, config.samplings)
+    ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
     if note := unnamed_in_words(ignored):
         reporter.note(note)
     if session.manifest is not None:  # again, as loading may have built files that were missing

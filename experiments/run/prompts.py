@@ -32,6 +32,9 @@ from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, re
 OURS = {EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl"}
 """Files of our own prompts, beside the embedded pair."""
 
+TUNING_FROM, TUNING = 96, 48
+"""Where the `chat` prompts for tuning begin, and how many they are."""
+
 LETTERS_SHOWN = 4000
 """Letters of a prompt that the manifest keeps for reports."""
 
@@ -350,16 +353,22 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def search_prompts(config: Config) -> Prompts:
-    """The prompts that the search measures on: its own, or the rest of the run's texts after their end."""
+    """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
+
+    For `chat` prompts, those that are for tuning.
+    """
     assert config.search is not None
+    given = config.prompts
     if config.search.prompts is not None:
         return config.search.prompts
-    if config.prompts.tokens is None:
+    if isinstance(given, ChatPrompts) and given.count and given.skip + given.count <= TUNING_FROM:
+        return given.model_copy(update={"skip": TUNING_FROM, "count": min(given.count, TUNING)})
+    if given.tokens is None:
         raise ConfigError(
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing of "
             "them is left to measure on: name other prompts here, or shorten the run's with prompts.tokens"
         )
-    return following(config.prompts, config.max_new_tokens)
+    return following(given, config.max_new_tokens)
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:

@@ -18,6 +18,7 @@ from treespec.models.variants.sublayers import Sublayer, require_sublayers, subl
 from treespec.protocols import TreeModel
 from treespec.reading_models import FirstVersion, Strict, read_model
 from treespec.sampling.distributions import Sampling
+from treespec.sampling.processing.model import processed
 
 MOST_EVALUATIONS = 1000
 """Maximum number of sets that a search tries, as in Draft & Verify."""
@@ -202,8 +203,9 @@ class SkipSets:
         return max(sets, key=self.acceptance)
 
     def _probs(self, model: TreeModel, text: Tensor) -> Float[Tensor, "T V"]:
-        """The model's distributions after each token of a text."""
+        """The model's distributions after each token of a text, its first token for a prompt."""
+        model = processed(model, self.sampling, "target")
         model.prefill(text[:0])
         device = getattr(model, "device", None)
         logits = model.run(text.to(device), tuple(range(-1, len(text) - 1)))
-        return self.sampling(logits.float())
+        return self.sampling.without_processors(logits.float())

@@ -10,6 +10,8 @@ from treespec import Sampling
 from treespec.draft.skip_set import SkipSet, SkipSets
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.models.variants.sublayers import sublayers_of
+from treespec.sampling.processing.rows import processed_row
+from treespec.sampling.processors import Processors
 from treespec.testing import TabularModel, random_table
 
 V, LAYERS = 5, 3
@@ -46,14 +48,21 @@ def judged(skip, sampling):
     draft, total = Layered(skip), 0.0
     for text in TEXTS:
         for end in range(1, len(text) + 1):
-            rows = [sampling(m.row(tuple(text[:end])).float()) for m in (Layered(), draft)]
+            logits = [m.row(tuple(text[:end])).float() for m in (Layered(), draft)]
+            rows = [
+                sampling.without_processors(processed_row(sampling, row, text[:end], 1))
+                for row in logits
+            ]
             total += float(torch.minimum(*rows).sum())
     return total / sum(map(len, TEXTS))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_acceptance_is_the_mean_overlap_of_rows(temperature):
-    sampling = Sampling(temperature)
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(0.0), Sampling(), Sampling(processors=Processors(repetition_penalty=1.5))],
+    ids=["greedy", "sampled", "processed"],
+)
+def test_acceptance_is_the_mean_overlap_of_rows(sampling):
     sets = SkipSets(Layered(), TEXTS, sampling)
     assert sets.tokens == 10
     assert sets.acceptance([]) == pytest.approx(1.0)

@@ -77,7 +77,7 @@ def by_kernel(rule: Rule) -> ByKernel:
     lies within rounding of a threshold.
 
     The kernel covers `greedy` at temperature 0 and, above it, `naive`, `chain`, `rrs`, `rrsw` and `onehot`
-    without top-k, top-p and min-p. It requires an unmixed tree, `TorchCoins`, rows of `Sampling` from
+    without truncations. It requires an unmixed tree, `TorchCoins`, rows of `Sampling` from
     float32 or bfloat16 logits on the CPU, and vouched-for draft rows in float32, such as those of model
     drafters. It needs the compiler of compiled passes (`treespec.kernels`).
 

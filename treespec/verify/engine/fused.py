@@ -182,7 +182,7 @@ def fused(rule: Rule, *, block: int = BLOCK) -> Fused:
 
     Rows may be a tensor of probabilities (float32 or float64) or `SampledRows`. For logits in float32,
     float16 or bfloat16 the kernel computes the softmax of the visited rows itself, at any temperature. With
-    top-k, top-p or min-p, and for float64 logits, the distributions of *all* nodes are computed first, by
+    truncations, and for float64 logits, the distributions of *all* nodes are computed first, by
     tensor operations without a synchronisation (`N V` floats of memory).
 
     Rows that are not vouched for are validated: target probabilities at every call, without waiting for
