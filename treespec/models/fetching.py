@@ -112,11 +112,12 @@ def convert(source: Path, folder: Path) -> None:
     """
     from safetensors import SafetensorError
 
-    from treespec.models.source import find, read_model, read_tokenizer
+    from treespec.models.source import find, quiet, read_model, read_tokenizer
 
     place = find(source)
     try:
-        read_model(place, "float32", None).save_pretrained(folder)
-        read_tokenizer(place).save_pretrained(folder)
+        with quiet(place):
+            read_model(place, "float32", None).save_pretrained(folder)
+            read_tokenizer(place).save_pretrained(folder)
     except SafetensorError as error:  # where the disk is full
         raise OSError(str(error)) from error

@@ -149,7 +149,7 @@ def read_model(
     `device`.
     """
     config = read_config(place)
-    with _quiet(place), reading(place.shown, "weights"):
+    with quiet(place), reading(place.shown, "weights"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             place.name,
             config=config,
@@ -175,7 +175,7 @@ def read_model(
 
 
 def read_config(place: Place) -> PreTrainedConfig:
-    with _quiet(place), reading(place.shown, "configuration"):
+    with quiet(place), reading(place.shown, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
         Files(place.shown).data("generation_config.json")
         try:
@@ -205,7 +205,7 @@ def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
         return
     from transformers.quantizers import AutoHfQuantizer
 
-    with _quiet(place), reading(place.name, "configuration"):
+    with quiet(place), reading(place.name, "configuration"):
         if not AutoHfQuantizer.supports_quant_method(settings):
             raise UnsupportedModel(
                 f"{place.name!r}: quant_method = {settings['quant_method']!r} of its config.json is one "
@@ -223,7 +223,7 @@ def require_weights(place: Place) -> None:
 
 
 def read_tokenizer(place: Place) -> Tokenizer:
-    with _quiet(place), reading(place.shown, "tokenizer"):
+    with quiet(place), reading(place.shown, "tokenizer"):
         try:
             tokenizer = AutoTokenizer.from_pretrained(place.name, **place.arguments)
         except ValueError as error:
@@ -272,7 +272,7 @@ def device_of(device: torch.device | str) -> torch.device:
 
 
 @contextmanager
-def _quiet(place: Place) -> Iterator[None]:
+def quiet(place: Place) -> Iterator[None]:
     """Silence transformers' warnings while loading, and its progress bars unless it may download."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -123,6 +123,26 @@ COLUMNS = (
 )
 
 
+SUMMED = ("tokens", "steps", "differences", "faults")
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each setting, over its methods."""
+    return [
+        {
+            "setting": setting,
+            "methods": len(of_setting),
+            **{
+                key: sum(row[key] for row in of_setting)
+                for key in ("tokens", "steps", "differences", "faults")
+            },
+            "largest_gap": max(row["largest_gap"] for row in of_setting),
+        }
+        for setting in SETTINGS
+        if (of_setting := [row for row in rows if row["setting"] == setting])
+    ]
+
+
 def main(
     config: Annotated[
         str, typer.Argument(help="A config with models and methods.")
@@ -135,7 +155,7 @@ def main(
     rows: list[Mapping[str, Any]] = list(compared(made, tokens))
     print_and_save(
         "greedy_ids",
-        {"config": config, "prompts": prompts, "tokens": tokens, "methods": rows},
+        {"prompts": prompts, "tokens": tokens, "settings": summary(rows), "methods": rows},
         Table(f"greedy texts against generate: {prompts} prompts x {tokens} tokens", COLUMNS, rows),
         width=120,
     )

@@ -1,8 +1,8 @@
 """Check the sampled law of five rules on rows of the real model, and of its decoding end to end.
 
-    python -m treespec.experiments.research.studies.sampled_law SKIP.json [--decisions N] [--tokens N]
+    python -m treespec.experiments.research.studies.sampled_law [--decisions 20000] [--tokens 1000]
 
-Rows of target and draft (layer skip, by the skip set in SKIP.json) are computed once at 300 positions of
+Rows of target and draft (layer skip, as in the config `real_sources`) are computed once at 300 positions of
 texts that the target itself decoded, T = 0.7, top_p 0.9; settings with a repetition penalty process the
 same rows. At each position trees of three children are drafted from the draft's row and decided by the
 rule.
@@ -16,7 +16,7 @@ for three seeds: the check must find it. End to end, S is taken at the root of e
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,8 @@ from rich.progress import track
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import LayerSkip, NoDrafter
-from treespec.draft.skip_set import SkipSet
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.layers import LayerSkipDraft
 from treespec.experiments.config.schema import ChatPrompts
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save
@@ -97,10 +98,16 @@ def contexts_of(pair: Pair, prompts: int, each: int) -> Iterator[tuple[list[int]
             yield ids[: places[i * len(places) // each]], len(prompt.ids)
 
 
-def stored(pair: Pair, skip: SkipSet, file: Path) -> list[dict[str, Any]]:
+def skip_set() -> tuple[str, ...]:
+    """The sublayers that the config `real_sources` leaves out."""
+    drafts = [getattr(method, "draft", None) for method in load_config("real_sources").methods]
+    return next(draft.skip for draft in drafts if isinstance(draft, LayerSkipDraft) and draft.skip)
+
+
+def stored(pair: Pair, skip: Sequence[str], file: Path) -> list[dict[str, Any]]:
     """Ids, prompt length, and logits of target and draft of 300 contexts, computed once."""
     if not file.exists():
-        draft = pair.target.without(skip.skip)
+        draft = pair.target.without(skip)
         found = []
         for ids, prompt in contexts_of(pair, 25, 12):
             rows = []
@@ -143,7 +150,7 @@ def decide(
     return deviation
 
 
-def end_to_end(pair: Pair, skip: SkipSet, sampling: Sampling, tokens: int) -> Deviation:
+def end_to_end(pair: Pair, skip: Sequence[str], sampling: Sampling, tokens: int) -> Deviation:
     """Decode this many tokens by recursive rejection sampling, and check the first token of each step."""
     deviation, done = Deviation(), 0
     config = ChatPrompts(kind="chat", skip=25)
@@ -152,7 +159,7 @@ def end_to_end(pair: Pair, skip: SkipSet, sampling: Sampling, tokens: int) -> De
             break
         own = sampling.ending(pair.end_tokens, 128) if sampling.processors else sampling
         drafter = LayerSkip(
-            pair.target, skip.skip, TreeShape.expansion([CHILDREN, 1]), Law.WITHOUT_REPLACEMENT, own
+            pair.target, skip, TreeShape.expansion([CHILDREN, 1]), Law.WITHOUT_REPLACEMENT, own
         )
         for step in decode(
             ModelTarget(pair.target), drafter, verifier_for(verify.rrsw, pair.target),
@@ -179,7 +186,6 @@ COLUMNS = (
 
 
 def main(
-    skip: Annotated[Path, typer.Argument(help="A skip set of smollm2.")],
     decisions: Annotated[int, typer.Option(min=300, help="Decisions of each rule.")] = 20_000,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode end to end.")] = 1000,
     rows: Annotated[Path, typer.Option(help="Where the rows are kept.")] = Path(
@@ -187,7 +193,7 @@ def main(
     ),
 ) -> None:
     """Print z of every rule and setting, and save them. Exit code 1 if a law or a bias is missed."""
-    pair, skipped = load_pair("smollm2"), SkipSet.load(skip)
+    pair, skipped = load_pair("smollm2"), skip_set()
     contexts = stored(pair, skipped, rows)
     found = []
     for setting, sampling in SETTINGS.items():
@@ -214,7 +220,7 @@ def main(
         )  # fmt: skip
     print_and_save(
         "sampled_law",
-        {"contexts": len(contexts), "acceptance": skipped.acceptance, "rules": found},
+        {"contexts": len(contexts), "rules": found},
         Table("sampled law on rows of smollm2", COLUMNS, found),
         width=120,
     )

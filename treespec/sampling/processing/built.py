@@ -160,8 +160,8 @@ def _in_place(processor: Any, device: torch.device) -> InPlace | None:
 
 def _repetition(penalty: float) -> InPlace:
     def change(scores: Tensor, ids: Tensor) -> None:
-        seen = scores[ids]
-        scores[ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
+        seen = scores.gather(0, ids)
+        scores.scatter_(0, ids, torch.where(seen < 0, seen * penalty, seen / penalty))
 
     return change
 
