@@ -311,9 +311,9 @@ def test_logits_of_a_captured_draft_are_kept(make_model, taped):
     model.run_by(Places().copying_runner, Passes("captured"))
     model.prefill(torch.arange(5))
     model.run(torch.tensor([7, 8, 9]), (-1, 0, 0))
-    first = model.run(torch.tensor([10]), (-1, 0, 0, 1), 3)
+    first = model.run(torch.tensor([10]), (-1, 0, 0, 1), 3).logits
     kept = first.clone()
-    second = model.run(torch.tensor([11]), (-1, 0, 0, 1, 2), 4)
+    second = model.run(torch.tensor([11]), (-1, 0, 0, 1, 2), 4).logits
     assert torch.equal(first, kept)
     assert not torch.allclose(second, kept, atol=0.1)
 

@@ -11,6 +11,7 @@ from treespec.protocols import TreeModel
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import finite_for_forbidden, path_to
 from treespec.sampling.processors import Processors
+from treespec.step import Scores
 
 if TYPE_CHECKING:
     from treespec.sampling.processing.text import ProcessedText
@@ -47,10 +48,11 @@ class ProcessedModel:
         """A model with the same weights and processors, and its own empty cache."""
         return ProcessedModel(self.inner.fresh(), self._processors, self._name)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
         """Clear the cache and commit these tokens: a prompt without its last token."""
-        self.inner.prefill(tokens)
+        features = self.inner.prefill(tokens)
         self.start(tokens)
+        return features
 
     def start(self, tokens: Int[Tensor, "T"]) -> None:
         """Begin a text whose prompt is these tokens and one more; another runs the model on them."""
@@ -60,18 +62,16 @@ class ProcessedModel:
         self._text.extend(tokens.tolist())
         self._tokens = []
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Processed logits after nodes first .. first + T - 1; see `TreeModel.run`."""
         assert self._text is not None, "prefill comes first"
-        logits = self.inner.run(tokens, parents, first)
+        scores = self.inner.run(tokens, parents, first)
         self._tokens = [*self._tokens[:first], *tokens.tolist()]
         rows = [
             self._text.row(row, path_to(parents, self._tokens, node), node)
-            for node, row in enumerate(logits, first)
+            for node, row in enumerate(scores.logits, first)
         ]
-        return finite_for_forbidden(torch.stack(rows))
+        return Scores(finite_for_forbidden(torch.stack(rows)), scores.features)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes; see `TreeModel.keep`."""
