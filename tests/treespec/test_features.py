@@ -13,6 +13,7 @@ from treespec.protocols import ReadsTarget
 from treespec.sampling.processing.model import ProcessedModel
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
+from treespec.testing import assert_lossless
 from treespec.tree import TokenTree
 
 PROMPT = (0, 1, 2, 0, 1)
@@ -69,7 +70,7 @@ class TestFeatures:
         assert reads_of(NoDrafter()) == Features()
         drafter = NoDrafter()
         drafter.reads = (1, 2)
-        with pytest.raises(InvalidArgument, match="`reads` of NoDrafter = .* must be a Features"):
+        with pytest.raises(InvalidArgument, match=r"`reads` of NoDrafter = .* must be a Features"):
             reads_of(drafter)
 
 
@@ -329,3 +330,18 @@ def test_the_features_of_a_step_are_a_copy_of_those_of_its_path():
     expected = features[[0, 2]].clone()
     features.zero_()
     assert torch.equal(step.features, expected)
+
+
+def test_a_proof_gives_a_drafter_the_features_of_its_prompt(without_shape_checks):
+    lengths = set()
+
+    class Checked(Reader):
+        def prefill(self, tokens, features):
+            super().prefill(tokens, features)
+            lengths.add((len(tokens) - 1, len(features)))
+
+    assert_lossless(
+        verify.rrs, laws={IID}, shapes=[TreeShape.chain(1)], vocab=3, tables=1, draft_with=Checked
+    )
+    assert lengths
+    assert all(tokens == features for tokens, features in lengths)

@@ -100,9 +100,12 @@ def test_features_of_compiled_passes(name, load, monkeypatch):
     choose_passes(model, "compiled")
     compiled = []
     graph = compiled_pass.CompiledPass._graph
-    monkeypatch.setattr(
-        compiled_pass.CompiledPass, "_graph", lambda *given, **how: compiled.append(1) or graph(*given, **how)
-    )  # fmt: skip
+
+    def counted(*given, **how):
+        compiled.append(1)
+        return graph(*given, **how)
+
+    monkeypatch.setattr(compiled_pass.CompiledPass, "_graph", counted)
     for reads in (Features((2, 0, 3), "post"), Features((3,))):
         require_features(model.fresh(), plain, reads, prefix=17)
     assert len(compiled) in (2, 4)

@@ -93,6 +93,30 @@ def test_trees_one_after_another(name, load):
 
 
 @interpreted
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_features(name, load):
+    """Of trees as a whole and in parts; passes of one size with and without features are apart."""
+    model = TransformersModel(load(name))
+    ordinary, static = both(model)
+    tokens, parents = torch.arange(6), (-1, 0, 0, 1, 1, 2)
+    for reads in (Features((1, 0, 2), "post"), Features()):
+        for each in (ordinary, static):
+            each.lend(reads)
+            each.prefill(tokens)
+        expected = ordinary.run(tokens, parents)
+        whole = static.run(tokens, parents)
+        torch.testing.assert_close(whole.logits, expected.logits, **CLOSE)
+        if not reads.states:
+            assert whole.features is None
+            continue
+        torch.testing.assert_close(whole.features, expected.features, **CLOSE)
+        parts = [static.run(tokens[:3], parents[:3]).features.clone()]
+        parts.append(static.run(tokens[3:], parents, 3).features)
+        torch.testing.assert_close(torch.cat(parts), expected.features, **CLOSE)
+    assert len(static._runner._passes) == 4
+
+
+@interpreted
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_whatever_the_padding_holds(name, load):
     """Padding tokens whose every state is NaN, after cache rows of NaN."""
