@@ -33,7 +33,8 @@ class HiddenStates:
     """
 
     def __init__(self, model: PreTrainedModel, reads: Features) -> None:
-        self.reads, self._model = reads, model
+        self.states, self._model = reads.states, model
+        """The features in their order (`Features.states`)."""
         self._layers: Any = ()
         self._seen: dict[int | str, Tensor] = {}
         model_type = model.config.model_type
@@ -58,7 +59,7 @@ class HiddenStates:
         """Context in which passes are watched; `taken` returns the features of each."""
         handles = []
         try:
-            for state in self.reads.states:
+            for state in self.states:
                 seen = partial(self._see, state)
                 if state == "post":
                     handles.append(self._model.base_model.register_forward_hook(seen))
@@ -77,18 +78,18 @@ class HiddenStates:
     @no_type_check  # the compiler cannot trace the type checks of the tests
     def taken(self) -> Float[Tensor, "T F H"] | None:
         """The features of the pass that was run last; None if none are read."""
-        if not self.reads.states:
+        if not self.states:
             return None
-        states = [self._seen.pop(state) for state in self.reads.states]
+        seen = [self._seen.pop(state) for state in self.states]
         # Layers may be on several devices.
-        return torch.stack([state.to(states[-1].device) for state in states], dim=1)
+        return torch.stack([hidden.to(seen[-1].device) for hidden in seen], dim=1)
 
     def of_no_tokens(self) -> Float[Tensor, "0 F H"] | None:
         """The features of an empty prompt; None if none are read."""
-        if not self.reads.states:
+        if not self.states:
             return None
         width = self._model.config.get_text_config(decoder=True).hidden_size
-        shape = (0, len(self.reads.states), width)
+        shape = (0, len(self.states), width)
         return torch.empty(shape, dtype=self._model.dtype, device=self._model.device)
 
     @no_type_check

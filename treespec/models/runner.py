@@ -41,7 +41,8 @@ class TreeRunner:
             InvalidArgument: if the model does not have such a boundary.
             UnsupportedModel: if the features of this model cannot be had.
         """
-        self._states = HiddenStates(self.model, reads)
+        if reads.states != self._states.states:
+            self._states = HiddenStates(self.model, reads)
 
     @property
     def length(self) -> int:

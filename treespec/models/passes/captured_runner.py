@@ -125,8 +125,8 @@ class CapturedRunner(StaticRunner):
             InvalidArgument: if the model does not have such a boundary.
             UnsupportedModel: if the features of this model cannot be had.
         """
-        super().lend(reads)
-        if reads.states:
+        if reads.states != self._states.states:
+            super().lend(reads)
             self.prepare()
 
     @torch.inference_mode()
@@ -139,7 +139,7 @@ class CapturedRunner(StaticRunner):
         least = self.cache.least
         if not least or not self._routed:
             return
-        states = self._states.reads.states
+        states = self._states.states
         needed = {kind.size for kind in self._needed[least] if kind.states == states}
         for size in sorted(size for size in needed if max(size) <= least):
             static = self._static(0, size)  # drops what is tied to old memory

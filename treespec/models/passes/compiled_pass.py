@@ -132,15 +132,15 @@ class CompiledPass:
         with self._packed.shared(), layers, states.watched():
             self._graphs[reads.states] = self._compiled(OPTIONS | calls(), states)
 
-    def bound(self, cache: TreeCache, reads: Features) -> tuple[Pass, Pass]:
+    def bound(self, cache: TreeCache, states: tuple[int | str, ...]) -> tuple[Pass, Pass]:
         """The passes over one node and over several nodes in this cache, valid until its memory moves.
 
         Both take tokens `[T]`, place `[2]` (committed rows, first node to run), tree `[3, N]`
         (`tree_arrays`) and slots `[S]`, the indices of all rows in use. They write rows to the cache and
-        return logits `[T, V]`, and features `[T, F, H]` if some are read (`compile`).
+        return logits `[T, V]`, and features `[T, F, H]` if there are `states` that were compiled for.
         """
         rows = _rows(cache, self._layout)
-        one, many = self._graphs[reads.states]
+        one, many = self._graphs[states]
         return one.bound(rows), many.bound(rows)
 
     def require_weights(self) -> None:

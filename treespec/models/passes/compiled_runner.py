@@ -55,24 +55,13 @@ class CompiledRunner(TreeRunner):
             InvalidArgument: if the model does not have such a boundary.
             UnsupportedModel: if the features of this model cannot be had, or not from compiled passes.
         """
+        if reads.states == self._states.states:
+            return
+        if reads.states and reads.states not in self._compiled.tested:
+            self._compile(reads)
+            self._compiled.tested.add(reads.states)
         super().lend(reads)
         self._memory = ()
-        if not reads.states or reads.states in self._compiled.tested:
-            return
-        try:
-            # No tensor that lasts may be one of inference mode.
-            with torch.inference_mode(False):
-                self._compiled.compile(reads)
-            self._require_same(reads)
-        except (torch.OutOfMemoryError, TreespecError):
-            raise
-        except Exception as problem:  # the compiler raises errors of many classes
-            model_type, why = self.model.config.model_type, in_words(problem, "the compiler")
-            raise UnsupportedModel(
-                f"compiled passes of {model_type} models cannot return hidden states, choose "
-                f"passes='eager': {why}"
-            ) from problem
-        self._compiled.tested.add(reads.states)
 
     @torch.inference_mode()
     def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
@@ -94,7 +83,7 @@ class CompiledRunner(TreeRunner):
         cache.begin(first, count + 1)  # the graphs need fewer slots than rows
         cache.begin(first, count)
         if (memory := cache.memory) != self._memory:  # the rows have moved
-            self._one, self._many = self._compiled.bound(cache, self._states.reads)
+            self._one, self._many = self._compiled.bound(cache, self._states.states)
             self._slots = torch.arange(cache.capacity)
             self._memory = memory
         run = self._one if count == 1 else self._many
@@ -102,6 +91,21 @@ class CompiledRunner(TreeRunner):
         results = run(tokens.long().contiguous(), place, tree, used)
         self._parents = parents
         return Scores(*results)
+
+    def _compile(self, reads: Features) -> None:
+        try:
+            # No tensor that lasts may be one of inference mode.
+            with torch.inference_mode(False):
+                self._compiled.compile(reads)
+            self._require_same(reads)
+        except (torch.OutOfMemoryError, TreespecError):
+            raise
+        except Exception as problem:  # the compiler raises errors of many classes
+            model_type, why = self.model.config.model_type, in_words(problem, "the compiler")
+            raise UnsupportedModel(
+                f"compiled passes of {model_type} models cannot return hidden states, choose "
+                f"passes='eager': {why}"
+            ) from problem
 
     def _require_same(self, reads: Features) -> None:
         """Check that graphs which return features give what ordinary passes give, whole and in parts."""
@@ -112,7 +116,7 @@ class CompiledRunner(TreeRunner):
         errors = []
         for ranges in (((0, len(PARENTS)),), LEVELS):
             for runner in (ordinary, compiled):
-                TreeRunner.lend(runner, reads)
+                TreeRunner.lend(runner, reads)  # of the compiled runner, not to test it again
                 runner.prefill(tokens[:PREFIX])
             for begin, end in ranges:
                 nodes = tokens[PREFIX + begin : PREFIX + end], PARENTS[:end], begin

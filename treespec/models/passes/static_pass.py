@@ -137,7 +137,7 @@ class StaticPass:
     @property
     def kind(self) -> Kind:
         """What it is made for."""
-        return Kind(self.size, self.states.reads.states)
+        return Kind(self.size, self.states.states)
 
     @torch.inference_mode()
     def load(
@@ -230,7 +230,7 @@ class StaticRunner(TreeRunner):
         if cache.memory != self._memory:
             self._forget_memory()
             self._memory = cache.memory
-        kind = Kind(size, self._states.reads.states)
+        kind = Kind(size, self._states.states)
         if kind not in self._passes:
             self._passes[kind] = StaticPass(self.model, cache, size, self._states)
         return self._passes[kind]
