@@ -11,6 +11,7 @@ from treespec.features import Features, lend, reads_of
 from treespec.models.tabular import LAYERS, TabularModel, random_table
 from treespec.protocols import ReadsTarget
 from treespec.sampling.processing.model import ProcessedModel
+from treespec.sampling.processors import Processors
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.testing import assert_lossless
@@ -23,6 +24,7 @@ COLD, WARM = Sampling(temperature=0.0), Sampling()
 
 
 class TestFeatures:
+    @pytest.mark.usefixtures("without_shape_checks")
     def test_the_final_state_is_the_last_feature(self):
         assert READS.states == (3, 0, "post")
         assert Features().states == ()
@@ -230,8 +232,7 @@ def test_remembered_passes_have_features():
 
 
 def test_a_processed_model_passes_features_on():
-    sampling = Sampling(temperature=0.0, repetition_penalty=1.5)
-    model = ProcessedModel(table(3), sampling.processors, "target")
+    model = ProcessedModel(table(3), Processors(repetition_penalty=1.5), "target")
     lend(model, READS)
     plain = table(3)
     lend(plain, READS)
@@ -277,6 +278,7 @@ class TestErrors:
             played(Beyond(table(4), TreeShape.chain(2), IID, WARM), verify.rrs, WARM)
         assert not ran
 
+    @pytest.mark.usefixtures("without_shape_checks")
     def test_a_target_that_cannot_lend(self, ran):
         class Mute:
             """A target of someone else's."""
@@ -297,6 +299,7 @@ class TestErrors:
             ModelDrafter(table(4), TreeShape.chain(2), IID, WARM), verify.rrs, WARM, Mute()
         )
 
+    @pytest.mark.usefixtures("without_shape_checks")
     def test_a_model_that_cannot_lend(self, ran):
         class Mute:
             """A model of someone else's."""

@@ -77,7 +77,8 @@ def test_features_of_ordinary_passes(name, load):
     model = TransformersModel(load(name, **layers_of(name)))
     whole = require_features(model.fresh(), model, Features((2, 0, 3), "post"), prefix=17)
     head = model.model.get_output_embeddings()
-    logits = head(whole.features[:, -1])
+    with torch.inference_mode():
+        logits = head(whole.features[:, -1])
     if name == "gemma2":
         logits = 30.0 * torch.tanh(logits / 30.0)
     torch.testing.assert_close(logits, whole.logits, **CLOSE)
