@@ -78,7 +78,8 @@ def _take_back(place: Place) -> None:
     """Revoke the scores that the last step lent."""
     if place.lent is not None:
         object.__delattr__(place.lent, "logits")
-        object.__delattr__(place.lent, "features")
+        if place.lent.features is not None:
+            object.__delattr__(place.lent, "features")
         place.lent = None
 
 
