@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.progress import track
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import LayerSkip, NoDrafter
@@ -106,7 +107,8 @@ def skip_set() -> tuple[str, ...]:
 
 def stored(pair: Pair, skip: Sequence[str], file: Path) -> list[dict[str, Any]]:
     """Ids, prompt length, and logits of target and draft of 300 contexts, computed once."""
-    if not file.exists():
+    about = [pair.target.fingerprint, list(skip)]
+    if not file.exists() or torch.load(file)["about"] != about:
         draft = pair.target.without(skip)
         found = []
         for ids, prompt in contexts_of(pair, 25, 12):
@@ -116,8 +118,10 @@ def stored(pair: Pair, skip: Sequence[str], file: Path) -> list[dict[str, Any]]:
                 rows.append(model.run(torch.tensor(ids[-1:]), (-1,))[0].clone())
             found.append({"ids": ids, "prompt": prompt, "target": rows[0], "draft": rows[1]})
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(found, file)
-    return torch.load(file)
+        aside = file.with_suffix(".part")
+        torch.save({"about": about, "contexts": found}, aside)
+        aside.replace(file)
+    return torch.load(file)["contexts"]
 
 
 def decide(
@@ -135,6 +139,10 @@ def decide(
             )
             for name in ("target", "draft")
         ]
+        if sampling.processors is not None:  # rows of `generate`, whatever ours would be
+            penalty = RepetitionPenaltyLogitsProcessor(sampling.processors.repetition_penalty)
+            own = penalty(torch.tensor([context["ids"]]), context["target"][None].float())
+            assert torch.equal(own[0], logits[0])
         rows = SampledRows(logits[0].expand(shape.size, -1), plain)
         draft = plain(logits[1])[None]
         top = chosen_children(logits[1][None], CHILDREN, Law.DETERMINISTIC)[0]
@@ -181,7 +189,7 @@ COLUMNS = (
     keyed("sampling", "sampling", left=True),
     keyed("decisions", "decisions", ","),
     keyed("z", "z", "+.2f"),
-    keyed("z of a coin biased by 0.02", "biased", left=True),
+    keyed("z of a coin biased by 0.02", "biased_z", left=True),
 )
 
 
@@ -195,7 +203,7 @@ def main(
     """Print z of every rule and setting, and save them. Exit code 1 if a law or a bias is missed."""
     pair, skipped = load_pair("smollm2"), skip_set()
     contexts = stored(pair, skipped, rows)
-    found = []
+    found: list[dict[str, Any]] = []
     for setting, sampling in SETTINGS.items():
         for name, law in track(RULES.items(), description=setting):
             rule = verify.RULES[name]
@@ -207,7 +215,7 @@ def main(
             found.append(
                 {
                     "rule": name, "law": str(law), "sampling": setting, "decisions": decisions, "z": z,
-                    "biased": ", ".join(f"{each:+.1f}" for each in biased),
+                    "biased": biased, "biased_z": ", ".join(f"{each:+.1f}" for each in biased),
                     "as_it_must": abs(z) < LIMIT < min(map(abs, biased)),
                 }
             )  # fmt: skip
@@ -215,12 +223,18 @@ def main(
         found.append(
             {
                 "rule": "rrsw, end to end", "law": str(Law.WITHOUT_REPLACEMENT), "sampling": setting,
-                "decisions": whole.count, "z": whole.z, "biased": "", "as_it_must": abs(whole.z) < LIMIT,
+                "decisions": whole.count, "z": whole.z, "biased": [], "biased_z": "",
+                "as_it_must": abs(whole.z) < LIMIT,
             }
         )  # fmt: skip
     print_and_save(
         "sampled_law",
-        {"contexts": len(contexts), "rules": found},
+        {
+            "contexts": len(contexts),
+            "largest_z": max(abs(row["z"]) for row in found),
+            "smallest_biased": min(abs(z) for row in found for z in row["biased"]),
+            "rules": found,
+        },
         Table("sampled law on rows of smollm2", COLUMNS, found),
         width=120,
     )
