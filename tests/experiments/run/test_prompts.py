@@ -218,7 +218,7 @@ def test_tasks_are_short_texts_of_each_category():
 
 def test_chat_prompts_are_requests_of_each_category():
     """As many of each for measuring as for tuning, in turns; each with one request, which is no other's."""
-    prompts = read_prompts(source(kind="chat"))
+    prompts = read_prompts(source(kind="chat", count=144))
     assert len({prompt.text for prompt in prompts}) == len({p.id for p in prompts}) == 144
     for part in (prompts[:96], prompts[96:]):
         counts = Counter(prompt.category for prompt in part)
@@ -226,6 +226,7 @@ def test_chat_prompts_are_requests_of_each_category():
         assert set(counts.values()) == {len(part) // 8}
     assert all(20 <= len(prompt.text) <= 1000 and prompt.turns == 1 for prompt in prompts)
     assert read_prompts(source(kind="chat", skip=96)) == prompts[96:]
+    assert read_prompts(source(kind="chat")) == prompts[:96]
 
 
 def test_chat_prompts_take_the_chat_template():
