@@ -7,12 +7,13 @@ texts that the target itself decoded, T = 0.7, top_p 0.9; settings with a repeti
 same rows. At each position trees of three children are drafted from the draft's row and decided by the
 rule.
 
-Let S be the three tokens that the draft finds most probable. S depends on the text only, so an exact rule
-emits a token of S with the probability that the target gives to S, whatever was drafted; z is the
-difference, in standard errors. (The drafted children themselves will not do: a rule that is exact on
-average over drawn children emits one of them more often than the target's mass on them. For chosen
-children, S is the drafted children.) Every rule runs again with a coin that accepts too often, by 0.02,
-for three seeds: the check must find it. End to end, S is taken at the root of every step.
+Let S be the chosen children, or, where children are drawn, the tokens that the draft finds more probable
+than the target does. S depends on the text only, so an exact rule emits a token of S with the probability
+that the target gives to S, whatever was drafted; z is the difference, in standard errors. (The drawn
+children themselves will not do: a rule that is exact on average over them emits one of them more often than
+the target's mass on them.) Every rule runs again with a coin that accepts too often, by 0.02, for three
+seeds: the check must find it. What it accepts wrongly are tokens that the draft overrates, those of S. End
+to end, S is taken at the root of every step.
 """
 
 import math
@@ -63,7 +64,7 @@ class AcceptsTooOften(TorchCoins):
     """Coins that accept with a probability that is too large by `BIAS`."""
 
     def accept(self, probability: Any) -> bool:
-        return super().accept(min(1.0, float(probability) + BIAS) if probability > 0 else 0.0)
+        return super().accept(min(1.0, float(probability) + BIAS))
 
 
 class Deviation:
@@ -146,7 +147,10 @@ def decide(
         rows = SampledRows(logits[0].expand(shape.size, -1), plain)
         draft = plain(logits[1])[None]
         top = chosen_children(logits[1][None], CHILDREN, Law.DETERMINISTIC)[0]
-        mass = float(rows[0].double()[top].sum())
+        counted = draft[0] > rows[0]
+        if law is Law.DETERMINISTIC:
+            counted = torch.zeros_like(counted).index_fill(0, top, True)
+        mass = float(rows[0].double()[counted].sum())
         for _ in range(min(each, decisions - deviation.count)):
             drawn = top if law is Law.DETERMINISTIC else coins.draw_many(draft, CHILDREN, law)[0]
             tokens = torch.cat([torch.tensor(context["ids"][-1:]), drawn])
@@ -154,7 +158,7 @@ def decide(
             verdict = rule(tree, rows, coins)
             first = verdict.path[1] if verdict.accepted else None
             token = verdict.bonus if first is None else tree.token_ids[first]
-            deviation.add(token in top.tolist(), mass)
+            deviation.add(bool(counted[token]), mass)
     return deviation
 
 
@@ -178,8 +182,9 @@ def end_to_end(pair: Pair, skip: Sequence[str], sampling: Sampling, tokens: int)
             if step.tree.shape.size == 1:
                 continue
             assert step.rows is not None
-            top = step.tree.draft_probs_of(0).topk(CHILDREN).indices
-            deviation.add(step.tokens[0] in top.tolist(), float(step.rows[0].double()[top].sum()))
+            counted = step.tree.draft_probs_of(0) > step.rows[0]
+            mass = float(step.rows[0].double()[counted].sum())
+            deviation.add(bool(counted[step.tokens[0]]), mass)
     return deviation
 
 
