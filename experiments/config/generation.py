@@ -118,6 +118,13 @@ def unnamed_in_words(fields: Mapping[str, Any]) -> str | None:
     )
 
 
+def ignored_in_words(
+    config: "GenerationConfig", samplings: Sequence[SamplingConfig], stop_strings: Sequence[str]
+) -> str | None:
+    """A sentence about what a config leaves unnamed (`unnamed`); None if that is nothing."""
+    return unnamed_in_words(unnamed(config, samplings, stop_strings))
+
+
 def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     """A config's data with `{from: model}` in `samplings` replaced by what the target's file asks for.
 

@@ -132,7 +132,7 @@ def decide(
     """Draft and decide trees at the contexts in turn."""
     deviation, shape = Deviation(), TreeShape.expansion([CHILDREN])
     each = math.ceil(decisions / len(contexts))
-    plain = sampling.without_processors if sampling.processors else sampling
+    plain = sampling.without_processors
     for context in contexts:
         logits = [
             finite_for_forbidden(
@@ -169,7 +169,7 @@ def end_to_end(pair: Pair, skip: Sequence[str], sampling: Sampling, tokens: int)
     for prompt in encode(read_prompts(config), config, pair.tokenizer):
         if done >= tokens:
             break
-        own = sampling.ending(pair.end_tokens, 128) if sampling.processors else sampling
+        own = sampling.ending(pair.end_tokens, 128)
         drafter = LayerSkip(
             pair.target, skip, TreeShape.expansion([CHILDREN, 1]), Law.WITHOUT_REPLACEMENT, own
         )
