@@ -78,8 +78,9 @@ def generate(
         drafter: your own draft source, instead of `growth` and `law`.
         verifier: the acceptance rule. By default `greedy` at temperature 0, else the rule of the law
             (`verify.RULE_OF_LAW`), decided on the host.
-        sampling: temperature 0 by default. Its processors learn here which tokens end the text, and
-            `max_new_tokens`; so does the default drafter, but not a drafter of your own.
+        sampling: temperature 0 by default; what the model's generation_config.json asks for is not used.
+            Its processors learn here which tokens end the text, and `max_new_tokens`; so does the default
+            drafter, but not a drafter of your own.
         coins: the source of all randomness; `TorchCoins(0)` by default.
         max_new_tokens: at least 1.
         stop_strings: decoding ends after the token that completes one of these strings. The tokenizer's

@@ -47,8 +47,11 @@ def changing(config: "GenerationConfig") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (*names, *REFUSED, STOPS):
         value = getattr(config, name, None)
-        if value is not None and value not in (NEUTRAL.get(name), [], {}, False):
+        neutral = value is None or value is False or value in ([], {})
+        if not neutral and value != NEUTRAL.get(name, ...):
             found[name] = value
+    if getattr(config, "min_new_tokens", None) is not None:  # `generate` puts it in its place
+        found.pop("min_length", None)
     return found
 
 
@@ -58,7 +61,8 @@ def asked_for(
     """The sampling settings that `generate` would use without arguments, or at this temperature.
 
     Raises:
-        ConfigError: if it would search beams, guide or watermark; names the field and `where`.
+        ConfigError: if it would search beams, guide or watermark, or contradicts itself; names the field
+            and `where`.
     """
     found = changing(config)
     if refused := [name for name in REFUSED if name in found]:
@@ -70,6 +74,11 @@ def asked_for(
     if not (config.do_sample or temperature):
         return {"temperature": 0.0} | settings
     warpers = {name: found[name] for name in WARPERS if name in found}
+    if temperature is None and warpers.get("temperature") == 0:
+        raise ConfigError(
+            f"{where} asks for do_sample = true and temperature = 0, which `generate` refuses: name a "
+            "temperature beside `from: model`"
+        )
     top_k = getattr(config, "top_k", None)
     if top_k is None:
         warpers["top_k"] = DEFAULT_TOP_K
@@ -99,14 +108,21 @@ def unnamed_in_words(fields: Mapping[str, Any]) -> str | None:
         return None
     listed = ", ".join(f"{name} = {value}" for name, value in fields.items())
     way = ""
-    if any(name not in (*REFUSED, STOPS) for name in fields):
-        way = ". `samplings: [{from: model}]` takes it over"
-    elif STOPS in fields:
-        way = f". Name them in {STOPS}"
+    if not any(name in REFUSED for name in fields) and set(fields) != {STOPS}:
+        way = ". `samplings: [{from: model}]` takes over what it asks for"
+    if STOPS in fields:
+        way += f". {STOPS} stands beside samplings in a config"
     return (
-        f"The target's generation_config.json asks for {listed}, which this config does not name: no "
-        f"method uses it{way}"
+        f"The target's generation_config.json asks for {listed}, which this config does not name under "
+        f"every sampling: where it does not, no method uses it{way}"
     )
+
+
+def ignored_in_words(
+    config: "GenerationConfig", samplings: Sequence[SamplingConfig], stop_strings: Sequence[str]
+) -> str | None:
+    """A sentence about what a config leaves unnamed (`unnamed`); None if that is nothing."""
+    return unnamed_in_words(unnamed(config, samplings, stop_strings))
 
 
 def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +143,14 @@ def taken_over(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     replaced = []
     for i, sampling in enumerate(samplings):
         if isinstance(sampling, dict) and "from" in sampling:
+            own = {key: value for key, value in sampling.items() if key != "from"}
+            if sampling["from"] is None:
+                replaced.append(own)
+                continue
             if sampling["from"] != "model":
                 raise ConfigError(
                     f"{path}: samplings[{i}].from = {sampling['from']!r}, but only `from: model` is known"
                 )
-            own = {key: value for key, value in sampling.items() if key != "from"}
             where = f"generation_config.json of {given}"
             replaced.append(asked_for(_read(given), where, own.get("temperature")) | own)
         else:
@@ -145,13 +164,17 @@ def _read(target: str) -> "GenerationConfig":
 
     from treespec.errors import LoadError, said
     from treespec.models.load import target_place
+    from treespec.models.reading import Files
     from treespec.models.source import read_config
 
     try:
         place = target_place(target)
-        if place.local and not (Path(place.name) / "generation_config.json").is_file():
+        try:
+            return GenerationConfig.from_pretrained(place.name, local_files_only=place.local)
+        except OSError:
+            if Files(place.name).path("generation_config.json") is not None:
+                raise
             return GenerationConfig.from_model_config(read_config(place))  # as transformers does
-        return GenerationConfig.from_pretrained(place.name, local_files_only=place.local)
     except LoadError as error:
         raise ConfigError(f"models.target: {error}") from None
     except Exception as error:  # of many kinds, and no JSON is one of them

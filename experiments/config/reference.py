@@ -68,6 +68,13 @@ _SWEEP = {
 }
 
 
+_FROM = {
+    "anyOf": [{"const": "model", "type": "string"}, {"type": "null"}],
+    "default": None,
+    "description": "`model` takes over what the target's generation_config.json asks for.",
+}
+
+
 def config_schema() -> dict[str, Any]:
     """The JSON schema of a config as written in YAML; every property has a description.
 
@@ -86,6 +93,7 @@ def config_schema() -> dict[str, Any]:
     for value in schema["properties"].values():
         value.pop("title", None)
     schema["properties"]["sweep"] = _SWEEP
+    schema["$defs"]["SamplingConfig"]["properties"]["from"] = _FROM
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "treespec config"}
     return head | {key: value for key, value in schema.items() if key != "title"}
 

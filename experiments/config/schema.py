@@ -162,8 +162,9 @@ class ChatPrompts(_Texts):
     """Short requests to a chat model, in the tokenizer's chat template.
 
     Eighteen of each category, in turns: `questions`, `summaries` of a text in the request, `translation`,
-    `arithmetic`, `code writing`, `code editing`, `lists` and `stories`. The first 96 are for measuring, the
-    other 48 (`skip: 96`) for tuning. They were written for treespec and are in the public domain (CC0).
+    `arithmetic`, `code writing`, `code editing`, `lists` and `stories`. The first 96 are for measuring, and
+    all that are read without a `count`; the other 48 (`skip: 96`) are for tuning. They were written for
+    treespec and are in the public domain (CC0).
     """
 
     kind: Literal["chat"]

@@ -22,7 +22,7 @@ from treespec.experiments.config.build import (
     wants_measured,
 )
 from treespec.experiments.config.files import require_within
-from treespec.experiments.config.generation import unnamed, unnamed_in_words
+from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
@@ -110,8 +110,8 @@ def check_lossless(
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
-    if note := unnamed_in_words(ignored):
+    asked = pair.target.model.generation_config
+    if note := ignored_in_words(asked, config.samplings, config.stop_strings):
         reporter.note(note)
     experiment = experiment.ending(pair.end_tokens)
     encoded = encode(texts, config.prompts, pair.tokenizer)

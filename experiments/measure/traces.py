@@ -9,6 +9,7 @@ from rich.console import Console
 from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
+from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.model_draft import label_of_draft
 from treespec.experiments.config.samplings import SamplingConfig, budget_of, sampling_of
 from treespec.experiments.config.schema import Config, ModelsConfig, TreeMethod
@@ -83,6 +84,9 @@ def trace(
         chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    asked = pair.target.model.generation_config
+    if note := ignored_in_words(asked, [setting], config.stop_strings):
+        reporter.note(note)
     if traced_draft is not None:
         traced_draft = traced_draft.ending(pair.end_tokens, budget_of(config))
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)

@@ -11,7 +11,7 @@ from treespec import plugins
 from treespec.errors import LoadError
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
-from treespec.experiments.config.generation import unnamed, unnamed_in_words
+from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
@@ -164,8 +164,9 @@ def decode_one(
     models = as_eager(config.models)
     with _naming_options():
         pair = load_with_passes(models, [method], load, Reporter(None)).pair
-    ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
-    for sentence in filter(None, (*dequantised(pair), unnamed_in_words(ignored))):
+    asked = pair.target.model.generation_config
+    ignored = ignored_in_words(asked, config.samplings, config.stop_strings)
+    for sentence in filter(None, (*dequantised(pair), ignored)):
         say(sentence)
     assert isinstance(config.prompts, TextPrompts)
     encoded = encode(

@@ -77,6 +77,8 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
             prompts = _first(_jsonl(path, config.field, "question_id"), least, enough)
         case SpecBenchPrompts():
             prompts = _first(_jsonl(path, "turns", "question_id"), least, enough)
+    if isinstance(config, ChatPrompts) and config.count is None and config.skip < TUNING_FROM:
+        prompts = prompts[:TUNING_FROM]
     prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)

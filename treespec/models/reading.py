@@ -39,7 +39,7 @@ class Files:
         self.name = name
 
     def path(self, file: str) -> Path | None:
-        """The path of a file, or None if it does not exist; a GGUF file has none beside it."""
+        """The path of a file, or None if it does not exist; for the path of a GGUF file, none."""
         folder = Path(self.name)
         if folder.is_file():
             return None

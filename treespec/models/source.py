@@ -177,7 +177,7 @@ def read_model(
 def read_config(place: Place) -> PreTrainedConfig:
     with quiet(place), reading(place.shown, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
-        Files(place.shown).data("generation_config.json")
+        Files(place.name).data("generation_config.json")
         try:
             config = AutoConfig.from_pretrained(place.name, **place.arguments)
         except ValueError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from treespec.checks import integer, number, plain_integer, shown
@@ -23,6 +23,7 @@ __all__ = [
     "SampledRows",
     "Sampling",
     "best_token",
+    "read_numbers",
     "require_finite",
     "residual",
     "wide",
@@ -251,11 +252,10 @@ def require_finite(logits: Float[Tensor, "*T V"], model: str, nodes: Sequence[in
         model: name of the model in the message.
         nodes: the node of each row.
     """
-    if math.isfinite(logits.sum().item()):  # NaN and infinities stay in a sum
-        return
-    finite = torch.isfinite(logits).all(-1).reshape(-1)
-    if not bool(finite.all()):  # else the sum alone was too large
-        raise NonFiniteLogits(nodes[int((~finite).nonzero()[0])], model)
+    low, high = read_numbers(*logits.aminmax())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        first = (~torch.isfinite(logits)).any(-1).reshape(-1).nonzero()[0]
+        raise NonFiniteLogits(nodes[int(first)], model)
 
 
 def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
@@ -273,6 +273,13 @@ def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
 def wide(logits: Tensor) -> Tensor:
     """The logits in float32, or float64 if they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def read_numbers(*numbers: Shaped[Tensor, ""]) -> list[float]:
+    """Scalars of one device and dtype as plain numbers; waits for the device once."""
+    if numbers[0].is_cpu:  # stacking would cost more than it saves
+        return [number.item() for number in numbers]
+    return torch.stack(numbers).tolist()
 
 
 def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*rows V"]:

@@ -225,7 +225,8 @@ def _measured(data: Mapping[str, Any]) -> str:
     simd = f" with {hardware['simd']}" if hardware.get("simd") else ""
     facts = [data["measured"][:10], hardware.get("gpu") or f"{hardware['cpu']}{simd}"]
     if models:
-        sizes = " and ".join(f"{models[m]['parameters'] / 1e6:.3g} M" for m in ("target", "draft"))
+        counts = [models[role]["parameters"] for role in ("target", "draft")]
+        sizes = " and ".join(f"{count / 1e6:.3g} M" for count in counts if count)
         facts.append(f"{sizes} parameters in {models['target']['dtype']}")
     return ", ".join([*facts, f"commit {(data.get('git_hash') or 'unknown')[:7]}"])
 

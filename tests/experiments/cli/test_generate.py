@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from transformers import GenerationConfig
 from typer.testing import CliRunner
 
 import treespec
@@ -214,3 +215,14 @@ def test_bytes_that_are_no_text(call):
     done = call("-", stdin=b"\xff\xfe")
     assert done.exit_code == 2
     assert "stdin: not UTF-8" in done.stderr
+
+
+def test_what_the_model_asks_for_is_told(tiny_pair, loaded_pair, monkeypatch):
+    asked, said = GenerationConfig(repetition_penalty=1.2), []
+    monkeypatch.setattr(loaded_pair.target.model, "generation_config", asked)
+    decode_one(config_of(tiny_pair), PROMPT, say=said.append, load=lambda config: loaded_pair)
+    assert any("asks for repetition_penalty = 1.2" in sentence for sentence in said)
+    said.clear()
+    named = config_of(tiny_pair, temperature=0.0, repetition_penalty=1.1)
+    decode_one(named, PROMPT, say=said.append, load=lambda config: loaded_pair)
+    assert not said

@@ -37,9 +37,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path, do_sample: bool):
+ALONE = {
+    "forced_bos_token_id": 44, "min_length": 9, "forced_eos_token_id": 0, "sequence_bias": [[[0], 30.0]],
+    "eos_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+"""Fields that others hide, for a prompt of one token: without the minimum the text would end at once."""
+
+
+def opened(folder: Path, do_sample: bool, fields=FIELDS):
     file = folder / "generation_config.json"
-    file.write_text(json.dumps(FIELDS | {"do_sample": do_sample}), encoding="utf-8")
+    file.write_text(json.dumps(fields | {"do_sample": do_sample}), encoding="utf-8")
     config = load_config(
         "smoke",
         [
@@ -68,9 +75,10 @@ def generated(pair, prompt, **arguments):
         )
 
 
-def test_greedy_ids_equal_generate_without_arguments(folder):
-    experiment, pair = opened(folder, do_sample=False)
-    prompt = torch.tensor(pair.tokenizer.encode(PROMPT))
+@pytest.mark.parametrize(("text", "fields"), [(PROMPT, FIELDS), (None, ALONE)])
+def test_greedy_ids_equal_generate_without_arguments(folder, text, fields):
+    experiment, pair = opened(folder, False, fields)
+    prompt = torch.tensor([50] if text is None else pair.tokenizer.encode(text))
     wanted = generated(pair, prompt)[0, len(prompt) :].tolist()
     (sampling,) = experiment.samplings
     for method in experiment.methods:

@@ -112,7 +112,10 @@ def test_from_model_takes_what_generate_would_use():
     file = GenerationConfig(do_sample=False, temperature=0.6, no_repeat_ngram_size=4)
     assert asked_for(file, "the file") == {"temperature": 0.0, "no_repeat_ngram_size": 4}
     assert asked_for(GenerationConfig(do_sample=True, top_k=0), "the file") == {"temperature": 1.0}
-    for refused in ({"num_beams": 3}, {"guidance_scale": 1.5}, {"penalty_alpha": 0.6, "top_k": 4}):
+    for refused in (
+        {"num_beams": 3}, {"guidance_scale": 1.5}, {"penalty_alpha": 0.6, "top_k": 4}, {"max_time": 3.0},
+        {"force_words_ids": [[3]]}, {"token_healing": True},
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=next(iter(refused))):
             asked_for(GenerationConfig(**refused), "the file")
 
@@ -144,3 +147,24 @@ def test_what_a_config_does_not_name_is_told():
         unnamed(file, [cold, named])
     )
     assert unnamed_in_words(unnamed(GenerationConfig(), [cold])) is None
+
+
+def test_stop_strings_are_named_outside_samplings():
+    file, cold = GenerationConfig(stop_strings=["END"]), [SamplingConfig(temperature=0.0)]
+    assert asked_for(file, "the file") == {"temperature": 0.0}
+    assert unnamed(file, cold) == {"stop_strings": ["END"]}
+    assert unnamed(file, cold, ["END"]) == {}
+    words = unnamed_in_words({"stop_strings": ["END"]})
+    assert words.endswith("uses it. stop_strings stands beside samplings in a config")
+
+
+def test_zeros_of_a_file_mean_what_they_mean_to_generate():
+    file = GenerationConfig(forced_eos_token_id=0, guidance_scale=1.0, top_k=0)
+    assert asked_for(file, "the file") == {"temperature": 0.0, "forced_eos_token_id": 0}
+    with pytest.raises(ConfigError, match="guidance_scale = 0"):
+        asked_for(GenerationConfig(guidance_scale=0.0), "the file")
+    file = GenerationConfig(do_sample=True, temperature=0.0)
+    with pytest.raises(ConfigError, match="do_sample = true and temperature = 0"):
+        asked_for(file, "the file")
+    file = GenerationConfig(min_new_tokens=0, min_length=50)  # the first takes the second's place
+    assert asked_for(file, "the file") == {"temperature": 0.0}

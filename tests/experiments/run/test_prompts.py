@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from treespec.experiments.config.schema import Prompts
-from treespec.experiments.errors import PromptError
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import Prompts, SearchConfig
+from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run import prompts as prompts_module
-from treespec.experiments.run.prompts import encode, read_prompts, unread_turns
+from treespec.experiments.run.prompts import encode, read_prompts, search_prompts, unread_turns
 
 
 def source(**data):
@@ -218,7 +219,7 @@ def test_tasks_are_short_texts_of_each_category():
 
 def test_chat_prompts_are_requests_of_each_category():
     """As many of each for measuring as for tuning, in turns; each with one request, which is no other's."""
-    prompts = read_prompts(source(kind="chat"))
+    prompts = read_prompts(source(kind="chat", count=144))
     assert len({prompt.text for prompt in prompts}) == len({p.id for p in prompts}) == 144
     for part in (prompts[:96], prompts[96:]):
         counts = Counter(prompt.category for prompt in part)
@@ -226,6 +227,18 @@ def test_chat_prompts_are_requests_of_each_category():
         assert set(counts.values()) == {len(part) // 8}
     assert all(20 <= len(prompt.text) <= 1000 and prompt.turns == 1 for prompt in prompts)
     assert read_prompts(source(kind="chat", skip=96)) == prompts[96:]
+    assert read_prompts(source(kind="chat")) == prompts[:96]
+
+
+def test_searches_use_the_chat_prompts_for_tuning():
+    def searched(**prompts):
+        change = {"prompts": source(kind="chat", **prompts), "search": SearchConfig()}
+        return search_prompts(load_config("smoke").model_copy(update=change))
+
+    assert (searched(count=12).skip, searched(count=12).count) == (96, 12)
+    assert searched(count=90, skip=6).count == 48
+    with pytest.raises(ConfigError, match="name other prompts here"):
+        searched(count=97)
 
 
 def test_chat_prompts_take_the_chat_template():

@@ -84,6 +84,11 @@ def built(
             "forced_eos_token_id needs to know where the text ends: give Processors(max_new_tokens=...)"
         )
     most = None if processors.max_new_tokens is None else prompt_length + processors.max_new_tokens
+    if most is not None and fields.get("min_length", 0) > most:
+        raise InvalidSampling(
+            f"min_length = {processors.min_length}, but prompt and new tokens are at most {most}: the text "
+            "would end before it may end"
+        )
     try:
         config = GenerationConfig(**fields, do_sample=False, max_length=most)
         own = LogitsProcessorList(further(processors, prompt_length))

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.protocols import TreeModel
-from treespec.sampling.distributions import Sampling
-from treespec.sampling.processing.rows import finite_for_forbidden, path_to
+from treespec.sampling.distributions import Sampling, wide
+from treespec.sampling.processing.rows import FORBIDDEN, finite_for_forbidden, path_to
 from treespec.sampling.processors import Processors
 from treespec.step import Scores
 
@@ -38,6 +38,7 @@ class ProcessedModel:
         self.inner, self._processors, self._name = model, processors, name
         self._text: ProcessedText | None = None
         self._tokens: list[int] = []
+        self._rows: list[Tensor] = []
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -66,12 +67,15 @@ class ProcessedModel:
         """Processed logits after nodes first .. first + T - 1; see `TreeModel.run`."""
         assert self._text is not None, "prefill comes first"
         scores = self.inner.run(tokens, parents, first)
-        self._tokens = [*self._tokens[:first], *tokens.tolist()]
-        rows = [
-            self._text.row(row, path_to(parents, self._tokens, node), node)
-            for node, row in enumerate(scores.logits, first)
-        ]
-        return Scores(finite_for_forbidden(torch.stack(rows)), scores.features)
+        self._tokens, self._rows = [*self._tokens[:first], *tokens.tolist()], self._rows[:first]
+        for node, row in enumerate(scores.logits, first):
+            parent = parents[node]
+            path = path_to(parents, self._tokens, node)
+            # A forbidden token may be drafted where too few are allowed; what follows it is never asked.
+            dead = parent >= 0 and bool(self._rows[parent][path[-1]] <= FORBIDDEN)
+            made = wide(row).clone().fill_(FORBIDDEN) if dead else self._text.row(row, path, node)
+            self._rows.append(finite_for_forbidden(made))
+        return Scores(torch.stack(self._rows[first:]), scores.features)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes; see `TreeModel.keep`."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.sampling.distributions import SampledRows, Sampling
+from treespec.sampling.distributions import SampledRows, Sampling, wide
 from treespec.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -90,10 +90,21 @@ class TextRows(SampledRows):
 
     def _finite(self, node: int) -> Float[Tensor, "V"]:
         if node not in self._processed:
-            logits = self._given(node)
-            path = path_to(self._tree.shape.parents, self._tree.token_ids, node)
-            self._processed[node] = self._text.row(logits, path, node, self._length)
+            logits, parents = self._given(node), self._tree.shape.parents
+            path = path_to(parents, self._tree.token_ids, node)
+            if self._text.processors.custom and self._is_dead(node):
+                self._processed[node] = wide(logits)
+            else:
+                self._processed[node] = self._text.row(logits, path, node, self._length)
         return self._processed[node]
+
+    def _is_dead(self, node: int) -> bool:
+        """Whether a node's token is forbidden: processors of a user need not know what follows it."""
+        parent = self._tree.shape.parents[node]
+        if parent < 0:
+            return False
+        token = self._tree.token_ids[node]
+        return self._is_dead(parent) or bool(self._finite(parent)[token] == -torch.inf)
 
 
 class _Copied(SampledRows):

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +14,9 @@ from treespec.errors import InvalidSampling
 from treespec.sampling.distributions import require_finite, wide
 from treespec.sampling.processing.built import built, call, name_of
 from treespec.sampling.processors import Processors
+
+_MEMORYLESS: WeakSet[Processors] = WeakSet()
+"""Processors that have been tried."""
 
 
 class ProcessedText:
@@ -82,7 +87,9 @@ class ProcessedText:
         ids = torch.cat([above, above.new_tensor(path)])
         if not self._checked:
             self.processors.require_vocabulary(len(scores))
-            self._require_memoryless(ids, scores)
+            if self.processors not in _MEMORYLESS:
+                self._require_memoryless(ids, scores)
+                _MEMORYLESS.add(self.processors)
             self._checked = True
         for processor, change in self._steps:
             if change is None:  # a copy, as it may return a buffer of its own
@@ -90,7 +97,7 @@ class ProcessedText:
                 scores = made.to(scores.device, scores.dtype, copy=True)
             else:
                 change(scores, ids)
-        self._require_some(_highest(scores), len(ids))
+        self._require_some(float(scores.max()), len(ids))
         return scores
 
     def every(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
@@ -128,14 +135,10 @@ class ProcessedText:
 
             alone = ask(first, ids)
             for text in others:
-                ask(second, text)
+                with suppress(InvalidSampling):  # it need not know what to do with such a text
+                    ask(second, text)
             if not torch.allclose(alone, ask(second, ids), rtol=0, atol=0, equal_nan=True):
                 raise InvalidSampling(
                     f"processor {name_of(processor)} gives other scores when it is called after another "
                     "path: it remembers earlier calls, so on a tree it would see drafts that are rejected"
                 )
-
-
-def _highest(scores: Float[Tensor, "V"]) -> float:
-    """The largest score, NaN if any is; numpy takes a third of torch's time."""
-    return float(scores.detach().numpy().max() if scores.is_cpu else scores.max())

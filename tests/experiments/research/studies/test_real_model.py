@@ -42,7 +42,8 @@ def test_a_text_that_differs_is_found_with_its_gap():
     pair, (method,) = load_pair("embedded"), build(config).methods
     prompt = pair.tokenizer.encode("def area(a, b):")
     text, logits = reference(pair, prompt, 6)
-    assert gaps(pair, method, prompt, text, logits) == ([], 6)
+    assert gaps(pair, method, prompt, text, logits, 6) == ([], 6)
+    assert gaps(pair, method, prompt, text, logits, 7) == ([float("inf")], 7)
     other = int(logits[3].argsort()[-2])
-    found, _ = gaps(pair, method, prompt, [*text[:3], other], logits)
+    found, _ = gaps(pair, method, prompt, [*text[:3], other], logits, 4)
     assert found == [float(logits[3, other] - logits[3, text[3]])]

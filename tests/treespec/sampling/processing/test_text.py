@@ -4,13 +4,16 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from treespec import Law, TokenTree, TorchCoins, TreeShape, verify
+from treespec import Law, TokenTree, TorchCoins, TreeShape, decode, verify
+from treespec.draft import ModelDrafter
 from treespec.errors import InvalidSampling, NonFiniteLogits
 from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.sampling.processing.built import further, generation_fields, theirs_of
 from treespec.sampling.processing.rows import rows_of_text
 from treespec.sampling.processing.text import ProcessedText
 from treespec.sampling.processors import Processors
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, random_table
 from treespec.verify.engine.cpu_kernel import by_kernel
 from treespec.verify.engine.fused import _device_rows
 from treespec.verify.engine.on_host import on_host
@@ -259,3 +262,31 @@ def test_a_processor_that_fails_is_named():
     text = ProcessedText(Processors(custom=(broken,)), 1, CPU)
     with pytest.raises(InvalidSampling, match=r"processor broken.*no file"):
         text.row(torch.zeros(V), [3], 0)
+
+
+class Counts(LogitsProcessor):
+    """A grammar that allows the next number only, and knows nothing of other texts."""
+
+    def __call__(self, ids, scores):
+        assert ids[0].diff().remainder(V).eq(1).all(), "no text of the grammar"
+        allowed = torch.full_like(scores, -torch.inf)
+        allowed[0, (ids[0, -1] + 1) % V] = 0
+        return scores + allowed
+
+
+@pytest.mark.parametrize(
+    ("temperature", "law", "rule"),
+    [(0.0, Law.DETERMINISTIC, verify.greedy), (1.0, Law.WITHOUT_REPLACEMENT, verify.rrsw)],
+)
+def test_a_grammar_is_not_asked_what_follows_forbidden_tokens(temperature, law, rule):
+    sampling = Sampling(temperature, processors=Processors(custom=(Counts(),)))
+    target, draft = (TabularModel(random_table(V, seed), V) for seed in (1, 2))
+    drafter = ModelDrafter(draft, TreeShape.expansion([3, 2]), law, sampling)
+    text = []
+    for step in decode(
+        ModelTarget(target), drafter, rule, torch.tensor([1, 2]), sampling=sampling, coins=TorchCoins(0),
+        max_new_tokens=7,
+    ):  # fmt: skip
+        text += step.tokens
+        assert torch.isfinite(step.rows[step.tree.shape.size - 1]).all()  # a kernel reads all rows
+    assert text == [(3 + i) % V for i in range(7)]
