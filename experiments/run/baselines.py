@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.batch.paused import paused
 from treespec.experiments.records.outcome import StepOutcome
 from treespec.experiments.run.observers import now, synchronizer
-from treespec.experiments.run.paused import paused
 from treespec.experiments.run.transformers_hooks import Calls, cached_once, plain_twin, with_width
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import processed_row

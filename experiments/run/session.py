@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from treespec.decoding import require_room
@@ -55,17 +54,11 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     """Read and check everything that needs no model.
 
     Raises:
-        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, a package is missing,
+        ConfigError: if a method cannot be built, a part of a plug-in is not lossless,
             the search has nothing to measure on, `until` has nothing to decide, or the run is too large.
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
-    paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
-    if paused_by_greenlet and find_spec("greenlet") is None:
-        raise ConfigError(
-            "methods: to take turns with other methods, `generate` and `assisted` need the package "
-            "greenlet, which is not installed: pip install greenlet"
-        )
     require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # only the first process logs

@@ -1,0 +1,232 @@
+"""Decode many texts side by side: each by the ordinary loop, with one pass of the target a step for all.
+
+Every text runs `decode` on a stack of its own (`paused`). Where it needs a pass, it stops; once all texts
+have stopped, the driver runs one pass over the nodes of all that wait for the same weights, and each goes
+on with its own scores. Passes of draft models come first, level by level, until every text waits for the
+target. So trees of unequal size and depth need no padding, and a text that is done leaves at once.
+"""
+
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.batch.paused import paused
+from treespec.checks import instance, integer, sequence
+from treespec.decoding import decode
+from treespec.errors import InvalidArgument, in_words
+from treespec.models.waiting import WAIT, Joinable, Nodes
+from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
+from treespec.sampling.distributions import Sampling
+from treespec.step import Scores, Step
+from treespec.stopping import Stop
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """What `decode` needs to decode a text; see there.
+
+    Target, drafter and coins belong to one text. Targets made of one model share its weights, and so do
+    the drafters' models.
+    """
+
+    target: Target
+    drafter: Drafter
+    verifier: Verifier
+    prompt: Int[Tensor, "T"] = field(repr=False)
+    sampling: Sampling
+    coins: Coins
+    max_new_tokens: int
+    stop: Stop = lambda ids: False
+    observer: Observer | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Decode this text alone."""
+        return decode(
+            self.target,
+            self.drafter,
+            self.verifier,
+            self.prompt,
+            sampling=self.sampling,
+            coins=self.coins,
+            max_new_tokens=self.max_new_tokens,
+            stop=self.stop,
+            observer=self.observer,
+        )
+
+
+class Failed(NamedTuple):
+    """A text that ended with an error; what it yielded before holds.
+
+    Args:
+        error: what `decode` raised for this text.
+    """
+
+    error: Exception
+
+
+class _Request(NamedTuple):
+    """A pass that a text waits for."""
+
+    model: Joinable
+    nodes: Nodes
+
+
+def decode_many(
+    texts: Sequence[Text], *, places: int | None = None
+) -> Iterator[tuple[int, Step | Failed]]:
+    """Decode texts side by side, yielding every step as soon as it is committed.
+
+    Each text is what `decode` gives for it alone: its law does not depend on the others, nor, in exact
+    arithmetic, does the text itself. In floating point, logits differ in their last bits with the number
+    of nodes in a pass, which can decide between near-ties.
+
+    Passes over trees are joined. A prompt is run alone, when its text begins; so is a tree on a model
+    that cannot join passes (`treespec.models.waiting.Joinable`), such as one of yours, or with captured
+    passes.
+
+    Args:
+        texts: the texts; each with its own target, drafter and coins.
+        places: texts that are decoded at the same time, by default all. When one ends, the next begins.
+
+    Yields:
+        Pairs of a text's index and its next step; or `Failed`, once, if the text ended with an error, while
+        the others go on. Read a step's scores before the next one is requested.
+
+    Raises:
+        InvalidArgument: if an argument has the wrong type, or two texts share a target, a drafter or coins.
+
+    Example:
+        >>> from treespec import TorchCoins, verify
+        >>> from treespec.draft import NoDrafter
+        >>> from treespec.target import ModelTarget
+        >>> from treespec.testing import TabularModel, random_table
+        >>> model = TabularModel(random_table(3, seed=0), 3)
+        >>> def text(prompt, seed):
+        ...     return Text(
+        ...         ModelTarget(model), NoDrafter(), verify.naive, torch.tensor(prompt),
+        ...         Sampling(temperature=1.0), TorchCoins(seed), max_new_tokens=4,
+        ...     )
+        >>> steps = [*decode_many([text([0], 1), text([2, 1], 2)])]
+        >>> [sum(len(step.tokens) for i, step in steps if i == text) for text in (0, 1)]
+        [4, 4]
+    """
+    given = sequence("texts", texts, "texts")
+    for i, text in enumerate(given):
+        instance(f"texts[{i}]", text, Text, "a Text")
+    for what in ("target", "drafter", "coins"):
+        _require_own(given, what)
+    most = len(given) if places is None else integer("places", places, least=1)
+    return _driven(given, most)
+
+
+@torch.inference_mode()
+def _driven(texts: Sequence[Text], places: int) -> Iterator[tuple[int, Step | Failed]]:
+    lanes: dict[int, _Lane] = {}
+    later = iter(range(len(texts)))
+    try:
+        while True:
+            while len(lanes) < places and (i := next(later, None)) is not None:
+                lanes[i] = _Lane(texts[i])
+                yield from _until_it_waits(lanes, i, None)
+            if not lanes:
+                return
+            for group in _next_passes(lanes):
+                for i, scores in zip(group, _passed([lanes[i] for i in group]), strict=True):
+                    yield from _until_it_waits(lanes, i, scores)
+    finally:
+        for lane in lanes.values():
+            lane.steps.close()
+
+
+class _Lane:
+    """A text that is being decoded, and the pass that it waits for."""
+
+    waits: _Request
+
+    def __init__(self, text: Text) -> None:
+        self.target = getattr(text.target, "model", None)
+        self.steps: Generator[Step | _Request, Any] = paused(partial(_decoded, text))
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it waits for a pass of a draft model."""
+        return self.waits.model is not self.target
+
+
+def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
+    """Decode a text, handing over its steps and the passes that it needs."""
+    WAIT.set(lambda model, nodes: give(_Request(model, nodes)))
+    for step in text.steps():
+        give(step)
+
+
+def _until_it_waits(
+    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None
+) -> Iterator[tuple[int, Step | Failed]]:
+    """Let a text go on with the result of its pass; yields its steps, and drops it once it has ended."""
+    lane = lanes[i]
+    while True:
+        try:
+            if isinstance(result, Exception):
+                value = lane.steps.throw(result)
+            else:
+                value = lane.steps.send(result)
+        except StopIteration:
+            del lanes[i]
+            return
+        except Exception as error:
+            del lanes[i]
+            value = Failed(error)
+        if not torch.is_inference_mode_enabled():
+            raise InvalidArgument(
+                f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
+                "model; close such a context before the model runs"
+            )
+        if isinstance(value, _Request):
+            lane.waits = value
+            return
+        yield i, value
+        if isinstance(value, Failed):
+            return
+        result = None
+
+
+def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
+    """The texts that share each of the next passes; those of the target once no text waits for a draft."""
+    drafting = [i for i, lane in lanes.items() if lane.drafts]
+    groups: dict[Hashable, list[int]] = {}
+    for i in drafting or lanes:
+        model = lanes[i].waits.model
+        groups.setdefault((type(model), model.joins), []).append(i)
+    return [*groups.values()]
+
+
+def _passed(lanes: Sequence[_Lane]) -> Sequence[Scores | Exception]:
+    """The scores that texts wait for, by one pass; or the error of the pass, for each of them."""
+    parts = [lane.waits for lane in lanes]
+    try:
+        return parts[0].model.run_together(parts)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        nodes = sum(len(part.nodes.tokens) for part in parts)
+        raise torch.OutOfMemoryError(
+            f"a pass over {nodes} nodes of {len(parts)} texts at a time: {in_words(error, 'the pass')}; "
+            "decode fewer at a time (places)"
+        ) from error
+    except Exception as error:
+        return [error] * len(parts)
+
+
+def _require_own(texts: Sequence[Text], what: str) -> None:
+    """Refuse an object that two texts would change in turn."""
+    seen: dict[int, int] = {}
+    for i, text in enumerate(texts):
+        first = seen.setdefault(id(getattr(text, what)), i)
+        if first != i:
+            raise InvalidArgument(
+                f"texts[{first}] and texts[{i}] have the same {what}: make one for each text"
+            )
