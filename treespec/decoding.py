@@ -17,6 +17,7 @@ from treespec.errors import (
     InvalidTree,
     NonFiniteLogits,
 )
+from treespec.features import lend, prefill, reads_of
 from treespec.protocols import Coins, Drafter, Observer, ReadsTarget, Target, Verifier
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import rows_of_text
@@ -51,7 +52,8 @@ def decode(
 
     Args:
         target: the model whose distribution the text follows.
-        drafter: proposes a tree at every step.
+        drafter: proposes a tree at every step. What it reads of the target (`treespec.features`), the
+            target lends from the prefill on.
         verifier: the acceptance rule.
         prompt: `[T]` token ids, at least one, on the models' device.
         sampling: settings applied to the target's logits; give the drafter the same settings.
@@ -66,7 +68,9 @@ def decode(
 
     Raises:
         InvalidArgument: if an argument has the wrong type. This error and the next four are raised by the
-            call itself, all others by the step in which they occur.
+            call itself, all others by the step in which they occur; or, before the first pass, if the
+            drafter reads a layer that the target does not have.
+        UnsupportedModel: before the first pass, if the target cannot lend what the drafter reads.
         EmptyPrompt: if the prompt has no token.
         InvalidPrompt: if the prompt is not a row of ids of the target's vocabulary.
         InvalidBudget: if max_new_tokens is not a positive integer.
@@ -111,6 +115,7 @@ def decode(
     require_prompt(prompt, target.vocab_size)
     context = min(target.max_length, drafter.max_length)
     require_room(len(prompt), max_new_tokens, drafter.max_depth, context)
+    reads_of(drafter)
     watch = observer or NullObserver()
     return _steps(target, drafter, verifier, prompt, sampling, coins, max_new_tokens, stop, watch)
 
@@ -129,11 +134,12 @@ def _steps(
 ) -> Iterator[Step]:
     ids: list[int] = prompt.tolist()
     end = len(ids) + int(max_new_tokens)
+    reads = reads_of(drafter)
+    lend(target, reads)
     with watch.stage("prefill"):
         if isinstance(drafter, ReadsTarget):
             drafter.bind_target(target)
-        target.prefill(prompt)
-        drafter.prefill(prompt)
+        prefill(drafter, prompt, target.prefill(prompt), reads)
     finished, index, vocabulary = False, 0, target.vocab_size
     rows_of = rows_of_text(sampling, len(prompt), prompt.device)
     while not finished:

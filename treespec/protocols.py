@@ -131,7 +131,8 @@ class TreeModel(Protocol):
     The cache holds `length` committed rows. `run` appends the rows of tree nodes; `keep` commits some of
     these rows and discards the others. A model may set the attribute `draws_by_kernel` to state that
     kernels can read its logits: one kernel draws children from them (`treespec.draft.choosing`), another
-    decides on acceptance (`treespec.verify.verifier_for`).
+    decides on acceptance (`treespec.verify.verifier_for`). A model that can return hidden states too has a
+    method `lend` (`treespec.features.LendsFeatures`).
     """
 
     @property
@@ -149,13 +150,14 @@ class TreeModel(Protocol):
     def fresh(self) -> "TreeModel":
         """A model with the same weights and its own empty cache."""
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Clear the cache, run these tokens and commit their rows; with T = 0 only clear it."""
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
+        """Clear the cache, run these tokens and commit their rows; with T = 0 only clear it.
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
-        """Logits after nodes first .. first + T - 1 of the tree `parents`.
+        Returns the features of these tokens if the model lends some; never logits.
+        """
+
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+        """Logits after nodes first .. first + T - 1 of the tree `parents`, and the features lent of them.
 
         Args:
             tokens: the tokens of these nodes.
@@ -183,7 +185,11 @@ class Models(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """A draft source."""
+    """A draft source.
+
+    One that reads hidden states of the target states them as `reads`, and its `prefill` gets those of the
+    prompt as a second argument (`treespec.features.ReadsFeatures`).
+    """
 
     @property
     def max_depth(self) -> int:
@@ -220,7 +226,10 @@ class ReadsTarget(Protocol):
 
 @runtime_checkable
 class Target(Protocol):
-    """The model whose distribution is preserved."""
+    """The model whose distribution is preserved.
+
+    One that can return hidden states has a method `lend` (`treespec.features.LendsFeatures`).
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -230,11 +239,14 @@ class Target(Protocol):
     def max_length(self) -> int:
         """Number of positions in the model's context."""
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt: cache all tokens but the last, which becomes the first root."""
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "P F H"] | None:
+        """Start over on a prompt: cache all tokens but the last, which becomes the first root.
+
+        Returns the features of the P = T - 1 cached tokens if the target lends some.
+        """
 
     def score(self, tree: TokenTree) -> Scores:
-        """Compute the logits after every node in one pass."""
+        """Compute the logits after every node in one pass, and the features that the target lends."""
 
     def commit(self, step: Step) -> None:
         """Keep the cached rows of the accepted path and discard those of the other nodes."""

@@ -14,7 +14,7 @@ a stop token or the budget falls inside it; `Step.tokens` are the kept ones. Tab
 pool kept tokens, since other engines do not report what they decoded past the end.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -66,15 +66,17 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a target computed for a tree.
+    """What a pass computed for the nodes of a tree.
 
     Args:
         logits: one row per node, in node order, before any sampling setting.
-        features: last hidden states, if a drafter asked for them.
+        features: F hidden states per node, in the order in which a drafter asked for them
+            (`treespec.features`); None if it asked for none.
     """
 
     logits: Float[Tensor, "N V"]
-    features: Float[Tensor, "N D"] | None = None
+    # The factory leaves no attribute in the class, which could be read in place of deleted features.
+    features: Float[Tensor, "N F H"] | None = field(default_factory=lambda: None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,9 @@ class Step:
             `path` then lists the nodes of these tokens, and the bonus is the next root, as always.
         rows: the target's rows as the rule read them, computed where they are read; None in a step that
             was not decoded.
+        features: the features that the drafter asked for, of the root, the path and the further tokens:
+            row i belongs to the i-th of these tokens; the bonus has none before it is run. A copy, which
+            may be kept. By default those of the scores; None if they have none.
     """
 
     tree: TokenTree
@@ -99,6 +104,11 @@ class Step:
     tokens: tuple[int, ...]
     further: tuple[int, ...] = ()
     rows: Rows | None = None
+    features: Float[Tensor, "E F H"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.features is None and self.scores.features is not None:
+            object.__setattr__(self, "features", self.scores.features[list(self.verdict.path)])
 
     @property
     def emitted_ids(self) -> list[int]:

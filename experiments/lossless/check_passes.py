@@ -1,9 +1,9 @@
 """A model that remembers its passes, so that thousands of texts after one prompt cost less.
 
 The output of a model depends only on its weights and the calls since its last prefill. A pass after the
-same calls therefore need not run again: its logits are recalled, bit for bit. New passes run through the
+same calls therefore need not run again: its scores are recalled, bit for bit. New passes run through the
 model's own cache, after the calls that lead to them. The loop, the drafter and the rule run in full, and no
-tree gets the logits of another.
+tree gets the scores of another.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.experiments.run.baselines import first_difference
+from treespec.features import Features, lend
 from treespec.protocols import TreeModel
+from treespec.step import Scores
 
 LARGEST_BUDGET = 1 << 28
 
@@ -31,37 +33,50 @@ class _Keep(NamedTuple):
 
 
 _Call = _Run | _Keep
-_Key = tuple[tuple[int, ...], tuple[_Call, ...]]
+
+
+class _Key(NamedTuple):
+    prompt: tuple[int, ...]
+    calls: tuple[_Call, ...]
+    reads: Features
+
+
+_Tensors = tuple[Tensor | None, Tensor | None]
+"""Logits and features of a pass; a prompt has no logits."""
 
 
 class PassMemory:
-    """Logits by prompt and calls; the least recently used are forgotten first."""
+    """Logits and features by prompt and calls; the least recently used are forgotten first."""
 
     def __init__(self, budget: int = LARGEST_BUDGET) -> None:
         self.asked = self.recalled = 0
         self._room = budget
-        self._logits: OrderedDict[_Key, Tensor] = OrderedDict()
+        self._passes: OrderedDict[_Key, _Tensors] = OrderedDict()
 
-    def recall(self, key: _Key) -> Tensor | None:
+    def recall(self, key: _Key) -> _Tensors | None:
         self.asked += 1
-        logits = self._logits.get(key)
-        if logits is not None:
+        found = self._passes.get(key)
+        if found is not None:
             self.recalled += 1
-            self._logits.move_to_end(key)
-        return logits
+            self._passes.move_to_end(key)
+        return found
 
-    def remember(self, key: _Key, logits: Tensor) -> None:
-        self._logits[key] = logits
-        self._room -= logits.nbytes
-        while self._room < 0 and len(self._logits) > 1:
-            self._room += self._logits.popitem(last=False)[1].nbytes
+    def remember(self, key: _Key, found: _Tensors) -> None:
+        self._passes[key] = found
+        self._room -= _bytes(found)
+        while self._room < 0 and len(self._passes) > 1:
+            self._room += _bytes(self._passes.popitem(last=False)[1])
+
+
+def _bytes(found: _Tensors) -> int:
+    return sum(tensor.nbytes for tensor in found if tensor is not None)
 
 
 class RememberingModel:
     """A `TreeModel` that wraps another one and returns the same results.
 
-    Prefills and keeps are deferred until a pass has to run. A prefill with the prompt that is in the cache
-    costs nothing if no row of a tree was kept after it.
+    Prefills and keeps are deferred until a pass has to run; a prefill whose features are read is a pass. A
+    prefill with the prompt that is in the cache costs nothing if no row of a tree was kept after it.
 
     The wrapped model's own cache is not touched.
     """
@@ -75,46 +90,65 @@ class RememberingModel:
         self._prompt: tuple[int, ...] = ()
         self._calls: tuple[_Call, ...] = ()
         self._done: _Key | None = None
+        self._reads = Features()
 
     def fresh(self) -> "RememberingModel":
         return type(self)(self._model, self.memory)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+    def lend(self, reads: Features) -> None:
+        if reads != self._reads:
+            lend(self._model, reads)
+            self._reads, self._done = reads, None
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
         self._device = tokens.device
         self._prompt, self._calls = tuple(tokens.tolist()), ()
         self.length = len(self._prompt)
+        if not self._reads.states:
+            return None
+        found = self.memory.recall(self._key)
+        if found is None:
+            self._done = None
+            found = (None, self._model.prefill(tokens))
+            self._done = self._key
+            self.memory.remember(self._key, found)
+        return found[1]
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         self._calls = (*self._calls, _Run(tuple(tokens.tolist()), tuple(parents), first))
-        key = (self._prompt, self._calls)
-        logits = self.memory.recall(key)
-        if logits is None:
-            logits = self._catch_up()
-            self.memory.remember(key, logits)
-        return logits
+        found = self.memory.recall(self._key)
+        if found is None:
+            scores = self._catch_up()
+            self.memory.remember(self._key, (scores.logits, scores.features))
+            return scores
+        logits, features = found
+        assert logits is not None
+        return Scores(logits, features)
 
     def keep(self, nodes: Sequence[int]) -> None:
         self._calls = (*self._calls, _Keep(tuple(nodes)))
         self.length += len(nodes)
 
-    def _catch_up(self) -> Float[Tensor, "T V"]:
-        """Make all calls that the model has not received; returns the logits of the last one, a pass."""
+    @property
+    def _key(self) -> _Key:
+        return _Key(self._prompt, self._calls, self._reads)
+
+    def _catch_up(self) -> Scores:
+        """Make all calls that the model has not received; returns the scores of the last one, a pass."""
         start = self._usable()
         if start is None:
             self._done = None
             self._model.prefill(self._row(self._prompt))
             start = 0
-        logits = None
+        scores = None
         for call in self._calls[start:]:
             if isinstance(call, _Keep):
                 self._model.keep(call.nodes)
             else:
-                logits = self._model.run(self._row(call.tokens), call.parents, call.first)
-        self._done = (self._prompt, self._calls)
-        assert logits is not None
-        return logits
+                scores = self._model.run(self._row(call.tokens), call.parents, call.first)
+        self._done = self._key
+        assert scores is not None
+        return scores
 
     def _usable(self) -> int | None:
         """Number of calls whose effect is in the model's cache; None if the model must start over.
@@ -122,9 +156,9 @@ class RememberingModel:
         The next pass overwrites the rows of passes that this text did not make, unless their rows were kept
         or they overwrote rows that this text needs.
         """
-        if self._done is None or self._done[0] != self._prompt:
+        if self._done is None or self._done.prompt != self._prompt:
             return None
-        done = self._done[1]
+        done = self._done.calls
         shared = first_difference(done, self._calls)
         extra = done[shared:]
         if not extra:

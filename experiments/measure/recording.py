@@ -122,7 +122,7 @@ class PositionRecorder(ABC):
 
     def _run(self, model: TreeModel, name: str, roots: Sequence[int]) -> Float[Tensor, "R V"]:
         """Run a model on these tokens of the text; return the logits after each of them."""
-        logits = model.run(self._row(roots), tuple(range(-1, len(roots) - 1)))
+        logits = model.run(self._row(roots), tuple(range(-1, len(roots) - 1))).logits
         require_finite(logits, name, range(len(roots)))
         model.keep(range(len(roots)))
         return logits.cpu()

@@ -18,6 +18,7 @@ from treespec.models.load import Pair
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
+from treespec.step import Scores
 from treespec.target import ModelTarget
 
 Spans = list[tuple[float, float]]
@@ -99,11 +100,11 @@ class _TimedRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def run(self, tokens: torch.Tensor, parents: tuple[int, ...], first: int = 0) -> torch.Tensor:
+    def run(self, tokens: torch.Tensor, parents: tuple[int, ...], first: int = 0) -> Scores:
         start = self._now()
-        logits = self._runner.run(tokens, parents, first)
+        scores = self._runner.run(tokens, parents, first)
         self._spans.append((start, self._now()))
-        return logits
+        return scores
 
 
 def timed_passes(

@@ -202,7 +202,7 @@ def next_two_tokens(
     sampling, model = sampling or Sampling(), model.fresh()
     model.prefill(prompt[:-1])
     probs = [
-        sampling(model.run(torch.cat([prompt[-1:], chunk]), (-1, *([0] * len(chunk)))))
+        sampling(model.run(torch.cat([prompt[-1:], chunk]), (-1, *([0] * len(chunk)))).logits)
         for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK)
     ]
     first_probs, second_probs = probs[-1][0], torch.cat([rows[1:] for rows in probs])

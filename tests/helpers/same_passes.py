@@ -31,16 +31,16 @@ def compare(ordinary: TransformersModel, compiled: TransformersModel, prompt: in
         draws = torch.rand(size, generator=generator)
         shape = TreeShape((-1, *(int(draws[i] * i) for i in range(1, size)))).breadth_first()
         nodes = tokens[20 + step : 20 + step + size]
-        expected = ordinary.run(nodes, shape.parents)
+        expected = ordinary.run(nodes, shape.parents).logits
         if step % 2:
             parts, first = [], 0
             for count in shape.level_sizes:
                 end = first + count
-                parts.append(compiled.run(nodes[first:end], shape.parents[:end], first))
+                parts.append(compiled.run(nodes[first:end], shape.parents[:end], first).logits)
                 first = end
             logits = torch.cat(parts)
         else:
-            logits = compiled.run(nodes, shape.parents)
+            logits = compiled.run(nodes, shape.parents).logits
         torch.testing.assert_close(logits, expected, **CLOSE)
         path = shape.path(shape.leaves[-1])
         for one in (ordinary, compiled):

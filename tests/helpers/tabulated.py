@@ -26,7 +26,7 @@ class Tabulated(TabularModel):
         def row(context: tuple[int, ...]) -> torch.Tensor:
             *before, last = context
             model.prefill(torch.tensor(before, dtype=torch.long))
-            return model.run(torch.tensor([last]), (-1,))[0].double()
+            return model.run(torch.tensor([last]), (-1,)).logits[0].double()
 
         super().__init__(row, model.vocab_size)
 

@@ -313,11 +313,11 @@ def test_logits_of_a_path_do_not_depend_on_the_order_of_siblings(tiny_window):
     places = [0, 2, 1, 4, 5, 3]  # where each node goes: siblings change places, parents come first
     with torch.inference_mode():
         model.prefill(torch.arange(11))
-        first = model.run(torch.tensor(tokens), parents).clone()
+        first = model.run(torch.tensor(tokens), parents).logits.clone()
         model.prefill(torch.arange(11))
         moved, moved_parents = [0] * 6, [-1] * 6
         for node, place in enumerate(places):
             moved[place] = tokens[node]
             moved_parents[place] = places[parents[node]] if node else -1
-        second = model.run(torch.tensor(moved), tuple(moved_parents))
+        second = model.run(torch.tensor(moved), tuple(moved_parents)).logits
     torch.testing.assert_close(second[places], first, rtol=0, atol=1e-4)

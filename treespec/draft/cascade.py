@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from treespec.checks import integer
 from treespec.draft.model import ModelDrafter, Passes
 from treespec.errors import InvalidArgument
+from treespec.features import Features, prefill, reads_of
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target, TreeModel, Verifier
 from treespec.sampling.distributions import Sampling
@@ -112,15 +113,22 @@ class Cascade(ModelDrafter):
         """Number of positions up to which all levels can draft; lower levels draft beyond the chain."""
         return min(self.model.max_length, self.drafter.max_length) - self.drafter.max_depth
 
+    @property
+    def reads(self) -> Features:
+        """What the lower levels read of the target."""
+        return reads_of(self.drafter)
+
     def bind_target(self, target: Target) -> None:
         """Pass the target to the lower levels that can read it."""
         if isinstance(self.drafter, ReadsTarget):
             self.drafter.bind_target(target)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt, on all levels."""
+    def prefill(
+        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None
+    ) -> None:
+        """Start over on a prompt, on all levels, with the features that lower levels read."""
         super().prefill(tokens)
-        self.drafter.prefill(tokens)
+        prefill(self.drafter, tokens, features, self.reads)
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a chain of the model's next tokens.

@@ -21,6 +21,7 @@ from torch import Tensor
 from treespec.checks import integer, require_tokens
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidTree
+from treespec.features import Features
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.sampling.distributions import Sampling
@@ -79,6 +80,11 @@ class EarlyExit(ModelDrafter):
         super().__init__(target.without(layers_from(self.layers, count)), growth, law, sampling)
         self._with_own_cache = self.model
         self._committed: int | None = None
+
+    @property
+    def reads(self) -> Features:
+        """No hidden states; the cached rows of its layers."""
+        return Features(cache=self.layers)
 
     @property
     def reads_target(self) -> bool:

@@ -143,7 +143,7 @@ def draft_levels(
     drafted, level_logits, first = [tokens[-1:]], [], 0
     for level, parents in zip(levels.levels, parents_by_level, strict=True):
         with stage("level"):
-            logits = model.run(tokens, parents, first)
+            logits = model.run(tokens, parents, first).logits
             if len(parents) - first > len(level.nodes):
                 logits = logits[-len(level.nodes) :]
             first = len(parents)

@@ -1,9 +1,10 @@
 """Merge several draft sources into one tree, with a shared number of nodes or a number for each source."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.checks import require_tokens
@@ -11,6 +12,7 @@ from treespec.draft.cascade import parts_of
 from treespec.draft.merge_layout import Apart, Shared
 from treespec.draft.merge_plan import Node, numbered
 from treespec.errors import InvalidArgument, InvalidTree
+from treespec.features import Features, prefill, reads_of, united
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target
 from treespec.sampling.distributions import Sampling
 from treespec.step import Scores, Step, Verdict
@@ -121,18 +123,26 @@ class Merge:
             source.max_length - max(0, excess[name]) for name, source in self.sources.items()
         )
 
+    @property
+    def reads(self) -> Features:
+        """What the sources read of the target together."""
+        return united([*self.sources.values()])
+
     def bind_target(self, target: Target) -> None:
         """Pass the target to the sources that can read it."""
         for source in self.sources.values():
             if isinstance(source, ReadsTarget):
                 source.bind_target(target)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start over on a prompt with every source."""
+    def prefill(
+        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None
+    ) -> None:
+        """Start over on a prompt with every source, each with the features that it reads."""
         require_tokens(tokens)
         self._root, self._device, self._proposed = int(tokens[-1]), tokens.device, None
+        reads = self.reads
         for source in self.sources.values():
-            source.prefill(tokens)
+            prefill(source, tokens, features, reads)
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a tree of the best nodes of all sources, or of each source's budget.
@@ -171,7 +181,8 @@ class Merge:
         self._root = step.verdict.bonus
         for name, source in self.sources.items():
             takes_any_step = name in self._drawing or getattr(source, "reads_any_tree", None)
-            source.commit(step if takes_any_step else self._own_step(name, step))
+            own = self._with_own_features(name, step)
+            source.commit(own if takes_any_step else self._own_step(name, own))
         self._proposed = None
 
     def _checked(self, name: str, tree: TokenTree) -> TokenTree:
@@ -256,6 +267,14 @@ class Merge:
         (law,) = self._trees[name].laws
         return law
 
+    def _with_own_features(self, name: str, step: Step) -> Step:
+        """The step with those of its features that a source reads."""
+        if step.features is None:
+            return step
+        reads, own = self.reads, reads_of(self.sources[name])
+        scores = Scores(step.scores.logits, reads.part(step.scores.features, own))
+        return replace(step, scores=scores, features=reads.part(step.features, own))
+
     def _own_step(self, name: str, step: Step) -> Step:
         """The step in terms of the tree that a source proposed."""
         tree, emitted = self._trees[name], step.emitted_ids
@@ -267,16 +286,21 @@ class Merge:
             if not matching:
                 break
             path.append(matching[0])
-        logits = step.scores.logits
-        rows = logits.new_full((tree.shape.size, logits.shape[1]), torch.nan)
         verified = {self._key(name, self._nodes[index]): i for i, index in enumerate(self._order)}
         entries = self._entries.get(name, range(tree.shape.size))
-        for node, entry in enumerate(entries):
-            if entry in verified:
-                rows[node] = logits[verified[entry]]
+        nodes = {node: verified[entry] for node, entry in enumerate(entries) if entry in verified}
+
+        def own(rows: Tensor) -> Tensor:
+            """Rows of the own tree's nodes, from those of the merged tree."""
+            found = rows.new_full((tree.shape.size, *rows.shape[1:]), torch.nan)
+            found[list(nodes)] = rows[list(nodes.values())]
+            return found
+
+        logits, features = step.scores.logits, step.scores.features
+        scores = Scores(own(logits), None if features is None else own(features))
         further = tuple(emitted[len(path) - 1 : -1])
         verdict = Verdict(tuple(path), emitted[-1])
-        return Step(tree, verdict, Scores(rows), step.tokens, further)
+        return Step(tree, verdict, scores, step.tokens, further, features=step.features)
 
     def _key(self, name: str, node: Node) -> int:
         """The trie entry or tree node of a planned node in a source's proposal; -1 if it has none."""

@@ -328,5 +328,6 @@ class Passes:
             self.rows[node] = len(row_parents)
             row_parents.append(self.rows[parents[node]] if node else len(self._pending) - 1)
         self._parents = tuple(row_parents)
-        logits = self._model.run(torch.tensor(tokens, device=device), self._parents, first)
+        new = torch.tensor(tokens, device=device)
+        logits = self._model.run(new, self._parents, first).logits
         return logits[-len(nodes) :] if len(tokens) > len(nodes) else logits

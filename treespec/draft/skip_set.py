@@ -207,5 +207,5 @@ class SkipSets:
         model = processed(model, self.sampling, "target")
         model.prefill(text[:0])
         device = getattr(model, "device", None)
-        logits = model.run(text.to(device), tuple(range(-1, len(text) - 1)))
+        logits = model.run(text.to(device), tuple(range(-1, len(text) - 1))).logits
         return self.sampling.without_processors(logits.float())

@@ -126,7 +126,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             _switch(model, route.implementation)
             runner = TreeRunner(model, route)
             _try_prompt(runner, tokens[:PREFIX])
-            logits = runner.run(tokens[PREFIX:], PARENTS)
+            logits = runner.run(tokens[PREFIX:], PARENTS).logits
             error = float(_error(logits, truth).max())
             _judge(error, effect, model.dtype)
             return Finding(route, plain, runner.cache.layout, truth.shape[-1], error, effect)

@@ -9,8 +9,11 @@ from transformers import PreTrainedModel
 
 from attention_masks import TreePass, topology
 from treespec.errors import InvalidTree, UnsupportedModel
+from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
+from treespec.models.hidden_states import HiddenStates
 from treespec.models.routes import Route
+from treespec.step import Scores
 
 
 class TreeRunner:
@@ -29,6 +32,17 @@ class TreeRunner:
         self.cache = TreeCache(layout)
         self._cache_argument = cache_argument(model)
         self._parents: tuple[int, ...] = ()
+        self._states = HiddenStates(model, Features())
+
+    def lend(self, reads: Features) -> None:
+        """From the next prefill on, return these features with every pass.
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the features of this model cannot be had.
+        """
+        if reads.states != self._states.states:
+            self._states = HiddenStates(self.model, reads)
 
     @property
     def length(self) -> int:
@@ -38,29 +52,34 @@ class TreeRunner:
         """Do before a text what its passes would otherwise wait for: nothing, if they are ordinary."""
 
     @torch.inference_mode()
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Forget all rows, run these tokens in one pass without logits, and commit their rows."""
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
+        """Forget all rows, run these tokens in one pass without logits, and commit their rows.
+
+        Returns the features lent of these tokens; None if none are lent.
+        """
         self.cache.reset()
         self._parents = ()
         count = len(tokens)
         if not count:
             self.cache.reserve(0, used=0)
-            return
+            return self._states.of_no_tokens()
         self._require_route()
         self.cache.begin(0, count)
-        self.model.base_model(
-            input_ids=tokens[None],
-            position_ids=torch.arange(count, device=tokens.device)[None],
-            **{self._cache_argument: self.cache},
-            use_cache=True,
-            **self.route.prompt(count),
-        )
+        with self._states.watched():
+            self.model.base_model(
+                input_ids=tokens[None],
+                position_ids=torch.arange(count, device=tokens.device)[None],
+                **{self._cache_argument: self.cache},
+                use_cache=True,
+                **self.route.prompt(count),
+            )
+            features = self._states.taken()
         self.cache.keep(range(count))
+        return features
 
     @torch.inference_mode()
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+        """Logits after nodes first .. first + T - 1, and the features lent of them."""
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
         self._require_route()
@@ -68,15 +87,17 @@ class TreeRunner:
         length = self.cache.length
         self.cache.begin(first, count)
         depth = tree.to(tokens.device).depth[first:]
-        output = self.model(
-            input_ids=tokens[None],
-            position_ids=(depth + length).long()[None],
-            **{self._cache_argument: self.cache},
-            use_cache=True,
-            **self.route.tree(TreePass(tree, length, range(first, first + count))),
-        )
+        with self._states.watched():
+            output = self.model(
+                input_ids=tokens[None],
+                position_ids=(depth + length).long()[None],
+                **{self._cache_argument: self.cache},
+                use_cache=True,
+                **self.route.tree(TreePass(tree, length, range(first, first + count))),
+            )
+            features = self._states.taken()
         self._parents = tree.parents
-        return output.logits[0]
+        return Scores(output.logits[0], features)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:

@@ -11,12 +11,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.errors import InvalidArgument
+from treespec.features import Features
+from treespec.step import Scores
+
 Row = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """Logits after a context: all committed tokens and the path to a node."""
 
 
+LAYERS = 4
+"""Number of layers that a table appears to have to drafters that read its hidden states."""
+
+
 class TabularModel:
     """Logits looked up by the tokens of the context.
+
+    Its hidden states (`lend`) have the width V: the final state is the row of logits itself, and boundary i
+    of 0..4 is this row divided by 2 ** (5 - i), exactly. So each depends on the whole context.
 
     Args:
         row: returns the logits `[V]` after a context (all committed tokens and the path to a node).
@@ -34,6 +45,7 @@ class TabularModel:
         self._committed: tuple[int, ...] = ()
         self._tree: list[int] = []
         self._parents: tuple[int, ...] = ()
+        self._states: tuple[int | str, ...] = ()
 
     def fresh(self) -> "TabularModel":
         """The same table with an empty cache."""
@@ -43,15 +55,39 @@ class TabularModel:
     def length(self) -> int:
         return len(self._committed)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        self._committed, self._tree, self._parents = tuple(tokens.tolist()), [], ()
+    def lend(self, reads: Features) -> None:
+        """From the next `prefill` on, return these features with every pass; a fresh model lends none.
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+        Raises:
+            InvalidArgument: if the table does not have such a boundary.
+        """
+        beyond = max(reads.boundaries, default=0)
+        if beyond > LAYERS:
+            raise InvalidArgument(
+                f"the drafter reads boundary {beyond}, but a table has {LAYERS} layers: boundaries are "
+                f"0..{LAYERS}"
+            )
+        self._states = reads.states
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
+        self._committed, self._tree, self._parents = tuple(tokens.tolist()), [], ()
+        if not self._states:
+            return None
+        if not self._committed:
+            return torch.empty(0, len(self._states), self.vocab_size, dtype=torch.float64)
+        ends = range(1, len(self._committed) + 1)
+        return self._features(torch.stack([self.row(self._committed[:end]) for end in ends]))
+
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         self._tree = self._tree[:first] + tokens.tolist()
         self._parents = parents
-        return torch.stack([self.row(self.context(node)) for node in range(first, len(self._tree))])
+        nodes = range(first, len(self._tree))
+        logits = torch.stack([self.row(self.context(node)) for node in nodes])
+        return Scores(logits, self._features(logits) if self._states else None)
+
+    def _features(self, rows: Float[Tensor, "T V"]) -> Float[Tensor, "T F V"]:
+        halvings = [0 if state == "post" else LAYERS + 1 - int(state) for state in self._states]
+        return torch.stack([rows / 2**k for k in halvings], dim=1)
 
     def context(self, node: int) -> tuple[int, ...]:
         """The tokens that a node attends to: committed tokens, its ancestors, itself."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
+from treespec.features import Features
 from treespec.kernels import drawn_children
 from treespec.models.cache_view import CacheView
+from treespec.models.decoder_layers import layer_count
 from treespec.models.fingerprint import fingerprint
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
@@ -21,8 +23,9 @@ from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
 from treespec.models.support import context_length, embedding_count
-from treespec.models.variants.shortened import layer_count, shortened
+from treespec.models.variants.shortened import shortened
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.step import Scores
 
 
 class TransformersModel:
@@ -214,18 +217,29 @@ class TransformersModel:
         """Whether kernels can draw and accept from its logits (compiled passes, float32 or bfloat16)."""
         return self.passes.kind == "compiled" and self._dtype in drawn_children.DTYPES
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+    def lend(self, reads: Features) -> None:
+        """From the next `prefill` on, return these features with every pass; a fresh model lends none.
+
+        Compiled passes are compiled anew for features that no text has read before (seconds).
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the features of this model cannot be had.
+        """
+        self._runner.lend(reads)
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
         """Forget all rows, run these tokens in one pass and commit their rows; T = 0 only forgets.
+
+        Returns the features that are lent of these tokens; None if none are lent.
 
         Raises:
             ContextOverflow: if there are more tokens than positions.
         """
         self._require_positions(len(tokens))
-        self._runner.prefill(self._embeddable(tokens))
+        return self._runner.prefill(self._embeddable(tokens))
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
 
         Raises:
@@ -239,11 +253,15 @@ class TransformersModel:
             for parent in parents[1:]:
                 depths.append(depths[parent] + 1)
             self._require_positions(self.length + max(depths) + 1)
-        logits = self._runner.run(self._embeddable(tokens), parents, first)
+        scores = self._runner.run(self._embeddable(tokens), parents, first)
+        logits = scores.logits
         missing = self.vocab_size - logits.shape[-1]
+        if not missing:
+            return scores
         if missing > 0:
-            return F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
-        return logits if not missing else logits[:, : self.vocab_size]
+            padded = F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
+            return Scores(padded, scores.features)
+        return Scores(logits[:, : self.vocab_size], scores.features)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows.

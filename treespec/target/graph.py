@@ -26,11 +26,12 @@ class GraphTarget(ModelTarget):
     the memory and graphs of a target that no longer exists, so one target per prompt captures no more
     graphs than one target for all prompts.
 
-    **Logits are lent.** `score` returns rows of the graph's own memory, because a copy of `[N, V]` numbers
-    would cost time in every step although few callers keep them. The next `score` overwrites them; from
-    then on `Scores.logits` of the earlier step raises `StaleScores`, so stale logits cannot be misread. To
-    keep the logits of the latest step, copy them: `step.scores.logits.clone()`. A tensor that was taken out
-    of the scores earlier is not protected.
+    **Logits and features are lent.** `score` returns rows of the graph's own memory, because a copy of
+    `[N, V]` numbers would cost time in every step although few callers keep them. The next `score`
+    overwrites them; from then on `Scores.logits` and `Scores.features` of the earlier step raise
+    `StaleScores`, so stale numbers cannot be misread. To keep the logits of the latest step, copy them:
+    `step.scores.logits.clone()`. A tensor that was taken out of the scores earlier is not protected.
+    `step.features`, those of the tokens that the step keeps, are a copy.
 
     `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
     target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`).
@@ -47,24 +48,25 @@ class GraphTarget(ModelTarget):
         self._place = runner.place
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node of the tree, valid until the next call."""
+        """Logits after every node of the tree, and features that are lent, valid until the next call."""
         _take_back(self._place)
-        self._place.lent = LentScores(self.model.run(tree.tokens, tree.shape.parents))
+        scores = self.model.run(tree.tokens, tree.shape.parents)
+        self._place.lent = LentScores(scores.logits, scores.features)
         return self._place.lent
 
 
 class LentScores(Scores):
-    """Scores whose logits can be revoked."""
+    """Scores that can be revoked."""
 
     def __repr__(self) -> str:
         return f"LentScores({vars(self).get('logits', 'overwritten')})"
 
     def __getattr__(self, name: str) -> Any:
-        if name != "logits":
+        if name not in ("logits", "features"):
             raise AttributeError(name)
         raise StaleScores(
-            "the logits of this step were overwritten by a later step: a GraphTarget lends them until its "
-            "next pass. Copy logits that you keep, step.scores.logits.clone(), or use ModelTarget"
+            f"the {name} of this step were overwritten by a later step: a GraphTarget lends them until its "
+            f"next pass. Copy {name} that you keep, step.scores.{name}.clone(), or use ModelTarget"
         )
 
 
@@ -73,9 +75,11 @@ _PLACES: weakref.WeakKeyDictionary[TransformersModel, Places] = weakref.WeakKeyD
 
 
 def _take_back(place: Place) -> None:
-    """Revoke the logits that the last step lent."""
+    """Revoke the scores that the last step lent."""
     if place.lent is not None:
         object.__delattr__(place.lent, "logits")
+        if place.lent.features is not None:
+            object.__delattr__(place.lent, "features")
         place.lent = None
 
 

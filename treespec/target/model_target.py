@@ -1,9 +1,10 @@
 """The target of the decoding loop, over any model that can run a tree."""
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.checks import require_tokens
+from treespec.features import Features, lend
 from treespec.protocols import TreeModel
 from treespec.step import Scores, Step
 from treespec.tree import TokenTree
@@ -30,14 +31,23 @@ class ModelTarget:
         """Number of positions in the model's context."""
         return self.model.max_length
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which becomes the first root."""
+    def lend(self, reads: Features) -> None:
+        """From the next `prefill` on, return these features with every pass.
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the features of this model cannot be had.
+        """
+        lend(self.model, reads)
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "P F H"] | None:
+        """Cache all tokens but the last, which becomes the first root; returns their features."""
         require_tokens(tokens)
-        self.model.prefill(tokens[:-1])
+        return self.model.prefill(tokens[:-1])
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node of the tree."""
-        return Scores(self.model.run(tree.tokens, tree.shape.parents))
+        """Logits after every node of the tree, and the features that are lent of them."""
+        return self.model.run(tree.tokens, tree.shape.parents)
 
     def commit(self, step: Step) -> None:
         """Keep the rows of the root and the accepted nodes. The bonus token becomes the next root."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from treespec.decoding import require_root
 from treespec.errors import TreespecError
+from treespec.features import lend, prefill, reads_of
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
 from treespec.sampling.distributions import Sampling
@@ -140,9 +141,11 @@ class StepOracle:
         drafter = draft_with(draft, shape, law, sampling)
         self.prompt, self.tokens = prompt, drafter.max_depth + 1
         self.table = SampledTable.of(target, sampling, len(prompt))
+        reads, model, tokens = reads_of(drafter), target.fresh(), torch.tensor(prompt)
+        lend(model, reads)
 
         def propose(coins: EnumeratingCoins) -> TokenTree:
-            drafter.prefill(torch.tensor(prompt))
+            prefill(drafter, tokens, model.prefill(tokens[:-1]), reads)
             tree = drafter.propose(coins)
             require_root(tree, prompt[-1])
             return tree

@@ -116,7 +116,7 @@ def stored(pair: Pair, skip: Sequence[str], file: Path) -> list[dict[str, Any]]:
             rows = []
             for model in (pair.target.fresh(), draft.fresh()):
                 model.prefill(torch.tensor(ids[:-1]))
-                rows.append(model.run(torch.tensor(ids[-1:]), (-1,))[0].clone())
+                rows.append(model.run(torch.tensor(ids[-1:]), (-1,)).logits[0].clone())
             found.append({"ids": ids, "prompt": prompt, "target": rows[0], "draft": rows[1]})
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_suffix(".part")

@@ -9,6 +9,7 @@ from treespec.draft.choosing import BY_KERNEL, KernelHead, TensorHead, head_of
 from treespec.draft.levels import levels_of
 from treespec.errors import InvalidTree, NonFiniteLogits
 from treespec.models.passes import compiled_pass
+from treespec.step import Scores
 from treespec.testing import EnumeratingCoins, TabularModel, random_table
 
 
@@ -33,7 +34,7 @@ class Table(TabularModel):
     draws_by_kernel = True
 
     def run(self, tokens, parents, first=0):
-        return super().run(tokens, parents, first).float()
+        return Scores(super().run(tokens, parents, first).logits.float())
 
 
 @pytest.fixture(autouse=True, scope="module")

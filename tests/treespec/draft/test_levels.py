@@ -95,11 +95,11 @@ def test_a_device_is_read_once_however_deep_the_tree_is(law, without_shape_check
         inner = drafter.model.run
         watch = FarAway()
 
-        def run(*arguments: Any, inner=inner, watch=watch) -> torch.Tensor:
+        def run(*arguments: Any, inner=inner, watch=watch) -> Scores:
             before = len(watch.reads)
-            logits = inner(*arguments)
+            scores = inner(*arguments)
             del watch.reads[before:]  # the table of this model is on the host
-            return logits
+            return scores
 
         drafter.model.run = run
         with watch:
@@ -114,10 +114,10 @@ def test_a_device_is_read_once_however_deep_the_tree_is(law, without_shape_check
 def test_logits_that_are_not_finite_are_named_by_node(law, value):
     class Broken(TabularModel):
         def run(self, tokens, parents, first=0):
-            logits = super().run(tokens, parents, first).clone()
+            logits = super().run(tokens, parents, first).logits.clone()
             if first == 1:
                 logits[1, 3] = value
-            return logits
+            return Scores(logits)
 
         def fresh(self):
             return Broken(TABLE, 6)

@@ -138,13 +138,13 @@ def test_tree_rows_equal_sequential_decoding(name: str, prefix: int, load: Load)
             [plain(torch.cat([text, tokens[path]])[None]).logits[0, -1] for path in paths]
         )
     model.prefill(text)
-    whole = model.run(tokens, shape.parents)
+    whole = model.run(tokens, shape.parents).logits
     levels = [(0, 1), (1, 4), (4, 10)]
-    parts = [model.run(tokens[a:b], shape.parents[:b], a) for a, b in levels]
+    parts = [model.run(tokens[a:b], shape.parents[:b], a).logits for a, b in levels]
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-4, atol=1e-4)
     model.keep([0, 2, 7])
-    after = model.run(tokens[:1], (-1,))
+    after = model.run(tokens[:1], (-1,)).logits
     with model.as_transformers() as plain, torch.inference_mode():
         longer = torch.cat([text, tokens[[0, 2, 7, 0]]])
         torch.testing.assert_close(

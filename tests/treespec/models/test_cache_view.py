@@ -120,7 +120,7 @@ def test_what_the_target_scores_is_as_without_drafts(target, prompt):
     alone = target.fresh()
     alone.prefill(prompt[:-1])
     for step in steps_of(target, drafter, prompt, new=40):
-        expected = alone.run(step.tree.tokens, step.tree.shape.parents)
+        expected = alone.run(step.tree.tokens, step.tree.shape.parents).logits
         torch.testing.assert_close(step.scores.logits, expected, rtol=1e-4, atol=1e-4)
         alone.keep(step.verdict.path)
 
@@ -144,7 +144,7 @@ def test_the_law_of_a_text(target, prompt, without_shape_checks):
         longer = {}
         for text, chance in right.items():
             nodes = torch.tensor([int(prompt[3]), *text])
-            row = sampling(ordinary.run(nodes, tuple(range(-1, len(text))))[-1])
+            row = sampling(ordinary.run(nodes, tuple(range(-1, len(text)))).logits[-1])
             ordinary.keep(())
             longer |= {(*text, int(t)): chance * float(row[t]) for t in row.nonzero()}
         right = longer

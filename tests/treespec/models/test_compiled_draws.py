@@ -62,7 +62,7 @@ def distance(
     """
     own = model.fresh()
     own.prefill(torch.tensor(text[:-1], dtype=torch.long))
-    masses = own.run(torch.tensor(text[-1:]), (-1,))[0].double().softmax(-1)
+    masses = own.run(torch.tensor(text[-1:]), (-1,)).logits[0].double().softmax(-1)
     masses[list(taken)] = 0
     edges = masses.cumsum(-1)
     point, (low, high) = uniform * float(edges[-1]), sorted(drawn)

@@ -96,7 +96,7 @@ def test_a_pair_of_two_folders(saved: Path) -> None:
     assert pair.tokenizer.decode(pair.tokenizer.encode("in the end")) == "in the end"
     assert pair.name == f"{saved / 'target'} + {saved / 'draft'}"
     pair.draft.prefill(torch.tensor([1, 2]))
-    assert pair.draft.run(torch.tensor([3]), (-1,)).shape == (1, 264)
+    assert pair.draft.run(torch.tensor([3]), (-1,)).logits.shape == (1, 264)
 
 
 def test_a_folder_of_a_pair(saved: Path) -> None:
@@ -128,7 +128,9 @@ def test_enlarge_is_of_the_target_only(saved: Path) -> None:
     tokens = torch.tensor([4, 8, 15])
     for pair in (plain, enlarged):
         pair.target.prefill(tokens)
-    before, after = (p.target.run(torch.tensor([16, 23]), (-1, 0)) for p in (plain, enlarged))
+    before, after = (
+        p.target.run(torch.tensor([16, 23]), (-1, 0)).logits for p in (plain, enlarged)
+    )
     assert torch.allclose(before, after, atol=1e-4 * float(before.abs().max()))
 
 

@@ -35,7 +35,7 @@ def test_a_tree_never_meets_another_attention(load: Load) -> None:
             twin.run(TEXT[:2], (-1, 0))
         with pytest.raises(UnsupportedModel, match="set to 'sdpa'"):
             model.prefill(TEXT)
-    assert twin.run(TEXT[:2], (-1, 0)).shape == (2, 96)
+    assert twin.run(TEXT[:2], (-1, 0)).logits.shape == (2, 96)
 
 
 def test_ours_comes_back_after_an_error_in_a_baseline(load: Load) -> None:
@@ -43,7 +43,7 @@ def test_ours_comes_back_after_an_error_in_a_baseline(load: Load) -> None:
     with pytest.raises(KeyError), model.as_transformers():
         raise KeyError
     model.prefill(TEXT)
-    assert model.run(TEXT[:1], (-1,)).shape == (1, 96)
+    assert model.run(TEXT[:1], (-1,)).logits.shape == (1, 96)
 
 
 def test_padding_masks_are_refused(load: Load) -> None:
@@ -60,15 +60,15 @@ def test_a_padded_vocabulary(load: Load) -> None:
     by_one = base.fresh(vocab_size=97)
     for model in (base, wide, narrow, by_one):
         model.prefill(TEXT)
-    logits = base.run(TEXT[:1], (-1,))
-    assert by_one.run(TEXT[:1], (-1,)).shape == (1, 97)
+    logits = base.run(TEXT[:1], (-1,)).logits
+    assert by_one.run(TEXT[:1], (-1,)).logits.shape == (1, 97)
     assert base.vocab_size == 96
-    assert torch.equal(wide.run(TEXT[:1], (-1,))[:, :96], logits)
-    assert torch.equal(narrow.run(TEXT[:1], (-1,)), logits[:, :90])
-    beyond = wide.run(torch.tensor([99]), (-1,))
+    assert torch.equal(wide.run(TEXT[:1], (-1,)).logits[:, :96], logits)
+    assert torch.equal(narrow.run(TEXT[:1], (-1,)).logits, logits[:, :90])
+    beyond = wide.run(torch.tensor([99]), (-1,)).logits
     assert beyond.shape == (1, 100)
     assert torch.equal(beyond[:, 96:], torch.full((1, 4), torch.finfo(torch.float32).min))
-    assert torch.equal(beyond[:, :96], base.run(torch.tensor([0]), (-1,)))
+    assert torch.equal(beyond[:, :96], base.run(torch.tensor([0]), (-1,)).logits)
 
 
 @pytest.mark.parametrize("beyond", [96, 97, 99])
@@ -79,9 +79,9 @@ def test_ids_beyond_the_embeddings_are_read_as_the_first(beyond: int, load: Load
     last = torch.tensor([95])
     for model, text in ((wide, [5, beyond, 95]), (base, [5, 0, 95])):
         model.prefill(torch.tensor(text))
-    assert torch.equal(wide.run(last, (-1,))[:, :96], base.run(last, (-1,)))
+    assert torch.equal(wide.run(last, (-1,)).logits[:, :96], base.run(last, (-1,)).logits)
     tree = torch.tensor([17, beyond, 95]), torch.tensor([17, 0, 95])
-    logits = [m.run(t, (-1, 0, 1)) for m, t in zip((wide, base), tree, strict=True)]
+    logits = [m.run(t, (-1, 0, 1)).logits for m, t in zip((wide, base), tree, strict=True)]
     assert torch.equal(logits[0][:, :96], logits[1])
 
 
@@ -92,21 +92,21 @@ def test_fresh_shares_weights_and_not_the_cache(
     monkeypatch.setattr("treespec.models.transformers_model.probe", None)
     twin = model.fresh()
     model.prefill(TEXT)
-    first = model.run(TEXT[:1], (-1,))
+    first = model.run(TEXT[:1], (-1,)).logits
     twin.prefill(TEXT.flip(0))
     assert twin.model is model.model
     assert model.length == twin.length == 5
-    assert torch.equal(model.run(TEXT[:1], (-1,)), first)
+    assert torch.equal(model.run(TEXT[:1], (-1,)).logits, first)
 
 
 def test_an_empty_prompt_only_forgets(load: Load) -> None:
     model = TransformersModel(load("gpt2"))
     model.prefill(TEXT[:0])
-    empty = model.run(TEXT[:1], (-1,))
+    empty = model.run(TEXT[:1], (-1,)).logits
     model.prefill(TEXT)
     model.prefill(TEXT[:0])
     assert model.length == 0
-    assert torch.equal(model.run(TEXT[:1], (-1,)), empty)
+    assert torch.equal(model.run(TEXT[:1], (-1,)).logits, empty)
 
 
 def test_the_context_ends_where_the_model_says(load: Load) -> None:
@@ -114,7 +114,7 @@ def test_the_context_ends_where_the_model_says(load: Load) -> None:
     tokens = torch.zeros(20, dtype=torch.long)
     model.prefill(tokens[:14])
     star = (-1, *[0] * 19)  # 20 nodes, but positions 14 and 15 only
-    assert model.run(tokens, star).shape == (20, 96)
+    assert model.run(tokens, star).logits.shape == (20, 96)
     with pytest.raises(ContextOverflow, match="17 positions"):
         model.run(tokens[:3], (-1, 0, 1))
     with pytest.raises(ContextOverflow, match="17 positions"):
@@ -142,10 +142,10 @@ def test_it_runs_outside_of_inference_mode_too(load: Load) -> None:
     model = TransformersModel(load("llama"))
     with torch.inference_mode():
         model.prefill(TEXT)
-    before = model.run(TEXT[:2], (-1, 0))
+    before = model.run(TEXT[:2], (-1, 0)).logits
     with torch.no_grad():
         model.keep([0])
-        assert torch.allclose(model.run(TEXT[1:2], (-1,)), before[1:], atol=1e-5)
+        assert torch.allclose(model.run(TEXT[1:2], (-1,)).logits, before[1:], atol=1e-5)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -169,7 +169,7 @@ def test_a_long_prompt_needs_no_square_mask(name: str, load: Load) -> None:
     assert watch.size < 2048 * 256
     with model.as_transformers() as plain, torch.inference_mode():
         expected = plain(torch.cat([prompt, TEXT[:1]])[None], logits_to_keep=1).logits[0]
-    torch.testing.assert_close(model.run(TEXT[:1], (-1,)), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.run(TEXT[:1], (-1,)).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_pass_makes_one_mask_for_each_window(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import StaleScores, Unavailable, UnsupportedModel
+from treespec.features import Features
 from treespec.models.pass_kinds import Passes
 from treespec.models.passes.captured_runner import Places
 from treespec.models.passes.static_pass import StaticPass, most_sizes
@@ -168,6 +169,60 @@ def test_logits_are_lent(make_model, taped):
         _ = second.nothing
 
 
+class Reader(ModelDrafter):
+    """Remembers the features of the text that it was given."""
+
+    reads = Features((1, 0), "post")
+
+    def prefill(self, tokens, features):
+        super().prefill(tokens)
+        self.text, self.seen = tokens.tolist(), [features]
+
+    def commit(self, step):
+        super().commit(step)
+        self.text += step.emitted_ids
+        self.seen.append(step.features)
+
+
+@interpreted
+def test_features_are_lent_and_those_of_the_text_are_copies(make_model, taped):
+    """Graphs with and without features are apart, and each is reused."""
+    model = make_model()
+    prompt = torch.arange(5)
+    drafter = Reader(make_model(seed=1), TreeShape.expansion([2, 1]), Law.WITHOUT_REPLACEMENT, WARM)
+    for _ in range(2):
+        target = GraphTarget(model)
+        steps = list(decode(
+            target, drafter, verify.rrsw, prompt, sampling=WARM, coins=TorchCoins(0), max_new_tokens=12
+        ))  # fmt: skip
+        assert len(taped) == 1
+        with pytest.raises(StaleScores, match=r"features of this step.*features\.clone\(\)"):
+            _ = steps[0].scores.features
+        ordinary = model.fresh()
+        ordinary.lend(drafter.reads)
+        expected = ordinary.prefill(torch.tensor(drafter.text[:-1]))
+        torch.testing.assert_close(torch.cat(drafter.seen), expected, **CLOSE)
+        del target, steps
+    target = GraphTarget(model)
+    target.prefill(prompt)
+    assert target.score(tree_of([-1, 0, 0, 1, 2])).features is None  # a tree of the same size
+    assert len(taped) == 2
+
+
+@interpreted
+def test_what_other_readers_needed_is_captured_before_the_text(make_model, taped):
+    model, tree = make_model(), tree_of([-1, 0, 0])
+    model.reserve(300)
+    first, captures = GraphTarget(model), []
+    for target in (first, GraphTarget(model), GraphTarget(model)):
+        target.lend(Features((1,)))
+        captures.append(len(taped))
+        target.prefill(torch.arange(5))
+        assert target.score(tree).features.shape == (3, 1, 32)
+    assert captures == [0, 2, 3]
+    assert len(taped) == 3
+
+
 @interpreted
 def test_graphs_outlive_their_target(make_model, taped):
     """One target per prompt captures once; targets side by side have caches of their own."""
@@ -311,9 +366,9 @@ def test_logits_of_a_captured_draft_are_kept(make_model, taped):
     model.run_by(Places().copying_runner, Passes("captured"))
     model.prefill(torch.arange(5))
     model.run(torch.tensor([7, 8, 9]), (-1, 0, 0))
-    first = model.run(torch.tensor([10]), (-1, 0, 0, 1), 3)
+    first = model.run(torch.tensor([10]), (-1, 0, 0, 1), 3).logits
     kept = first.clone()
-    second = model.run(torch.tensor([11]), (-1, 0, 0, 1, 2), 4)
+    second = model.run(torch.tensor([11]), (-1, 0, 0, 1, 2), 4).logits
     assert torch.equal(first, kept)
     assert not torch.allclose(second, kept, atol=0.1)
 

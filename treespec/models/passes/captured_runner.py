@@ -25,14 +25,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention_masks import topology
+from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache
-from treespec.models.passes.static_pass import Size, StaticPass, StaticRunner
+from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner
 from treespec.models.routes import Route
+from treespec.step import Scores
 
 WARM_UPS = 2
 """Passes before a capture. They compile kernels, choose algorithms and allocate scratch memory, which
@@ -45,20 +47,20 @@ class Place:
 
     Args:
         cache: the cache whose rows the graphs write and read.
-        passes: passes in fixed memory, by size.
-        graphs: for each size, the graph of its pass and the memory that it writes logits to.
+        passes: passes in fixed memory, by size and features.
+        graphs: for each pass, its graph and the memory that it writes scores to.
         memory: addresses of the cache (`TreeCache.memory`) that passes and graphs are tied to.
         side: the stream of warm-ups and captures.
-        pool: memory pool of the graphs. Graphs run one at a time, and the logits of each are held, so that
+        pool: memory pool of the graphs. Graphs run one at a time, and the scores of each are held, so that
             no other graph is given their memory.
-        lent: the scores that hold logits of the last pass, if they must be revoked when overwritten.
+        lent: the scores of the last pass, if they must be revoked when overwritten.
     """
 
     cache: TreeCache
     side: Any
     pool: Any
-    passes: dict[Size, StaticPass] = field(default_factory=dict)
-    graphs: dict[Size, tuple[Any, Tensor]] = field(default_factory=dict)
+    passes: dict[Kind, StaticPass] = field(default_factory=dict)
+    graphs: dict[Kind, tuple[Any, Scores]] = field(default_factory=dict)
     memory: tuple[int, ...] = ()
     lent: Any = None
 
@@ -68,18 +70,18 @@ class Places:
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
-        self._needed: defaultdict[int, set[Size]] = defaultdict(set)
+        self._needed: defaultdict[int, set[Kind]] = defaultdict(set)
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> "CapturedRunner":
-        """A runner at an idle place, or a new place; its logits are valid until its next pass."""
+        """A runner at an idle place, or a new place; its scores are valid until its next pass."""
         return self._give(CapturedRunner, model, route, layout)
 
     def copying_runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> "CapturedRunner":
-        """A runner that returns copies of logits, for callers that keep them over several passes."""
+        """A runner that returns copies of scores, for callers that keep them over several passes."""
         return self._give(_CopyingRunner, model, route, layout)
 
     def _give(
@@ -100,7 +102,7 @@ class Places:
 class CapturedRunner(StaticRunner):
     """Runs static passes by replaying captured graphs.
 
-    `needed`: the sizes that runners of the model have needed so far, by the rows that were reserved for
+    `needed`: the passes that runners of the model have needed so far, by the rows that were reserved for
     their texts (`TransformersModel.reserve`); this one adds its own.
     """
 
@@ -109,16 +111,27 @@ class CapturedRunner(StaticRunner):
         model: PreTrainedModel,
         route: Route,
         place: Place,
-        needed: defaultdict[int, set[Size]],
+        needed: defaultdict[int, set[Kind]],
     ) -> None:
         super().__init__(model, route)
         self._needed = needed
         self.place, self.cache = place, place.cache
         self._passes, self._memory = place.passes, place.memory
 
+    def lend(self, reads: Features) -> None:
+        """From the next prefill on, return these features; captures the sizes that texts needed with them.
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the features of this model cannot be had.
+        """
+        if reads.states != self._states.states:
+            super().lend(reads)
+            self.prepare()
+
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture the sizes that texts with the same reservation have needed.
+        """Capture the sizes that texts with the same reservation and the same features have needed.
 
         Without a reservation the cache will grow, which drops graphs; and a model that is in use as a plain
         one (`as_transformers`) would capture the wrong attention. Then sizes are captured when needed.
@@ -126,25 +139,27 @@ class CapturedRunner(StaticRunner):
         least = self.cache.least
         if not least or not self._routed:
             return
-        for size in sorted(size for size in self._needed[least] if max(size) <= least):
+        states = self._states.states
+        needed = {kind.size for kind in self._needed[least] if kind.states == states}
+        for size in sorted(size for size in needed if max(size) <= least):
             static = self._static(0, size)  # drops what is tied to old memory
-            if size not in self.place.graphs:
+            if static.kind not in self.place.graphs:
                 # Any token does: the next pass overwrites its row.
                 static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
-                self.place.graphs[size] = self._capture(static)
+                self.place.graphs[static.kind] = self._capture(static)
         self.cache.reset()
 
-    def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
-        graphs = self.place.graphs
-        self._needed[self.cache.least].add(static.size)
-        if static.size not in graphs:
-            graphs[static.size] = self._capture(static)
-        graph, logits = graphs[static.size]
+    def _launch(self, static: StaticPass) -> Scores:
+        graphs, kind = self.place.graphs, static.kind
+        self._needed[self.cache.least].add(kind)
+        if kind not in graphs:
+            graphs[kind] = self._capture(static)
+        graph, scores = graphs[kind]
         graph.replay()
-        return logits
+        return scores
 
-    def _capture(self, static: StaticPass) -> tuple[Any, Tensor]:
-        """Capture `static.run`; return the graph and the memory that it writes logits to.
+    def _capture(self, static: StaticPass) -> tuple[Any, Scores]:
+        """Capture `static.run`; return the graph and the memory that it writes scores to.
 
         Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before
         the capture.
@@ -156,8 +171,8 @@ class CapturedRunner(StaticRunner):
                 static.run()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=place.pool, stream=place.side):
-            logits = static.run()
-        return graph, logits
+            scores = static.run()
+        return graph, scores
 
     def _forget_memory(self) -> None:
         super()._forget_memory()
@@ -168,12 +183,12 @@ class CapturedRunner(StaticRunner):
 
 
 class _CopyingRunner(CapturedRunner):
-    """Returns copies of logits."""
+    """Returns copies of scores."""
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
-        return super().run(tokens, parents, first).clone()
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+        scores = super().run(tokens, parents, first)
+        features = None if scores.features is None else scores.features.clone()
+        return Scores(scores.logits.clone(), features)
 
 
 def _new_place(model: PreTrainedModel, layout: Sequence[LayerShape | None]) -> Place:

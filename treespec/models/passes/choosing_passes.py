@@ -17,15 +17,13 @@ from treespec.errors import InvalidArgument, TreespecError, Unavailable, Unsuppo
 from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.passes.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.passes.compiled_pass import CompiledPass
-from treespec.models.passes.compiled_runner import CompiledRunner
+from treespec.models.passes.compiled_runner import LEVELS, CompiledRunner
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 
 log = logging.getLogger("treespec")
 
-LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
-"""Ranges of nodes of the probe's tree: the parents of each range precede it."""
 COMPILED_ATTENTION = ("auto", "sdpa", "transformers")
 """Values of `attention` with which passes can be compiled."""
 
@@ -152,20 +150,22 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     ordinary = model.fresh()
     ordinary.prefill(prompt)
-    expected = ordinary.run(nodes, PARENTS)
+    expected = ordinary.run(nodes, PARENTS).logits
     chain = tuple(range(-1, len(PARENTS) - 1))
     ordinary.prefill(prompt)
-    effect = float(_error(ordinary.run(nodes, chain), expected).max())
+    effect = float(_error(ordinary.run(nodes, chain).logits, expected).max())
     compiled.prefill(prompt)
-    outputs = [compiled.run(nodes, PARENTS)]
+    outputs = [compiled.run(nodes, PARENTS).logits]
     compiled.prefill(prompt)
     outputs.append(
-        torch.cat([compiled.run(nodes[begin:end], PARENTS[:end], begin) for begin, end in LEVELS])
+        torch.cat(
+            [compiled.run(nodes[begin:end], PARENTS[:end], begin).logits for begin, end in LEVELS]
+        )
     )
     compiled.prefill(prompt[:1])
     ordinary.prefill(prompt[:1])
     error = max(float(_error(logits, expected).max()) for logits in outputs)
-    alone = _error(compiled.run(nodes[:1], (-1,)), ordinary.run(nodes[:1], (-1,)))
+    alone = _error(compiled.run(nodes[:1], (-1,)).logits, ordinary.run(nodes[:1], (-1,)).logits)
     error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
     if not error <= min(tolerance, effect / 4):
@@ -187,7 +187,7 @@ def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel)
     outputs = []
     for model in (ordinary, compiled):
         model.prefill(tokens[:rows])
-        outputs.append(model.run(tokens[rows:], LARGE_TREE))
+        outputs.append(model.run(tokens[rows:], LARGE_TREE).logits)
     return float(_error(outputs[1], outputs[0]).max())
 
 

@@ -6,6 +6,9 @@ one graph, in which the number of nodes, the rows of the cache and its capacity 
 no bucket is compiled later, and the caches of all methods share the graph. Models whose code depends on the
 number of nodes have two graphs.
 
+Graphs are kept by what is read of the hidden states (`treespec.features`). Those that return features are
+compiled when the first text reads them; the graph of a pass that nobody reads returns logits alone.
+
 The inputs of a pass are three small tensors: tokens, (committed rows, first node to run), and the tree's
 intervals (`attention_masks.topology`) with its depths. The graph computes positions, rows and mask from
 them. The mask is additive and shared by all layers with the same window. For mixtures of experts and for
@@ -36,8 +39,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel, in_words
+from treespec.features import Features
 from treespec.kernels.calls import calls
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
+from treespec.models.hidden_states import HiddenStates
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.passes.compiled_attention import BEYOND_ALL_RANKS, MaskedAttention, Seen
 from treespec.models.passes.direct_call import DirectCall
@@ -45,6 +50,8 @@ from treespec.models.passes.packed_layers import packed_linears
 from treespec.models.routes import OwnAttention, Route
 
 log = logging.getLogger("treespec")
+
+Pass = Callable[..., tuple[Tensor, ...]]
 
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
 """No Python between kernels, and no threads for small kernels, which end before threads have started."""
@@ -91,14 +98,16 @@ class CompiledPass:
         self._model, self._route, self._layout = model, route, layout
         self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
+        self._packed = packed
+        self._graphs: dict[tuple[int | str, ...], tuple[DirectCall, DirectCall]] = {}
+        self.tested: set[tuple[int | str, ...]] = set()
+        """The features whose graphs were compared with ordinary passes."""
         start, bytes_before = time.perf_counter(), packed.bytes
-        layers = packed_linears(model, packed) if self.unpacked is None else nullcontext()
-        with packed.shared(), layers:
-            self._one, self._many = self._compiled(OPTIONS | calls())
+        self.compile(Features())
         self.packed_bytes = packed.bytes - bytes_before
         """Memory of the copies of weights that were added for these graphs."""
         self.seconds = time.perf_counter() - start
-        """Time that compiling took."""
+        """Time that compiling took, without that of graphs for features."""
         self._parameters = [
             (module._parameters, name)
             for module in model.modules()
@@ -107,15 +116,32 @@ class CompiledPass:
         ]
         self._compiled_weights = self._current_weights()
 
-    def bound(self, cache: TreeCache) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    def compile(self, reads: Features) -> None:
+        """Compile the graphs that return these features, if that was not done before.
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the model cannot be compiled as a whole.
+        """
+        if reads.states in self._graphs:
+            return
+        states = HiddenStates(self._model, reads)
+        layers = (
+            packed_linears(self._model, self._packed) if self.unpacked is None else nullcontext()
+        )
+        with self._packed.shared(), layers, states.watched():
+            self._graphs[reads.states] = self._compiled(OPTIONS | calls(), states)
+
+    def bound(self, cache: TreeCache, states: tuple[int | str, ...]) -> tuple[Pass, Pass]:
         """The passes over one node and over several nodes in this cache, valid until its memory moves.
 
         Both take tokens `[T]`, place `[2]` (committed rows, first node to run), tree `[3, N]`
         (`tree_arrays`) and slots `[S]`, the indices of all rows in use. They write rows to the cache and
-        return logits `[T, V]`.
+        return logits `[T, V]`, and features `[T, F, H]` if there are `states` that were compiled for.
         """
         rows = _rows(cache, self._layout)
-        return self._one.bound(rows), self._many.bound(rows)
+        one, many = self._graphs[states]
+        return one.bound(rows), many.bound(rows)
 
     def require_weights(self) -> None:
         """Check that the graphs read the weights that the model has now.
@@ -134,27 +160,34 @@ class CompiledPass:
         weights: Any = [owner[name] for owner, name in self._parameters]
         return [*map(Tensor.data_ptr, weights)], [*map(attrgetter("dtype"), weights)]
 
-    def _compiled(self, options: dict[str, Any]) -> tuple[DirectCall, DirectCall]:
+    def _compiled(
+        self, options: dict[str, Any], states: HiddenStates
+    ) -> tuple[DirectCall, DirectCall]:
         """The graphs for a single node and for several nodes: the same graph if possible."""
         try:
-            return (self._graph(options, 3, 5, alone=True),) * 2
+            return (self._graph(options, states, 3, 5, alone=True),) * 2
         except (TorchDynamoException, UnsupportedModel) as problem:
             # The model's code depends on the number of nodes.
             model_type = self._model.config.model_type
             why = in_words(problem, "the compiler")
             log.info("%s models are compiled as two graphs: %s", model_type, why)
-            one = self._graph(options, 1, 6, alone=False)
-            return one, self._graph(options, 3, 5, alone=False)
+            one = self._graph(options, states, 1, 6, alone=False)
+            return one, self._graph(options, states, 3, 5, alone=False)
 
     def _graph(
-        self, options: dict[str, Any], nodes: int, tree_nodes: int, alone: bool
+        self,
+        options: dict[str, Any],
+        states: HiddenStates,
+        nodes: int,
+        tree_nodes: int,
+        alone: bool,
     ) -> DirectCall:
         """Compile one graph. Its two examples differ in every size that varies, and only in those."""
         example = self._example(nodes, tree_nodes, committed=13, capacity=320)
         other = self._example(nodes + (nodes > 1), tree_nodes + 2, committed=29, capacity=448)
         fixed = len(example) - CHANGING_ARGUMENTS
         return DirectCall(
-            self._pass(fixed // 2),
+            self._pass(fixed // 2, states),
             example,
             other,
             fixed=fixed,
@@ -181,7 +214,7 @@ class CompiledPass:
             *_rows(cache, self._layout),
         ]
 
-    def _pass(self, layers: int) -> Callable[..., Tensor]:
+    def _pass(self, layers: int, states: HiddenStates) -> Pass:
         """The function that is compiled."""
         model, route, layout = self._model, self._route, self._layout
         stored = [i for i, shape in enumerate(layout) if shape is not None]
@@ -189,7 +222,7 @@ class CompiledPass:
 
         def tree_pass(
             tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
-        ) -> Tensor:
+        ) -> tuple[Tensor, ...]:
             count, used = tokens.shape[0], slots.shape[0]
             torch._check(count >= 1)
             torch._check(count <= MOST_NODES)
@@ -213,7 +246,8 @@ class CompiledPass:
                 use_cache=True,
                 **attention,
             )
-            return output.logits[0]
+            features = states.taken()
+            return (output.logits[0],) if features is None else (output.logits[0], features)
 
         return tree_pass
 

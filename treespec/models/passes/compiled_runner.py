@@ -1,16 +1,25 @@
 """Runs tree nodes by compiled passes, in a cache of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from treespec.errors import TreespecError, UnsupportedModel, in_words
+from treespec.features import Features
 from treespec.models.cache import LayerShape
-from treespec.models.passes.compiled_pass import MOST_NODES, CompiledPass, tree_arrays
+from treespec.models.passes.compiled_pass import MOST_NODES, CompiledPass, Pass, tree_arrays
+from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
+from treespec.models.support import embedding_count
+from treespec.step import Scores
+
+LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
+"""Ranges of nodes of the probe's tree: the parents of each range precede it."""
 
 
 class CompiledRunner(TreeRunner):
@@ -36,13 +45,26 @@ class CompiledRunner(TreeRunner):
         super().__init__(model, route, layout)
         self._compiled = compiled
         self._memory: tuple[int, ...] = ()
-        self._one: Callable[..., Tensor]
-        self._many: Callable[..., Tensor]
+        self._one: Pass
+        self._many: Pass
+
+    def lend(self, reads: Features) -> None:
+        """From the next prefill on, return these features; compiles and tests graphs that return them.
+
+        Raises:
+            InvalidArgument: if the model does not have such a boundary.
+            UnsupportedModel: if the features of this model cannot be had, or not from compiled passes.
+        """
+        if reads.states == self._states.states:
+            return
+        if reads.states and reads.states not in self._compiled.tested:
+            self._compile(reads)
+            self._compiled.tested.add(reads.states)
+        super().lend(reads)
+        self._memory = ()
 
     @torch.inference_mode()
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Logits after nodes first .. first + T - 1; see `TreeRunner.run`.
 
         Raises:
@@ -61,11 +83,57 @@ class CompiledRunner(TreeRunner):
         cache.begin(first, count + 1)  # the graphs need fewer slots than rows
         cache.begin(first, count)
         if (memory := cache.memory) != self._memory:  # the rows have moved
-            self._one, self._many = self._compiled.bound(cache)
+            self._one, self._many = self._compiled.bound(cache, self._states.states)
             self._slots = torch.arange(cache.capacity)
             self._memory = memory
         run = self._one if count == 1 else self._many
         place, used = torch.tensor([cache.length, first]), self._slots[: cache.end]
-        logits = run(tokens.long().contiguous(), place, tree, used)
+        results = run(tokens.long().contiguous(), place, tree, used)
         self._parents = parents
-        return logits
+        return Scores(*results)
+
+    def _compile(self, reads: Features) -> None:
+        try:
+            # No tensor that lasts may be one of inference mode.
+            with torch.inference_mode(False):
+                self._compiled.compile(reads)
+            self._require_same(reads)
+        except (torch.OutOfMemoryError, TreespecError):
+            raise
+        except Exception as problem:  # the compiler raises errors of many classes
+            model_type, why = self.model.config.model_type, in_words(problem, "the compiler")
+            raise UnsupportedModel(
+                f"compiled passes of {model_type} models cannot return hidden states, choose "
+                f"passes='eager': {why}"
+            ) from problem
+
+    def _require_same(self, reads: Features) -> None:
+        """Check that graphs which return features give what ordinary passes give, whole and in parts."""
+        layout = self.cache.layout
+        ordinary = TreeRunner(self.model, self.route, layout)
+        compiled = CompiledRunner(self._compiled, self.model, self.route, layout)
+        tokens = torch.arange(1, TOKENS + 1) * 7 % embedding_count(self.model)
+        errors = []
+        for ranges in (((0, len(PARENTS)),), LEVELS):
+            for runner in (ordinary, compiled):
+                TreeRunner.lend(runner, reads)  # of the compiled runner, not to test it again
+                runner.prefill(tokens[:PREFIX])
+            for begin, end in ranges:
+                nodes = tokens[PREFIX + begin : PREFIX + end], PARENTS[:end], begin
+                expected, found = (runner.run(*nodes) for runner in (ordinary, compiled))
+                errors.append(_distance(found.logits, expected.logits))
+                errors.append(_distance(found.features, expected.features))
+        tolerance = TOLERANCE.get(self.model.dtype, TOLERANCE[torch.bfloat16])
+        if not all(error <= tolerance for error in errors):
+            raise UnsupportedModel(
+                f"{self.model.config.model_type} models: a compiled pass with features differs from an "
+                f"ordinary one by {max(errors):.2g} of their norm ({tolerance:.2g} is allowed in "
+                f"{self.model.dtype}): choose passes='eager'"
+            )
+
+
+def _distance(found: Any, expected: Any) -> float:
+    """Largest distance between rows, relative to the norm of the expected row."""
+    found, expected = found.double(), expected.double()
+    norms = expected.norm(dim=-1).clamp_min(1e-30)
+    return float(((found - expected).norm(dim=-1) / norms).max())

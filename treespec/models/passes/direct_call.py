@@ -33,7 +33,7 @@ Varying = tuple[int, str, int]
 
 
 class DirectCall:
-    """A compiled function of tensors that returns one tensor.
+    """A compiled function of tensors that returns a tuple of tensors.
 
     `function`: a function whose control flow depends on its arguments' shapes only. `example`: arguments to
     compile for. Dimensions that vary together have equal sizes, all others different ones. `other`:
@@ -45,7 +45,7 @@ class DirectCall:
 
     def __init__(
         self,
-        function: Callable[..., Tensor],
+        function: Callable[..., tuple[Tensor, ...]],
         example: Sequence[Tensor],
         other: Sequence[Tensor],
         *,
@@ -64,7 +64,7 @@ class DirectCall:
                     f"TORCHINDUCTOR_{name.upper()}_ASSERTS=0: remove it from the environment"
                 )
         self._given: tuple[Any, ...] | None = None
-        self._result_index, self._narrow = 0, None
+        self._narrow = None
         # Functions that share a code object share compiled code, so each gets a code object of its own.
         code: Any = getattr(function, "__code__")  # noqa: B009
         setattr(function, "__code__", code.replace(co_name=f"{code.co_name}_{id(self)}"))  # noqa: B010
@@ -94,12 +94,15 @@ class DirectCall:
             dynamo.patch(specialize_float=True),
         ):
             run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
-            result = run(*example)
+            results = run(*example)
         if self._narrow is not None:
             raise UnsupportedModel(
                 f"its compiled pass would be right for some sizes only, those with {self._narrow}"
             )
-        self._result_index = next(i for i, tensor in enumerate(self._results) if tensor is result)
+        self._indices = tuple(
+            next(i for i, tensor in enumerate(self._results) if tensor is result)
+            for result in results
+        )
         self._first_fixed = len(example) - fixed
         assert self._given is not None
         self._sources = [_source(value, example, other) for value in self._given]
@@ -115,7 +118,9 @@ class DirectCall:
         self._given, self._results = inputs, self._code(*inputs)
         return self._results
 
-    def bound(self, fixed: Sequence[Shaped[Tensor, "..."]]) -> Callable[..., Shaped[Tensor, "..."]]:
+    def bound(
+        self, fixed: Sequence[Shaped[Tensor, "..."]]
+    ) -> Callable[..., tuple[Shaped[Tensor, "..."], ...]]:
         """The function of its first arguments, with these as its last arguments."""
         begin = self._first_fixed
         inputs, changing = list(self._constants), []
@@ -129,16 +134,17 @@ class DirectCall:
         tensors = [(i, number) for i, number, what, _ in changing if what == "tensor"]
         sizes = [(i, number, dim) for i, number, what, dim in changing if what == "size"]
         layouts = [entry for entry in changing if entry[2] not in ("tensor", "size")]
-        code, result_index = self._code, self._result_index
+        code, indices = self._code, self._indices
 
-        def call(*arguments: Tensor) -> Tensor:
+        def call(*arguments: Tensor) -> tuple[Tensor, ...]:
             for i, number in tensors:
                 inputs[i] = arguments[number]
             for i, number, dim in sizes:
                 inputs[i] = arguments[number].shape[dim]
             for i, *source in layouts:
                 inputs[i] = _value(arguments[source[0]], source)
-            return code(*inputs)[result_index]
+            results = code(*inputs)
+            return tuple([results[i] for i in indices])
 
         return call
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,8 +28,10 @@ from attention_masks.tree_attention.pass_arrays import HEADER, fill
 from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
+from treespec.models.hidden_states import HiddenStates
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
+from treespec.step import Scores
 
 BUCKET_STEP = 64
 """Buckets up to this size are powers of two; larger buckets are multiples of it."""
@@ -62,6 +64,18 @@ class Size(NamedTuple):
 
     rows: int
     nodes: int
+
+
+class Kind(NamedTuple):
+    """What a pass, and so its graph, is made for.
+
+    Args:
+        size: its capacity.
+        states: the features that it returns (`Features.states`).
+    """
+
+    size: Size
+    states: tuple[int | str, ...] = ()
 
 
 def size_of(first: int, count: int) -> Size:
@@ -106,16 +120,24 @@ class StaticPass:
         model: a model set to our attention.
         cache: a cache with allocated rows. The pass is valid as long as `cache.memory` does not change.
         size: capacity of the pass.
+        states: the features that it returns.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, size: Size) -> None:
-        self.model, self.cache, self.size = model, cache, size
+    def __init__(
+        self, model: PreTrainedModel, cache: TreeCache, size: Size, states: HiddenStates
+    ) -> None:
+        self.model, self.cache, self.size, self.states = model, cache, size, states
         self._cache_argument = cache_argument(model)
         device = model.device
         self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
         self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
         self._index = torch.arange(size.rows, device=device)
         self._attention = _KernelAttention(BufferedPass(self.arrays, cache.capacity))
+
+    @property
+    def kind(self) -> Kind:
+        """What it is made for."""
+        return Kind(self.size, self.states.states)
 
     @torch.inference_mode()
     def load(
@@ -147,15 +169,15 @@ class StaticPass:
         self.input_ids[0, : len(tokens)].copy_(tokens, non_blocking=True)
 
     @torch.inference_mode()
-    def run(self) -> Float[Tensor, "rows V"]:
-        """Run the loaded nodes: write their rows to the cache and return the logits of all rows.
+    def run(self) -> Scores:
+        """Run the loaded nodes: write their rows to the cache; return logits and features of all rows.
 
-        The logits include those of padding. The buffers do not change, so a run can be repeated.
+        These include those of padding. The buffers do not change, so a run can be repeated.
         """
         arrays, rows = self.arrays.buffer[0].long(), self.size.rows
         prefix_len, first = arrays[0], arrays[HEADER]
         depths = arrays[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
-        with self.cache.static(self._index + prefix_len + first):
+        with self.cache.static(self._index + prefix_len + first), self.states.watched():
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + prefix_len)[None],
@@ -163,14 +185,14 @@ class StaticPass:
                 use_cache=True,
                 treespec_pass=self._attention,
             )
-        return output.logits[0]
+            return Scores(output.logits[0], self.states.taken())
 
 
 class StaticRunner(TreeRunner):
     """Runs nodes of trees by static passes, one per size; prompts by ordinary passes.
 
-    Unlike with `TreeRunner`, the next pass of the same size may overwrite the returned logits; callers must
-    copy them if needed.
+    Unlike with `TreeRunner`, the next pass of the same size may overwrite the returned scores; callers must
+    copy what they keep.
     """
 
     any_cache = False
@@ -179,13 +201,11 @@ class StaticRunner(TreeRunner):
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> None:
         super().__init__(model, route, layout)
-        self._passes: dict[Size, StaticPass] = {}
+        self._passes: dict[Kind, StaticPass] = {}
         self._memory: tuple[int, ...] = ()
 
     @torch.inference_mode()
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Logits after nodes first .. first + T - 1; see `TreeRunner.run`.
 
         Raises:
@@ -198,22 +218,24 @@ class StaticRunner(TreeRunner):
         tree = topology(parents)
         static = self._static(first, size_of(first, count))
         static.load(tokens, tree, self.cache.length, first)
-        logits = self._launch(static)
+        scores = self._launch(static)
         self._parents = tree.parents
-        return logits[:count]
+        features = None if scores.features is None else scores.features[:count]
+        return Scores(scores.logits[:count], features)
 
     def _static(self, first: int, size: Size) -> StaticPass:
-        """The pass of this size, after making room for its rows in the cache."""
+        """The pass of this size for the features lent, after making room for its rows in the cache."""
         cache = self.cache
         cache.begin(first, max(size.rows, size.nodes - first))
         if cache.memory != self._memory:
             self._forget_memory()
             self._memory = cache.memory
-        if size not in self._passes:
-            self._passes[size] = StaticPass(self.model, cache, size)
-        return self._passes[size]
+        kind = Kind(size, self._states.states)
+        if kind not in self._passes:
+            self._passes[kind] = StaticPass(self.model, cache, size, self._states)
+        return self._passes[kind]
 
-    def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
+    def _launch(self, static: StaticPass) -> Scores:
         return static.run()
 
     def _forget_memory(self) -> None:

@@ -86,15 +86,15 @@ def _error(model: TransformersModel) -> float:
     ordinary, static = model.fresh(), model.fresh(runner=StaticRunner)
     ordinary.prefill(tokens[:PREFIX])
     static.prefill(tokens[:PREFIX])
-    expected = ordinary.run(tokens[PREFIX:], PARENTS).double()
-    in_one_pass = static.run(tokens[PREFIX:], PARENTS).double()
+    expected = ordinary.run(tokens[PREFIX:], PARENTS).logits.double()
+    in_one_pass = static.run(tokens[PREFIX:], PARENTS).logits.double()
     with NoHostReads(), _no_synchronisation(model.device):
         static.run(tokens[PREFIX:], PARENTS)
     static.prefill(tokens[:PREFIX])
     in_parts = []
     for first, end in PARTS:
         nodes = tokens[PREFIX + first : PREFIX + end]
-        in_parts.append(static.run(nodes, PARENTS[:end], first).double())
+        in_parts.append(static.run(nodes, PARENTS[:end], first).logits.double())
         with NoHostReads(), _no_synchronisation(model.device):
             static.run(nodes, PARENTS[:end], first)
     return max(_distance(in_one_pass, expected), _distance(torch.cat(in_parts), expected))

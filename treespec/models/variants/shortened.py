@@ -20,20 +20,14 @@ from transformers import PreTrainedModel
 
 from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.models.cache import LayerShape
+from treespec.models.decoder_layers import ATTENTION, layer_count, list_of_layers
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 from treespec.models.variants.sublayers import Sublayer
 
 Layout = tuple[LayerShape | None, ...]
 
-ATTENTION = ("self_attn", "attn", "attention", "self_attention")
-"""Names that transformers gives the attention of a layer."""
-
 MLP = "mlp"
-
-
-def layer_count(model: PreTrainedModel) -> int:
-    return model.config.get_text_config(decoder=True).num_hidden_layers
 
 
 @torch.inference_mode()
@@ -49,8 +43,7 @@ def shortened(
     both models.
     """
     model_type = model.config.model_type
-    path = _path_of_layers(model)
-    layers: Any = model.get_submodule(path)
+    path, layers = _list_of_layers(model)
     skipped_layers = {i for i in range(len(layers)) if {(i, "attention"), (i, "mlp")} <= set(skip)}
     parts = [sublayer for sublayer in skip if sublayer.layer not in skipped_layers]
     names = {part: _name(model_type, layers[part.layer], part) for part in parts}
@@ -89,33 +82,27 @@ class _Zero(nn.Module):
         return (zeros, None) if self.returns_pair else zeros
 
 
-def _path_of_layers(model: PreTrainedModel) -> str:
-    """The name of the list that holds the decoder's layers."""
-    model_type, count = model.config.model_type, layer_count(model)
-    paths = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList)
-        and len(module) == count
-        and all(any(hasattr(layer, part) for part in ATTENTION) for layer in module)
-    ]
-    if len(paths) != 1 or "." not in paths[0]:
-        raise UnsupportedModel(
-            f"{model_type} models cannot skip layers: their {count} layers are not a single list of "
-            "modules that each have an attention"
-        )
+def _list_of_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """The list that holds the decoder's layers, some of which can be left out, after its name."""
+    model_type = model.config.model_type
+    try:
+        path, layers = list_of_layers(model)
+        if len(layers) != layer_count(model):
+            raise UnsupportedModel("layers of this one were left out already")
+    except UnsupportedModel as problem:
+        raise UnsupportedModel(f"{model_type} models cannot skip layers: {problem}") from None
     if getattr(model.config.get_text_config(decoder=True), "num_kv_shared_layers", 0):
         raise UnsupportedModel(
             f"{model_type} models cannot skip layers: some of their layers read the rows of others"
         )
     owner: nn.Module = model
-    for name in ("", *paths[0].split(".")[:-1]):
+    for name in ("", *path.split(".")[:-1]):
         owner = getattr(owner, name) if name else owner
         if "forward" in vars(owner):
             raise UnsupportedModel(
                 f"this {model_type} model cannot skip layers: its passes are wrapped (device_map, adapters)"
             )
-    return paths[0]
+    return path, layers
 
 
 def _name(model_type: str, layer: nn.Module, sublayer: Sublayer) -> str:
@@ -180,7 +167,7 @@ def _tried(model: PreTrainedModel, route: Route, layers: int, storing: Collectio
     runner = TreeRunner(model, route)
     tokens = torch.ones(3, dtype=torch.long, device=model.device)
     runner.prefill(tokens[:2])
-    logits = runner.run(tokens, (-1, 0, 0))
+    logits = runner.run(tokens, (-1, 0, 0)).logits
     if not torch.isfinite(logits).all():
         raise UnsupportedModel("without them it returns NaN or infinite logits")
     layout = runner.cache.layout

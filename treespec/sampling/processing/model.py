@@ -11,6 +11,7 @@ from treespec.protocols import TreeModel
 from treespec.sampling.distributions import Sampling, wide
 from treespec.sampling.processing.rows import FORBIDDEN, finite_for_forbidden, path_to
 from treespec.sampling.processors import Processors
+from treespec.step import Scores
 
 if TYPE_CHECKING:
     from treespec.sampling.processing.text import ProcessedText
@@ -48,10 +49,11 @@ class ProcessedModel:
         """A model with the same weights and processors, and its own empty cache."""
         return ProcessedModel(self.inner.fresh(), self._processors, self._name)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
         """Clear the cache and commit these tokens: a prompt without its last token."""
-        self.inner.prefill(tokens)
+        features = self.inner.prefill(tokens)
         self.start(tokens)
+        return features
 
     def start(self, tokens: Int[Tensor, "T"]) -> None:
         """Begin a text whose prompt is these tokens and one more; another runs the model on them."""
@@ -61,21 +63,19 @@ class ProcessedModel:
         self._text.extend(tokens.tolist())
         self._tokens = []
 
-    def run(
-        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
-    ) -> Float[Tensor, "T V"]:
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Processed logits after nodes first .. first + T - 1; see `TreeModel.run`."""
         assert self._text is not None, "prefill comes first"
-        logits = self.inner.run(tokens, parents, first)
+        scores = self.inner.run(tokens, parents, first)
         self._tokens, self._rows = [*self._tokens[:first], *tokens.tolist()], self._rows[:first]
-        for node, row in enumerate(logits, first):
+        for node, row in enumerate(scores.logits, first):
             parent = parents[node]
             path = path_to(parents, self._tokens, node)
             # A forbidden token may be drafted where too few are allowed; what follows it is never asked.
             dead = parent >= 0 and bool(self._rows[parent][path[-1]] <= FORBIDDEN)
             made = wide(row).clone().fill_(FORBIDDEN) if dead else self._text.row(row, path, node)
             self._rows.append(finite_for_forbidden(made))
-        return torch.stack(self._rows[first:])
+        return Scores(torch.stack(self._rows[first:]), scores.features)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes; see `TreeModel.keep`."""

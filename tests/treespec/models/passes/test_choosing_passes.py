@@ -12,6 +12,7 @@ from treespec.models.passes import compiled_pass
 from treespec.models.passes.choosing_passes import _require_same, choose_passes
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.sublayers import layers_from
+from treespec.step import Scores
 
 
 class TestWhatCannotBeHad:
@@ -147,7 +148,7 @@ class Rows:
         rows = torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
         ignored = len(parents) > 2 and parents == tuple(range(-1, len(parents) - 1))
         rows[:, 0] += self.error + self.effect * ignored
-        return rows[first : first + len(nodes)]
+        return Scores(rows[first : first + len(nodes)])
 
 
 def test_an_error_must_be_small_beside_what_ignoring_the_tree_would_change(without_shape_checks):

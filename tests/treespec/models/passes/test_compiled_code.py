@@ -23,8 +23,8 @@ def test_equal_code_is_compiled_once_and_weights_stay_apart(without_shape_checks
     cache = torch.zeros(7)
 
     def made(linear: torch.nn.Linear) -> DirectCall:
-        def run(one: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-            return torch.relu(linear(one)) + fixed[0]
+        def run(one: torch.Tensor, fixed: torch.Tensor) -> tuple[torch.Tensor]:
+            return (torch.relu(linear(one)) + fixed[0],)
 
         examples = [[one, cache] for one in rows]
         return DirectCall(run, *examples, fixed=1, options=compiled_pass.OPTIONS, frozen=True)
@@ -36,7 +36,7 @@ def test_equal_code_is_compiled_once_and_weights_stay_apart(without_shape_checks
     assert len(CppWrapperCodeCache.cache) == before
     for linear, call in zip(weights, (first, second), strict=True):
         for one in rows:
-            found = call.bound([cache])(one)
+            (found,) = call.bound([cache])(one)
             torch.testing.assert_close(found, torch.relu(linear(one)))
 
 

@@ -91,8 +91,8 @@ class TestCompiled:
         assert (model.passes.kind, model.passes.asked) == ("compiled", "compiled")
         assert model.fresh().passes is model.passes
         assert model.passes.seconds > 0
-        graphs = model.make_runner.args[0]
-        assert graphs._one is graphs._many
+        (graphs,) = model.make_runner.args[0]._graphs.values()
+        assert graphs[0] is graphs[1]
         assert model.passes.packed_bytes > 0
 
     def test_layers_that_read_the_same_rows_are_one_product(self, llama, written):
@@ -109,14 +109,14 @@ class TestCompiled:
         tokens, chain = torch.arange(400) * 7 % VOCAB, TreeShape.chain(3).parents
         for one in both:
             one.prefill(tokens[:0])
-        alone = compiled.run(tokens[:1], (-1,))
-        torch.testing.assert_close(alone, ordinary.run(tokens[:1], (-1,)), **CLOSE)
+        alone = compiled.run(tokens[:1], (-1,)).logits
+        torch.testing.assert_close(alone, ordinary.run(tokens[:1], (-1,)).logits, **CLOSE)
         for one in both:
             one.prefill(tokens[:250])
         capacities = set()
         for step in range(4):
-            logits = compiled.run(tokens[step : step + 4], chain)
-            expected = ordinary.run(tokens[step : step + 4], chain)
+            logits = compiled.run(tokens[step : step + 4], chain).logits
+            expected = ordinary.run(tokens[step : step + 4], chain).logits
             torch.testing.assert_close(logits, expected, **CLOSE)
             capacities.add(compiled._runner.cache.capacity)
             for one in both:
@@ -134,8 +134,8 @@ class TestCompiled:
             for i, mine in enumerate((one, other)):
                 ordinary.prefill(tokens[: 9 + 4 * i + step])
                 nodes = tokens[9 + 4 * i + step :][:4]
-                logits = mine.run(nodes, (-1, 0, 0, 1))
-                expected = ordinary.run(nodes, (-1, 0, 0, 1))
+                logits = mine.run(nodes, (-1, 0, 0, 1)).logits
+                expected = ordinary.run(nodes, (-1, 0, 0, 1)).logits
                 torch.testing.assert_close(logits[:, :VOCAB], expected, **CLOSE)
                 assert logits.shape[1] == (VOCAB, 100)[i]
                 mine.keep((0,))
@@ -158,7 +158,7 @@ class TestCompiled:
             assert (short.passes.kind, target.passes.kind) == ("eager", "compiled")
             for one in (short, right):
                 one.prefill(torch.arange(9))
-            found = [one.run(torch.arange(4), (-1, 0, 0, 1)) for one in (short, right)]
+            found = [one.run(torch.arange(4), (-1, 0, 0, 1)).logits for one in (short, right)]
             assert torch.equal(*found)
 
     def test_a_part_shares_the_packed_weights_of_the_whole(self, llama, first_layers):
@@ -211,7 +211,9 @@ class TestCompiled:
             model.prefill(torch.arange(0))
         first, run, ran = torch.tensor([7]), TreeRunner.run, []
         monkeypatch.setattr(TreeRunner, "run", lambda *given: ran.append(given[0]) or run(*given))
-        torch.testing.assert_close(compiled.run(first, (-1,)), ordinary.run(first, (-1,)), **CLOSE)
+        torch.testing.assert_close(
+            compiled.run(first, (-1,)).logits, ordinary.run(first, (-1,)).logits, **CLOSE
+        )
         assert ran == [compiled._runner, ordinary._runner]
 
     def test_children_are_drawn_by_a_kernel(self, both, prompt, monkeypatch):
@@ -254,7 +256,7 @@ class TestCompiled:
             longer = {}
             for text, chance in right.items():
                 nodes = torch.cat([prompt[-1:], torch.tensor(text, dtype=torch.long)])
-                row = sampling(ordinary.run(nodes, tuple(range(-1, len(text))))[-1])
+                row = sampling(ordinary.run(nodes, tuple(range(-1, len(text)))).logits[-1])
                 ordinary.keep(())
                 longer |= {(*text, int(t)): chance * float(row[t]) for t in row.nonzero()}
             right = longer
@@ -298,7 +300,7 @@ class TestCompiled:
                 compiled.fresh().prefill(torch.arange(4))
         finally:
             compiled.model.set_attn_implementation(ours)
-        found, right = (one.run(torch.arange(2), (-1, 0)) for one in (compiled, ordinary))
+        found, right = (one.run(torch.arange(2), (-1, 0)).logits for one in (compiled, ordinary))
         torch.testing.assert_close(found, right, **CLOSE)
 
     def test_tokens_that_are_not_contiguous(self, both):
@@ -306,8 +308,10 @@ class TestCompiled:
         tokens = torch.arange(20)
         for one in both:
             one.prefill(tokens[:9])
-        expected = ordinary.run(tokens[1:9:2], (-1, 0, 0, 1))
-        torch.testing.assert_close(compiled.run(tokens[1:9:2], (-1, 0, 0, 1)), expected, **CLOSE)
+        expected = ordinary.run(tokens[1:9:2], (-1, 0, 0, 1)).logits
+        torch.testing.assert_close(
+            compiled.run(tokens[1:9:2], (-1, 0, 0, 1)).logits, expected, **CLOSE
+        )
 
     def test_rows_that_moved_without_growing(self, both):
         tokens = torch.arange(20)
@@ -324,7 +328,7 @@ class TestCompiled:
             for one in old:
                 one.zero_()
         torch.testing.assert_close(rows(both[1]), kept)
-        found = [one.run(tokens[4:8], (-1, 0, 0, 1)) for one in both]
+        found = [one.run(tokens[4:8], (-1, 0, 0, 1)).logits for one in both]
         torch.testing.assert_close(found[1], found[0], **CLOSE)
 
     def test_a_pass_that_fills_the_cache(self, both):
@@ -333,8 +337,8 @@ class TestCompiled:
         tokens = torch.arange(300) * 7 % VOCAB
         for one in both:
             one.prefill(tokens[:252])
-        logits = compiled.run(tokens[252:256], (-1, 0, 0, 1))
-        expected = ordinary.run(tokens[252:256], (-1, 0, 0, 1))
+        logits = compiled.run(tokens[252:256], (-1, 0, 0, 1)).logits
+        expected = ordinary.run(tokens[252:256], (-1, 0, 0, 1)).logits
         torch.testing.assert_close(logits, expected, **CLOSE)
         assert compiled._runner.cache.end == 256 < compiled._runner.cache.capacity
 
@@ -346,7 +350,9 @@ class TestCompiled:
             one.prefill(torch.arange(9))
         monkeypatch.setattr(compiled_runner, "MOST_NODES", 3)
         for nodes, parents in ((3, (-1, 0, 0)), (4, (-1, 0, 0, 1))):
-            found, right = (one.run(torch.arange(nodes), parents) for one in (compiled, ordinary))
+            found, right = (
+                one.run(torch.arange(nodes), parents).logits for one in (compiled, ordinary)
+            )
             torch.testing.assert_close(found, right, **CLOSE)
             assert torch.equal(found, right) == (nodes > 3)
 

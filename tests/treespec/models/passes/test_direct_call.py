@@ -15,8 +15,11 @@ class TestGuards:
     @pytest.fixture
     def call(self, traced):
         def made(function, below=(((0, 0), (1, 0)),), **more):
+            def alone(*arguments: torch.Tensor) -> tuple[torch.Tensor]:
+                return (function(*arguments),)
+
             return DirectCall(
-                function, [torch.ones(3, 4), torch.ones(7, 4)], [torch.ones(5, 4), torch.ones(9, 4)],
+                alone, [torch.ones(3, 4), torch.ones(7, 4)], [torch.ones(5, 4), torch.ones(9, 4)],
                 fixed=1, below=below, options={}, frozen=False, **more,
             )  # fmt: skip
 
@@ -30,7 +33,18 @@ class TestGuards:
         made = call(total)
         for rows in (2, 6, 11):
             one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
-            torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
+            torch.testing.assert_close(made.bound([other])(one)[0], one + other[:rows])
+
+    def test_several_results(self, traced):
+        def both(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return one + other, one - other
+
+        examples = [[torch.ones(rows, 4), torch.ones(rows, 4)] for rows in (3, 5)]
+        made = DirectCall(both, *examples, fixed=1, options={}, frozen=False)
+        one, other = torch.rand(6, 4), torch.rand(6, 4)
+        total, difference = made.bound([other])(one)
+        torch.testing.assert_close(total, one + other)
+        torch.testing.assert_close(difference, one - other)
 
     def test_a_size_that_may_be_one(self, call):
         def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -40,7 +54,7 @@ class TestGuards:
         made = call(total, alone=(0, 0))
         for rows in (1, 2, 6):
             one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
-            torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
+            torch.testing.assert_close(made.bound([other])(one)[0], one + other[:rows])
         with pytest.raises(UnsupportedModel, match="for some sizes only"):
             call(total, alone=(0, 0), below=())
 
@@ -84,7 +98,7 @@ class TestGuards:
 
         made = call(counting, at_most={(0, 0): 49})
         torch.testing.assert_close(
-            made.bound([torch.ones(60, 4)])(torch.ones(49, 4)), 2 * torch.ones(49, 4)
+            made.bound([torch.ones(60, 4)])(torch.ones(49, 4))[0], 2 * torch.ones(49, 4)
         )
         for most in ({(0, 0): 50}, {(1, 0): 49}, {}):
             with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .*100"):
@@ -98,15 +112,17 @@ class TestGuards:
             call(branching, at_most={(0, 0): 10})
 
     def test_a_fixed_size_that_equals_a_varying_one(self, traced):
-        def total(one: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-            return one + 1 if second.storage_offset() >= 12 * first.shape[1] else one + 2
+        def total(
+            one: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+        ) -> tuple[torch.Tensor]:
+            return (one + 1 if second.storage_offset() >= 12 * first.shape[1] else one + 2,)
 
         def examples(rows: int, places: int) -> list[torch.Tensor]:
             return [torch.ones(rows, 4), *torch.ones(2, 3, places, 4)]
 
         made = DirectCall(total, examples(3, 7), examples(5, 9), fixed=2, options={}, frozen=False)
         one, *fixed = examples(6, 8)
-        torch.testing.assert_close(made.bound(fixed)(one), one + 1)
+        torch.testing.assert_close(made.bound(fixed)(one)[0], one + 1)
 
     @pytest.mark.parametrize("kind", ["size", "scalar"])
     def test_without_checks_of_sizes(self, kind, call):

@@ -12,8 +12,11 @@ import torch
 from attention_masks import topology
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
+from treespec.features import Features
 from treespec.models.cache import cache_argument
+from treespec.models.hidden_states import HiddenStates
 from treespec.models.passes.static_pass import (
+    Kind,
     Size,
     StaticPass,
     StaticRunner,
@@ -74,8 +77,8 @@ def test_trees_one_after_another(name, load):
     static.prefill(prompt)
     for step in range(10):
         shape, tokens, path = random_tree(generator, 4 if step % 2 else 16)
-        logits = static.run(tokens, shape.parents)
-        torch.testing.assert_close(logits, ordinary.run(tokens, shape.parents), **CLOSE)
+        logits = static.run(tokens, shape.parents).logits
+        torch.testing.assert_close(logits, ordinary.run(tokens, shape.parents).logits, **CLOSE)
         ordinary.keep(path)
         static.keep(path)
         assert static.length == ordinary.length
@@ -85,8 +88,32 @@ def test_trees_one_after_another(name, load):
     # A further text: what the buffers still hold of the last one has no effect.
     for each in (ordinary, static):
         each.prefill(prompt[:3])
-    again = static.run(prompt[:5], (-1, 0, 0, 1, 2))
-    torch.testing.assert_close(again, ordinary.run(prompt[:5], (-1, 0, 0, 1, 2)), **CLOSE)
+    again = static.run(prompt[:5], (-1, 0, 0, 1, 2)).logits
+    torch.testing.assert_close(again, ordinary.run(prompt[:5], (-1, 0, 0, 1, 2)).logits, **CLOSE)
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_features(name, load):
+    """Of trees as a whole and in parts; passes of one size with and without features are apart."""
+    model = TransformersModel(load(name))
+    ordinary, static = both(model)
+    tokens, parents = torch.arange(6), (-1, 0, 0, 1, 1, 2)
+    for reads in (Features((1, 0, 2), "post"), Features()):
+        for each in (ordinary, static):
+            each.lend(reads)
+            each.prefill(tokens)
+        expected = ordinary.run(tokens, parents)
+        whole = static.run(tokens, parents)
+        torch.testing.assert_close(whole.logits, expected.logits, **CLOSE)
+        if not reads.states:
+            assert whole.features is None
+            continue
+        torch.testing.assert_close(whole.features, expected.features, **CLOSE)
+        parts = [static.run(tokens[:3], parents[:3]).features.clone()]
+        parts.append(static.run(tokens[3:], parents, 3).features)
+        torch.testing.assert_close(torch.cat(parts), expected.features, **CLOSE)
+    assert len(static._runner._passes) == 4
 
 
 @interpreted
@@ -110,10 +137,10 @@ def test_whatever_the_padding_holds(name, load):
             for layer in runner.cache.layers:
                 layer.keys[:, :, static.length :] = torch.nan
                 layer.values[:, :, static.length :] = torch.nan
-        logits = static.run(tokens, shape.parents)
-        assert passing.run()[shape.size :].isnan().all()
+        logits = static.run(tokens, shape.parents).logits
+        assert passing.run().logits[shape.size :].isnan().all()
         assert logits.isfinite().all(), step
-        torch.testing.assert_close(logits, ordinary.run(tokens, shape.parents), **CLOSE)
+        torch.testing.assert_close(logits, ordinary.run(tokens, shape.parents).logits, **CLOSE)
         ordinary.keep(path)
         static.keep(path)
 
@@ -129,7 +156,7 @@ def test_padding_sees_only_itself(load):
             passing = static._runner._static(0, Size(4, 4))
             passing.input_ids[0, 3] = 50
         static.run(torch.tensor(tokens), (-1, 0, 0))
-        seen.append(passing.run()[3])
+        seen.append(passing.run().logits[3])
     torch.testing.assert_close(*seen, **CLOSE)
 
 
@@ -145,10 +172,10 @@ def test_the_cache_grows(load):
     memories, passes = set(), set()
     for _ in range(3):
         tokens = torch.randint(POISON, (4,), generator=generator)
-        logits = static.run(tokens, chain.parents)
-        torch.testing.assert_close(logits, ordinary.run(tokens, chain.parents), **CLOSE)
+        logits = static.run(tokens, chain.parents).logits
+        torch.testing.assert_close(logits, ordinary.run(tokens, chain.parents).logits, **CLOSE)
         memories.add(static._runner.cache.memory)
-        passes.add(static._runner._passes[Size(4, 4)])
+        passes.add(static._runner._passes[Kind(Size(4, 4))])
         assert len(static._runner._passes) == 1
         ordinary.keep((0, 1, 2, 3))
         static.keep((0, 1, 2, 3))
@@ -165,8 +192,11 @@ def test_a_tree_in_parts(name, prompt, load):
     parents = (-1, 0, 0, 2, 1, 2)
     for each in (ordinary, static):
         each.prefill(torch.arange(prompt) % POISON)
-    whole = ordinary.run(tokens, parents)
-    parts = [static.run(tokens[:3], parents[:3]).clone(), static.run(tokens[3:], parents, 3)]
+    whole = ordinary.run(tokens, parents).logits
+    parts = [
+        static.run(tokens[:3], parents[:3]).logits.clone(),
+        static.run(tokens[3:], parents, 3).logits,
+    ]
     torch.testing.assert_close(torch.cat(parts), whole, **CLOSE)
     static.keep((0, 2, 5))
     with pytest.raises(InvalidTree):
@@ -180,11 +210,11 @@ def test_a_vocabulary_cut_or_padded(load):
     model = TransformersModel(load("llama"))
     ordinary = model.fresh()
     ordinary.prefill(torch.arange(4))
-    expected = ordinary.run(torch.tensor([5]), (-1,))
+    expected = ordinary.run(torch.tensor([5]), (-1,)).logits
     for width in (90, 100):
         static = model.fresh(vocab_size=width, runner=StaticRunner)
         static.prefill(torch.arange(4))
-        logits = static.run(torch.tensor([5]), (-1,))
+        logits = static.run(torch.tensor([5]), (-1,)).logits
         assert logits.shape == (1, width)
         torch.testing.assert_close(logits[:, :90], expected[:, :90], **CLOSE)
 
@@ -270,7 +300,9 @@ def test_ordinary_operations_are_no_host_reads(mode):
 def test_a_pass_that_does_not_fit_behind_earlier_nodes_is_refused(load):
     model = TransformersModel(load("llama"))
     model.runner.cache.begin(0, 1)
-    static = StaticPass(model.model, model.runner.cache, Size(8, 64))
+    static = StaticPass(
+        model.model, model.runner.cache, Size(8, 64), HiddenStates(model.model, Features())
+    )
     tree, free = topology(tuple(range(-1, 12))), 12  # rows behind the prompt, for 5 + 8 nodes
     with pytest.raises(InvalidTree, match="do not fit into a cache"):
         static.load(torch.arange(8), tree, model.runner.cache.capacity - free, 5)

@@ -6,8 +6,9 @@ import torch
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import EarlyExit, LayerSkip
 from treespec.errors import InvalidArgument, UnsupportedModel
+from treespec.models.decoder_layers import ATTENTION
 from treespec.models.transformers_model import TransformersModel
-from treespec.models.variants.shortened import ATTENTION, MLP, _path_of_layers
+from treespec.models.variants.shortened import MLP, _list_of_layers
 from treespec.models.variants.sublayers import (
     Sublayer,
     layers_from,
@@ -37,7 +38,7 @@ def layers_of(name):
 
 def silenced(plain, skip, texts):
     """The last logits of each text when hooks replace the outputs of these sublayers by zeros."""
-    path, hooks = _path_of_layers(plain), []
+    (_, layers), hooks = _list_of_layers(plain), []
 
     def nothing(module, given, output):
         return (
@@ -45,7 +46,7 @@ def silenced(plain, skip, texts):
         )
 
     for layer, part in skip:
-        module = plain.get_submodule(f"{path}.{layer}")
+        module = layers[layer]
         names = ATTENTION if part == "attention" else (MLP,)
         (name,) = (name for name in names if hasattr(module, name))
         hooks.append(getattr(module, name).register_forward_hook(nothing))
@@ -72,7 +73,7 @@ def test_rows_are_those_of_the_model_with_parts_silenced(name, load):
         short = model.without(names)
         assert model.without([*names][::-1]) is short
         short.prefill(text)
-        found = short.run(tokens, SHAPE.parents)
+        found = short.run(tokens, SHAPE.parents).logits
         if name not in WITHOUT_MLP:
             with model.as_transformers() as plain:
                 expected = silenced(plain, skip, paths)
@@ -80,7 +81,7 @@ def test_rows_are_those_of_the_model_with_parts_silenced(name, load):
         short.keep([0, 2, 7])
         again = model.without(names).fresh()
         again.prefill(paths[7])
-        both = (m.run(tokens[:2], (-1, 0)) for m in (short, again))
+        both = (m.run(tokens[:2], (-1, 0)).logits for m in (short, again))
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
 
 
@@ -96,7 +97,9 @@ def test_early_exit_is_the_norm_and_the_head_on_a_hidden_state(load):
             expected = plain.get_output_embeddings()(normed)[0, -1]
         short = model.without(layers_from(1, 3))
         short.prefill(text[:-1])
-        torch.testing.assert_close(short.run(text[-1:], (-1,))[0], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            short.run(text[-1:], (-1,)).logits[0], expected, rtol=1e-4, atol=1e-4
+        )
 
 
 def test_nothing_is_copied_and_the_target_is_as_it_was(load):
@@ -104,7 +107,7 @@ def test_nothing_is_copied_and_the_target_is_as_it_was(load):
     own = {id(p) for p in model.model.parameters()}
     before = {name: id(module) for name, module in model.model.named_modules()}
     model.prefill(torch.arange(9))
-    rows = model.run(torch.arange(4), (-1, 0, 1, 2))
+    rows = model.run(torch.arange(4), (-1, 0, 1, 2)).logits
     short = model.without(["attention.0", "mlp.1", *map(str, layers_from(2, 3))])
     assert {id(p) for p in short.model.parameters()} < own
     assert {name: id(module) for name, module in model.model.named_modules()} == before
@@ -112,7 +115,7 @@ def test_nothing_is_copied_and_the_target_is_as_it_was(load):
     assert [shape is not None for shape in short.finding.layout] == [False, True, False]
     short.prefill(torch.arange(3))
     model.prefill(torch.arange(9))
-    assert torch.equal(model.run(torch.arange(4), (-1, 0, 1, 2)), rows)
+    assert torch.equal(model.run(torch.arange(4), (-1, 0, 1, 2)).logits, rows)
     with model.as_transformers(), pytest.raises(UnsupportedModel, match="in use as a plain model"):
         short.run(torch.arange(1), (-1,))
 

@@ -42,9 +42,9 @@ def llama(layers: int = 2) -> LlamaForCausalLM:
 def logits_of(model: TransformersModel) -> torch.Tensor:
     """Logits of a tree after a prompt, and of another tree after a commit."""
     model.prefill(torch.arange(1, 7))
-    first = model.run(torch.tensor([7, 8, 9, 10, 11]), PARENTS)
+    first = model.run(torch.tensor([7, 8, 9, 10, 11]), PARENTS).logits
     model.keep([0, 2, 4])
-    return torch.cat([first, model.run(torch.tensor([3, 4, 5, 6, 7]), PARENTS)])
+    return torch.cat([first, model.run(torch.tensor([3, 4, 5, 6, 7]), PARENTS).logits])
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ alone = load_pair("embedded").target
 parents, tokens = (-1, 0, 0, 1, 2), torch.tensor([7, 8, 9, 10, 11])
 for model in (pair.target, alone):
     model.prefill(torch.arange(1, 9))
-ours, truth = (model.run(tokens, parents) for model in (pair.target, alone))
+ours, truth = (model.run(tokens, parents).logits for model in (pair.target, alone))
 torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-4)
 try:
     pair.target.run(torch.tensor([3 + rank]), (-1,))
