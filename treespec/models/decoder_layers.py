@@ -16,25 +16,25 @@ def layer_count(model: PreTrainedModel) -> int:
     return model.config.get_text_config(decoder=True).num_hidden_layers
 
 
-def path_of_layers(model: PreTrainedModel) -> str:
-    """The name of the list that holds the decoder's layers, in a shortened model too.
+def list_of_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """The list that holds the decoder's layers, in a shortened model too, after its name.
 
     Raises:
         UnsupportedModel: if there is no such list, or more than one.
     """
-    paths = [
-        name
+    lists = [
+        (name, module)
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList)
         and len(module) == _stated_count(model, name)
         and all(any(hasattr(layer, part) for part in ATTENTION) for layer in module)
     ]
-    if len(paths) != 1 or "." not in paths[0]:
+    if len(lists) != 1 or "." not in lists[0][0]:
         raise UnsupportedModel(
             f"their {layer_count(model)} layers are not a single list of modules that each have an "
             "attention"
         )
-    return paths[0]
+    return lists[0]
 
 
 def _stated_count(model: PreTrainedModel, path: str) -> int:

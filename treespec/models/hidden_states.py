@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from treespec.errors import InvalidArgument, UnsupportedModel
 from treespec.features import Features
-from treespec.models.decoder_layers import path_of_layers
+from treespec.models.decoder_layers import list_of_layers
 
 
 class HiddenStates:
@@ -40,7 +40,7 @@ class HiddenStates:
         model_type = model.config.model_type
         try:
             if reads.boundaries:
-                self._layers = model.get_submodule(path_of_layers(model))
+                _, self._layers = list_of_layers(model)
             if reads.final and model.base_model is model:
                 raise UnsupportedModel("they have no module below the head")
         except UnsupportedModel as problem:

@@ -7,7 +7,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import Merge, ModelDrafter
 from treespec.errors import InvalidArgument, UnsupportedModel
 from treespec.features import Features
-from treespec.models.decoder_layers import path_of_layers
+from treespec.models.decoder_layers import list_of_layers
 from treespec.models.passes import compiled_pass, compiled_runner
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.transformers_model import TransformersModel
@@ -30,7 +30,7 @@ def states_of(model, texts, reads):
     """The features of the last token of each text, by a plain pass of transformers over this text."""
     rows = []
     with model.as_transformers() as plain, torch.inference_mode():
-        layers = plain.get_submodule(path_of_layers(plain))
+        _, layers = list_of_layers(plain)
         for text in texts:
             last = []
             # The last of transformers' hidden states is after the final norm: the state before it comes

@@ -97,9 +97,9 @@ def taped(monkeypatch):
         tapes.append(tape)
         recording.append(tape)
         with tape:
-            logits = static.run()
+            scores = static.run()
         recording.clear()
-        return tape, logits
+        return tape, scores
 
     monkeypatch.setattr(api, "triton", launch)
     monkeypatch.setattr(captured_runner.CapturedRunner, "_capture", capture)

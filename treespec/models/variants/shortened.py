@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.models.cache import LayerShape
-from treespec.models.decoder_layers import ATTENTION, layer_count, path_of_layers
+from treespec.models.decoder_layers import ATTENTION, layer_count, list_of_layers
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 from treespec.models.variants.sublayers import Sublayer
@@ -43,8 +43,7 @@ def shortened(
     both models.
     """
     model_type = model.config.model_type
-    path = _path_of_layers(model)
-    layers: Any = model.get_submodule(path)
+    path, layers = _list_of_layers(model)
     skipped_layers = {i for i in range(len(layers)) if {(i, "attention"), (i, "mlp")} <= set(skip)}
     parts = [sublayer for sublayer in skip if sublayer.layer not in skipped_layers]
     names = {part: _name(model_type, layers[part.layer], part) for part in parts}
@@ -83,12 +82,12 @@ class _Zero(nn.Module):
         return (zeros, None) if self.returns_pair else zeros
 
 
-def _path_of_layers(model: PreTrainedModel) -> str:
-    """The name of the list that holds the decoder's layers, some of which can be left out."""
+def _list_of_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """The list that holds the decoder's layers, some of which can be left out, after its name."""
     model_type = model.config.model_type
     try:
-        path = path_of_layers(model)
-        if len(model.get_submodule(path)) != layer_count(model):
+        path, layers = list_of_layers(model)
+        if len(layers) != layer_count(model):
             raise UnsupportedModel("layers of this one were left out already")
     except UnsupportedModel as problem:
         raise UnsupportedModel(f"{model_type} models cannot skip layers: {problem}") from None
@@ -103,7 +102,7 @@ def _path_of_layers(model: PreTrainedModel) -> str:
             raise UnsupportedModel(
                 f"this {model_type} model cannot skip layers: its passes are wrapped (device_map, adapters)"
             )
-    return path
+    return path, layers
 
 
 def _name(model_type: str, layer: nn.Module, sublayer: Sublayer) -> str:

@@ -8,7 +8,7 @@ from treespec.draft import EarlyExit, LayerSkip
 from treespec.errors import InvalidArgument, UnsupportedModel
 from treespec.models.decoder_layers import ATTENTION
 from treespec.models.transformers_model import TransformersModel
-from treespec.models.variants.shortened import MLP, _path_of_layers
+from treespec.models.variants.shortened import MLP, _list_of_layers
 from treespec.models.variants.sublayers import (
     Sublayer,
     layers_from,
@@ -38,7 +38,7 @@ def layers_of(name):
 
 def silenced(plain, skip, texts):
     """The last logits of each text when hooks replace the outputs of these sublayers by zeros."""
-    path, hooks = _path_of_layers(plain), []
+    (_, layers), hooks = _list_of_layers(plain), []
 
     def nothing(module, given, output):
         return (
@@ -46,7 +46,7 @@ def silenced(plain, skip, texts):
         )
 
     for layer, part in skip:
-        module = plain.get_submodule(f"{path}.{layer}")
+        module = layers[layer]
         names = ATTENTION if part == "attention" else (MLP,)
         (name,) = (name for name in names if hasattr(module, name))
         hooks.append(getattr(module, name).register_forward_hook(nothing))
