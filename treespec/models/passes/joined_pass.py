@@ -77,7 +77,9 @@ class JoinedPass:
             options=options,
             frozen=frozen,
         ).bound(())
-        self._require_same(TreeRunner(model, route, layout), TreeRunner(model, route, layout), states)
+        self._require_same(
+            TreeRunner(model, route, layout), TreeRunner(model, route, layout), states
+        )
 
     def __call__(
         self, texts: Sequence[tuple[TreeCache, Int64[Tensor, "L 4"], Nodes]]
