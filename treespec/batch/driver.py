@@ -124,7 +124,6 @@ def decode_many(
     return _driven(given, most)
 
 
-@torch.inference_mode()
 def _driven(texts: Sequence[Text], places: int) -> Iterator[tuple[int, Step | Failed]]:
     lanes: dict[int, _Lane] = {}
     later = iter(range(len(texts)))
@@ -139,8 +138,7 @@ def _driven(texts: Sequence[Text], places: int) -> Iterator[tuple[int, Step | Fa
                 for i, scores in zip(group, _passed([lanes[i] for i in group]), strict=True):
                     yield from _until_it_waits(lanes, i, scores)
     finally:
-        for lane in lanes.values():
-            lane.steps.close()
+        _end(lanes)
 
 
 class _Lane:
@@ -171,22 +169,11 @@ def _until_it_waits(
     """Let a text go on with the result of its pass; yields its steps, and drops it once it has ended."""
     lane = lanes[i]
     while True:
-        try:
-            if isinstance(result, Exception):
-                value = lane.steps.throw(result)
-            else:
-                value = lane.steps.send(result)
-        except StopIteration:
+        value = _next_of(lane, i, result)
+        if value is None or isinstance(value, Failed):
             del lanes[i]
+        if value is None:
             return
-        except Exception as error:
-            del lanes[i]
-            value = Failed(error)
-        if not torch.is_inference_mode_enabled():
-            raise InvalidArgument(
-                f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
-                "model; close such a context before the model runs"
-            )
         if isinstance(value, _Request):
             lane.waits = value
             return
@@ -194,6 +181,38 @@ def _until_it_waits(
         if isinstance(value, Failed):
             return
         result = None
+
+
+# Not around the generators: where signatures are checked (TREESPEC_STRICT), torch does not see that they are
+# generators, and would set its mode only where they are made.
+@torch.inference_mode()
+def _next_of(
+    lane: _Lane, i: int, result: Scores | Exception | None
+) -> Step | _Request | Failed | None:
+    """What text i hands over next, given the result of what it waits for; None if it has ended."""
+    value: Step | _Request | Failed | None
+    try:
+        if isinstance(result, Exception):
+            value = lane.steps.throw(result)
+        else:
+            value = lane.steps.send(result)
+    except StopIteration:
+        value = None
+    except Exception as error:
+        value = Failed(error)
+    if not torch.is_inference_mode_enabled():
+        raise InvalidArgument(
+            f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
+            "model; close such a context before the model runs"
+        )
+    return value
+
+
+@torch.inference_mode()
+def _end(lanes: Mapping[int, _Lane]) -> None:
+    """End texts where they stand."""
+    for lane in lanes.values():
+        lane.steps.close()
 
 
 def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
@@ -206,8 +225,9 @@ def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
     return [*groups.values()]
 
 
+@torch.inference_mode()
 def _passed(lanes: Sequence[_Lane]) -> Sequence[Scores | Exception]:
-    """The scores that texts wait for, by one pass; or the error of the pass, for each of them."""
+    """The scores that texts wait for, by one pass; or the error that a text's nodes meet in a pass."""
     parts = [lane.waits for lane in lanes]
     try:
         return parts[0].model.run_together(parts)
@@ -218,7 +238,9 @@ def _passed(lanes: Sequence[_Lane]) -> Sequence[Scores | Exception]:
             "decode fewer at a time (places)"
         ) from error
     except Exception as error:
-        return [error] * len(parts)
+        if len(lanes) == 1:
+            return [error]
+        return [scores for lane in lanes for scores in _passed([lane])]  # whose nodes are at fault?
 
 
 def _require_own(texts: Sequence[Text], what: str) -> None:

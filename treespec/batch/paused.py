@@ -1,10 +1,17 @@
 """Turn a function that passes values to a callback into a generator that is paused between values."""
 
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
+
+try:
+    from jaxtyping._storage import _shape_storage as checks_of_thread
+except ImportError:  # a version that keeps them elsewhere
+    checks_of_thread = threading.local()
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -16,7 +23,8 @@ def paused(function: Callable[[Callable[[_T], _R]], None]) -> Generator[_T, _R]:
     The function has a stack of its own (a greenlet). It stops where it hands over a value and continues
     there when the next value is requested; what is then sent to the generator, the callback returns. State
     of the thread is shared with other code: grad mode, torch's random state, warning filters. The function
-    must restore it after each value. Context variables are its own: a copy of those of the start.
+    must restore it after each value. Context variables are its own: a copy of those of the start; and so are
+    the sizes of axes in calls whose shapes jaxtyping checks.
 
     Args:
         function: called with the callback.
@@ -32,11 +40,13 @@ def paused(function: Callable[[Callable[[_T], _R]], None]) -> Generator[_T, _R]:
 
     worker = greenlet(function)
     worker.gr_context = copy_context()
+    checks: list[Any] = []
     resume = lambda: worker.switch(give)  # noqa: E731
     try:
         while True:
             worker.parent = getcurrent()
-            value = resume()
+            with _checks(checks):
+                value = resume()
             if worker.dead:
                 return
             try:
@@ -49,4 +59,16 @@ def paused(function: Callable[[Callable[[_T], _R]], None]) -> Generator[_T, _R]:
     finally:
         if worker:  # it is paused: GreenletExit is raised inside the function
             worker.parent = getcurrent()
-            worker.throw()
+            with _checks(checks):
+                worker.throw()
+
+
+@contextmanager
+def _checks(own: list[Any]) -> Iterator[None]:
+    """Check the calls of one function: jaxtyping has one stack of running calls for all of a thread."""
+    others = getattr(checks_of_thread, "memo_stack", [])
+    checks_of_thread.memo_stack = own
+    try:
+        yield
+    finally:
+        checks_of_thread.memo_stack = others

@@ -1,6 +1,10 @@
 """Functions that are paused between the values that they hand over."""
 
 import pytest
+import torch
+from beartype import beartype
+from jaxtyping import Float, jaxtyped
+from torch import Tensor
 
 from treespec.batch.paused import paused
 
@@ -59,3 +63,16 @@ def test_the_callback_returns_what_is_sent_and_raises_what_is_thrown():
     assert [next(values), values.send("sent"), values.throw(KeyError("thrown"))] == [1, 2, 3]
     assert got == ["sent"]
     assert next(values, None) is None
+
+
+def test_sizes_of_axes_belong_to_the_paused_function():
+    """Otherwise a check in one function would compare with the sizes in another."""
+
+    @jaxtyped(typechecker=beartype)
+    def waits(give, row: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
+        give(len(row))
+        return row
+
+    several = [paused(lambda give, n=n: waits(give, torch.zeros(n))) for n in (1, 2, 3)]
+    assert [next(one) for one in several] == [1, 2, 3]
+    assert [next(one, None) for one in several] == [None] * 3
