@@ -7,9 +7,10 @@ target. So trees of unequal size and depth need no padding, and a text that is d
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -69,6 +70,33 @@ class Failed(NamedTuple):
     error: Exception
 
 
+@runtime_checkable
+class Watch(Protocol):
+    """Observes who works in a batch. Texts are numbered as they are given."""
+
+    def text(self, text: int, /) -> AbstractContextManager[object]:
+        """Return a context that lasts while a text goes on by itself, up to its next pass or step."""
+
+    def joined(
+        self, texts: Sequence[int], drafts: bool, nodes: int, /
+    ) -> AbstractContextManager[object]:
+        """Return a context that lasts as long as a pass for these texts, of a draft model or the target."""
+
+
+class NullWatch:
+    """A watch that records nothing."""
+
+    def text(self, text: int) -> AbstractContextManager[object]:
+        """Return an empty context."""
+        return nullcontext()
+
+    def joined(
+        self, texts: Sequence[int], drafts: bool, nodes: int
+    ) -> AbstractContextManager[object]:
+        """Return an empty context."""
+        return nullcontext()
+
+
 class _Request(NamedTuple):
     """A pass that a text waits for."""
 
@@ -95,7 +123,8 @@ def decode_many(
 
     Yields:
         Pairs of a text's index and its next step; or `Failed`, once, if the text ended with an error, while
-        the others go on. Read a step's scores before the next one is requested.
+        the others go on. Texts go in rounds: each makes one step before any makes its next. Read a step's
+        scores before the next one is requested.
 
     Raises:
         InvalidArgument: if an argument has the wrong type, or two texts share a target, a drafter or coins.
@@ -115,45 +144,93 @@ def decode_many(
         >>> [sum(len(step.tokens) for i, step in steps if i == text) for text in (0, 1)]
         [4, 4]
     """
+    given, most = _checked(texts, places)
+    return (made for made in _driven(given, most, NullWatch()) if made is not None)
+
+
+def decode_rounds(
+    texts: Sequence[Text], *, places: int | None = None, watch: Watch | None = None
+) -> Iterator[list[tuple[int, Step | Failed]]]:
+    """Decode texts as `decode_many` does, yielding what all of them did in each round.
+
+    A round is one step of every text that is being decoded: one pass of the target, unless some cannot
+    join it.
+
+    Args:
+        texts: as `decode_many` takes them.
+        places: as `decode_many` takes them.
+        watch: observes who works, to time it.
+
+    Raises:
+        InvalidArgument: as in `decode_many`.
+    """
+    given, most = _checked(texts, places)
+    return _gathered(_driven(given, most, watch or NullWatch()))
+
+
+def _checked(texts: Sequence[Text], places: int | None) -> tuple[Sequence[Text], int]:
     given = sequence("texts", texts, "texts")
     for i, text in enumerate(given):
         instance(f"texts[{i}]", text, Text, "a Text")
     for what in ("target", "drafter", "coins"):
         _require_own(given, what)
-    most = len(given) if places is None else integer("places", places, least=1)
-    return _driven(given, most)
+    return given, len(given) if places is None else integer("places", places, least=1)
 
 
-def _driven(texts: Sequence[Text], places: int) -> Iterator[tuple[int, Step | Failed]]:
+def _gathered(
+    made: Iterator[tuple[int, Step | Failed] | None],
+) -> Iterator[list[tuple[int, Step | Failed]]]:
+    """The steps between two ends of rounds as lists."""
+    current: list[tuple[int, Step | Failed]] = []
+    for pair in made:
+        if pair is None:
+            yield current
+            current = []
+        else:
+            current.append(pair)
+    if current:
+        yield current
+
+
+def _driven(
+    texts: Sequence[Text], places: int, watch: Watch
+) -> Iterator[tuple[int, Step | Failed] | None]:
+    """The steps of all texts, and None after each round."""
     lanes: dict[int, _Lane] = {}
     later = iter(range(len(texts)))
     try:
         while True:
-            while len(lanes) < places and (i := next(later, None)) is not None:
-                lanes[i] = _Lane(texts[i])
-                yield from _until_it_waits(lanes, i, None)
+            going = [*lanes]
+            while going or len(lanes) < places:
+                if not going:
+                    if (i := next(later, None)) is None:
+                        break
+                    lanes[i] = _Lane(texts[i])
+                    going = [i]
+                yield from _go_on(lanes, going.pop(0), None, watch)
             if not lanes:
                 return
-            for group in _next_passes(lanes):
-                for i, scores in zip(group, _passed([lanes[i] for i in group]), strict=True):
-                    yield from _until_it_waits(lanes, i, scores)
+            while groups := _next_passes(lanes):
+                for group in groups:
+                    for i, scores in zip(group, _passed(lanes, group, watch), strict=True):
+                        yield from _go_on(lanes, i, scores, watch)
+            yield None
     finally:
         _end(lanes)
 
 
 class _Lane:
-    """A text that is being decoded, and the pass that it waits for."""
-
-    waits: _Request
+    """A text that is being decoded, and the pass that it waits for; None if it has made its step."""
 
     def __init__(self, text: Text) -> None:
+        self.waits: _Request | None = None
         self.target = getattr(text.target, "model", None)
         self.steps: Generator[Step | _Request, Any] = paused(partial(_decoded, text))
 
     @property
     def drafts(self) -> bool:
         """Whether it waits for a pass of a draft model."""
-        return self.waits.model is not self.target
+        return self.waits is not None and self.waits.model is not self.target
 
 
 def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
@@ -163,27 +240,23 @@ def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
         give(step)
 
 
-def _until_it_waits(
-    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None
+def _go_on(
+    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None, watch: Watch
 ) -> Iterator[tuple[int, Step | Failed]]:
-    """Let a text go on with the result of its pass; yields its steps, and drops it once it has ended."""
+    """Let a text go on with the result of its pass, up to its next pass or step; drop it at its end."""
     lane = lanes[i]
-    while True:
+    lane.waits = None
+    with watch.text(i):
         value = _next_of(lane, i, result)
-        if value is None or isinstance(value, Failed):
-            del lanes[i]
-        if value is None:
-            return
-        if isinstance(value, _Request):
-            lane.waits = value
-            return
+    if value is None or isinstance(value, Failed):
+        del lanes[i]
+    if isinstance(value, _Request):
+        lane.waits = value
+    elif value is not None:
         yield i, value
-        if isinstance(value, Failed):
-            return
-        result = None
 
 
-# Not around the generators: where signatures are checked (TREESPEC_STRICT), torch does not see that they are
+# Not around the generators: if signatures are checked (TREESPEC_STRICT), torch does not see that they are
 # generators, and would set its mode only where they are made.
 @torch.inference_mode()
 def _next_of(
@@ -192,10 +265,8 @@ def _next_of(
     """What text i hands over next, given the result of what it waits for; None if it has ended."""
     value: Step | _Request | Failed | None
     try:
-        if isinstance(result, Exception):
-            value = lane.steps.throw(result)
-        else:
-            value = lane.steps.send(result)
+        steps = lane.steps
+        value = steps.throw(result) if isinstance(result, Exception) else steps.send(result)
     except StopIteration:
         value = None
     except Exception as error:
@@ -217,30 +288,36 @@ def _end(lanes: Mapping[int, _Lane]) -> None:
 
 def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
     """The texts that share each of the next passes; those of the target once no text waits for a draft."""
-    drafting = [i for i, lane in lanes.items() if lane.drafts]
+    waiting = [i for i, lane in lanes.items() if lane.waits is not None]
+    drafting = [i for i in waiting if lanes[i].drafts]
     groups: dict[Hashable, list[int]] = {}
-    for i in drafting or lanes:
-        model = lanes[i].waits.model
-        groups.setdefault((type(model), model.joins), []).append(i)
+    for i in drafting or waiting:
+        waits = lanes[i].waits
+        assert waits is not None
+        groups.setdefault((type(waits.model), waits.model.joins), []).append(i)
     return [*groups.values()]
 
 
 @torch.inference_mode()
-def _passed(lanes: Sequence[_Lane]) -> Sequence[Scores | Exception]:
+def _passed(
+    lanes: Mapping[int, _Lane], group: Sequence[int], watch: Watch
+) -> Sequence[Scores | Exception]:
     """The scores that texts wait for, by one pass; or the error that a text's nodes meet in a pass."""
-    parts = [lane.waits for lane in lanes]
+    parts = [waits for i in group if (waits := lanes[i].waits) is not None]
+    nodes = sum(len(part.nodes.tokens) for part in parts)
     try:
-        return parts[0].model.run_together(parts)
+        with watch.joined(group, lanes[group[0]].drafts, nodes):
+            return parts[0].model.run_together(parts)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        nodes = sum(len(part.nodes.tokens) for part in parts)
         raise torch.OutOfMemoryError(
             f"a pass over {nodes} nodes of {len(parts)} texts at a time: {in_words(error, 'the pass')}; "
             "decode fewer at a time (places)"
         ) from error
     except Exception as error:
-        if len(lanes) == 1:
+        if len(group) == 1:
             return [error]
-        return [scores for lane in lanes for scores in _passed([lane])]  # whose nodes are at fault?
+        # Whose nodes are at fault?
+        return [scores for i in group for scores in _passed(lanes, [i], watch)]
 
 
 def _require_own(texts: Sequence[Text], what: str) -> None:
