@@ -81,7 +81,7 @@ def _proofs() -> Iterator[Any]:
     rules: set[Rule] = set()
     for case in CASES:
         for rule in case.rules:
-            quick = case.source not in sources and not rule.one_hot or rule not in rules
+            quick = (case.source not in sources and not rule.one_hot) or rule not in rules
             if quick:
                 sources.add(case.source)
                 rules.add(rule)

@@ -4,17 +4,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
-from every_source import BEST, BUSHY, COLD, PROCESSORS, drafters
+from every_source import COLD, drafters
 from many_texts import LENGTHS, prompts, require_equal
 from tiny_models import VOCAB, build, perturbed
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, verify
+from treespec import TorchCoins, verify
 from treespec.batch import Text
-from treespec.draft import ModelDrafter, NoDrafter
 from treespec.models.routes import OwnMask
 from treespec.models.transformers_model import TransformersModel
-from treespec.sampling.processors import Processors
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 

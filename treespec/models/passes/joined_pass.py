@@ -116,7 +116,8 @@ def places_of(cache: TreeCache) -> Int64[Tensor, "L 4"]:
 
     Valid until `cache.memory` changes.
     """
-    layers: list[Any] = [layer for layer in cache.layers if layer.is_initialized]
+    every: list[Any] = [*cache.layers]
+    layers = [layer for layer in every if layer.is_initialized]
     return torch.tensor(
         [
             [x.data_ptr() for x in (layer.keys, layer.values)]
