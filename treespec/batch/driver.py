@@ -183,7 +183,7 @@ def _until_it_waits(
         result = None
 
 
-# Not around the generators: where signatures are checked (TREESPEC_STRICT), torch does not see that they are
+# Not around the generators: if signatures are checked (TREESPEC_STRICT), torch does not see that they are
 # generators, and would set its mode only where they are made.
 @torch.inference_mode()
 def _next_of(
@@ -192,10 +192,8 @@ def _next_of(
     """What text i hands over next, given the result of what it waits for; None if it has ended."""
     value: Step | _Request | Failed | None
     try:
-        if isinstance(result, Exception):
-            value = lane.steps.throw(result)
-        else:
-            value = lane.steps.send(result)
+        steps = lane.steps
+        value = steps.throw(result) if isinstance(result, Exception) else steps.send(result)
     except StopIteration:
         value = None
     except Exception as error:

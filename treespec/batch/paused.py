@@ -23,7 +23,7 @@ def paused(function: Callable[[Callable[[_T], _R]], None]) -> Generator[_T, _R]:
     The function has a stack of its own (a greenlet). It stops where it hands over a value and continues
     there when the next value is requested; what is then sent to the generator, the callback returns. State
     of the thread is shared with other code: grad mode, torch's random state, warning filters. The function
-    must restore it after each value. Context variables are its own: a copy of those of the start; and so are
+    must restore it after each value. Context variables are its own: a copy of those of the start. So are
     the sizes of axes in calls whose shapes jaxtyping checks.
 
     Args:
