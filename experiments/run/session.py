@@ -66,6 +66,7 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         search_prompts(config)
     require_decidable(experiment)
     measured, spare = _split(experiment, _read(config, prompts_needed(experiment.methods)))
+    _require_batches(config, len(measured))
     if note := unread_turns(measured):
         say(note)
     if units * len(measured) > MOST_UNITS:
@@ -75,6 +76,24 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
             "lower repeats or prompts.count"
         )
     return Ready(experiment, tracker, measured, spare)
+
+
+def _require_batches(config: Config, prompts: int) -> None:
+    """Refuse a number of prompts that leaves a batch incomplete: a smaller one has other costs.
+
+    Raises:
+        ConfigError: names the key and the nearest numbers of prompts.
+    """
+    batch, over = config.batch, prompts % config.batch
+    if not over:
+        return
+    key = "prompts.count" if at_most(config) is None else "until.at_most"
+    fewer, more = prompts - over, prompts - over + batch
+    nearest = f"{key} to {fewer} or {more}" if fewer else f"{key} to {more}"
+    raise ConfigError(
+        f"batch = {batch}: {prompts} prompts are no whole number of batches of {batch}: set {nearest}, "
+        "or choose another batch"
+    )
 
 
 def _read(config: Config, more: int) -> Sequence[RawPrompt]:
@@ -170,7 +189,8 @@ class Session:
         if self.fresh:
             self.records.clear()
         else:
-            self.records.recover(_method_names(self.manifest, self.known), drop_errors=self.again)
+            names = _method_names(self.manifest, self.known)
+            self.records.recover(names, drop_errors=self.again, batch=self.config.batch)
         self.records.keep_plugins()
         for name, content in search.items():
             self.records.keep(self.records.search / name, content)
@@ -198,7 +218,10 @@ def open_session(
         require_same_plugins(records.path, manifest, RunFolderError)
     again = retry and bool(records.failures())
     finished = records.recover(
-        _method_names(manifest, ready.experiment), drop_errors=again, write=False
+        _method_names(manifest, ready.experiment),
+        drop_errors=again,
+        batch=ready.experiment.config.batch,
+        write=False,
     )
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
 

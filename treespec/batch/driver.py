@@ -7,9 +7,10 @@ target. So trees of unequal size and depth need no padding, and a text that is d
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -69,6 +70,33 @@ class Failed(NamedTuple):
     error: Exception
 
 
+@runtime_checkable
+class Watch(Protocol):
+    """Observes who works in a batch. Texts are numbered as they are given."""
+
+    def text(self, text: int, /) -> AbstractContextManager[object]:
+        """Return a context that lasts while a text goes on by itself, up to its next pass or step."""
+
+    def joined(
+        self, texts: Sequence[int], drafts: bool, nodes: int, /
+    ) -> AbstractContextManager[object]:
+        """Return a context that lasts as long as a pass for these texts, of a draft model or the target."""
+
+
+class NullWatch:
+    """A watch that records nothing."""
+
+    def text(self, text: int) -> AbstractContextManager[object]:
+        """Return an empty context."""
+        return nullcontext()
+
+    def joined(
+        self, texts: Sequence[int], drafts: bool, nodes: int
+    ) -> AbstractContextManager[object]:
+        """Return an empty context."""
+        return nullcontext()
+
+
 class _Request(NamedTuple):
     """A pass that a text waits for."""
 
@@ -95,7 +123,8 @@ def decode_many(
 
     Yields:
         Pairs of a text's index and its next step; or `Failed`, once, if the text ended with an error, while
-        the others go on. Read a step's scores before the next one is requested.
+        the others go on. Texts go in rounds: each makes one step before any makes its next. Read a step's
+        scores before the next one is requested.
 
     Raises:
         InvalidArgument: if an argument has the wrong type, or two texts share a target, a drafter or coins.
@@ -115,47 +144,95 @@ def decode_many(
         >>> [sum(len(step.tokens) for i, step in steps if i == text) for text in (0, 1)]
         [4, 4]
     """
+    given, most = _checked(texts, places)
+    return (made for made in _driven(given, most, NullWatch()) if made is not None)
+
+
+def decode_rounds(
+    texts: Sequence[Text], *, places: int | None = None, watch: Watch | None = None
+) -> Iterator[list[tuple[int, Step | Failed]]]:
+    """Decode texts as `decode_many` does, yielding what all of them did in each round.
+
+    A round is one step of every text that is being decoded: one pass of the target, unless some cannot
+    join it.
+
+    Args:
+        texts: as `decode_many` takes them.
+        places: as `decode_many` takes them.
+        watch: observes who works, to time it.
+
+    Raises:
+        InvalidArgument: as in `decode_many`.
+    """
+    given, most = _checked(texts, places)
+    return _gathered(_driven(given, most, watch or NullWatch()))
+
+
+def _checked(texts: Sequence[Text], places: int | None) -> tuple[Sequence[Text], int]:
     given = sequence("texts", texts, "texts")
     for i, text in enumerate(given):
         instance(f"texts[{i}]", text, Text, "a Text")
     for what in ("target", "drafter", "coins"):
         _require_own(given, what)
-    most = len(given) if places is None else integer("places", places, least=1)
-    return _driven(given, most)
+    return given, len(given) if places is None else integer("places", places, least=1)
+
+
+def _gathered(
+    made: Iterator[tuple[int, Step | Failed] | None],
+) -> Iterator[list[tuple[int, Step | Failed]]]:
+    """The steps between two ends of rounds as lists."""
+    current: list[tuple[int, Step | Failed]] = []
+    for pair in made:
+        if pair is None:
+            yield current
+            current = []
+        else:
+            current.append(pair)
+    if current:
+        yield current
 
 
 @torch.inference_mode()
-def _driven(texts: Sequence[Text], places: int) -> Iterator[tuple[int, Step | Failed]]:
+def _driven(
+    texts: Sequence[Text], places: int, watch: Watch
+) -> Iterator[tuple[int, Step | Failed] | None]:
+    """The steps of all texts, and None after each round."""
     lanes: dict[int, _Lane] = {}
     later = iter(range(len(texts)))
     try:
         while True:
-            while len(lanes) < places and (i := next(later, None)) is not None:
-                lanes[i] = _Lane(texts[i])
-                yield from _until_it_waits(lanes, i, None)
+            going = [*lanes]
+            while going or len(lanes) < places:
+                if not going:
+                    if (i := next(later, None)) is None:
+                        break
+                    lanes[i] = _Lane(texts[i])
+                    going = [i]
+                yield from _go_on(lanes, going.pop(0), None, watch)
             if not lanes:
                 return
-            for group in _next_passes(lanes):
-                for i, scores in zip(group, _passed([lanes[i] for i in group]), strict=True):
-                    yield from _until_it_waits(lanes, i, scores)
+            while groups := _next_passes(lanes):
+                for group in groups:
+                    for i, scores in zip(group, _passed(lanes, group, watch), strict=True):
+                        yield from _go_on(lanes, i, scores, watch)
+            yield None
     finally:
         for lane in lanes.values():
             lane.steps.close()
 
 
 class _Lane:
-    """A text that is being decoded, and the pass that it waits for."""
-
-    waits: _Request
+    """A text that is being decoded, and the pass that it waits for; None if it has made its step."""
 
     def __init__(self, text: Text) -> None:
+        self.waits: _Request | None = None
         self.target = getattr(text.target, "model", None)
         self.steps: Generator[Step | _Request, Any] = paused(partial(_decoded, text))
 
     @property
     def drafts(self) -> bool:
         """Whether it waits for a pass of a draft model."""
-        return self.waits.model is not self.target
+        return self.waits is not None and self.waits.model is not self.target
 
 
 def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
@@ -165,54 +242,55 @@ def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
         give(step)
 
 
-def _until_it_waits(
-    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None
+def _go_on(
+    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None, watch: Watch
 ) -> Iterator[tuple[int, Step | Failed]]:
-    """Let a text go on with the result of its pass; yields its steps, and drops it once it has ended."""
+    """Let a text go on with the result of its pass, up to its next pass or step; drop it at its end."""
     lane = lanes[i]
-    while True:
-        try:
-            if isinstance(result, Exception):
-                value = lane.steps.throw(result)
-            else:
-                value = lane.steps.send(result)
-        except StopIteration:
-            del lanes[i]
-            return
-        except Exception as error:
-            del lanes[i]
-            value = Failed(error)
-        if not torch.is_inference_mode_enabled():
-            raise InvalidArgument(
-                f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
-                "model; close such a context before the model runs"
-            )
-        if isinstance(value, _Request):
-            lane.waits = value
-            return
+    lane.waits = None
+    try:
+        with watch.text(i):
+            failed = isinstance(result, Exception)
+            value = lane.steps.throw(result) if failed else lane.steps.send(result)
+    except StopIteration:
+        del lanes[i]
+        return
+    except Exception as error:
+        del lanes[i]
+        value = Failed(error)
+    if not torch.is_inference_mode_enabled():
+        raise InvalidArgument(
+            f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
+            "model; close such a context before the model runs"
+        )
+    if isinstance(value, _Request):
+        lane.waits = value
+    else:
         yield i, value
-        if isinstance(value, Failed):
-            return
-        result = None
 
 
 def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
     """The texts that share each of the next passes; those of the target once no text waits for a draft."""
-    drafting = [i for i, lane in lanes.items() if lane.drafts]
+    waiting = [i for i, lane in lanes.items() if lane.waits is not None]
+    drafting = [i for i in waiting if lanes[i].drafts]
     groups: dict[Hashable, list[int]] = {}
-    for i in drafting or lanes:
-        model = lanes[i].waits.model
-        groups.setdefault((type(model), model.joins), []).append(i)
+    for i in drafting or waiting:
+        waits = lanes[i].waits
+        assert waits is not None
+        groups.setdefault((type(waits.model), waits.model.joins), []).append(i)
     return [*groups.values()]
 
 
-def _passed(lanes: Sequence[_Lane]) -> Sequence[Scores | Exception]:
+def _passed(
+    lanes: Mapping[int, _Lane], group: Sequence[int], watch: Watch
+) -> Sequence[Scores | Exception]:
     """The scores that texts wait for, by one pass; or the error of the pass, for each of them."""
-    parts = [lane.waits for lane in lanes]
+    parts = [waits for i in group if (waits := lanes[i].waits) is not None]
+    nodes = sum(len(part.nodes.tokens) for part in parts)
     try:
-        return parts[0].model.run_together(parts)
+        with watch.joined(group, lanes[group[0]].drafts, nodes):
+            return parts[0].model.run_together(parts)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        nodes = sum(len(part.nodes.tokens) for part in parts)
         raise torch.OutOfMemoryError(
             f"a pass over {nodes} nodes of {len(parts)} texts at a time: {in_words(error, 'the pass')}; "
             "decode fewer at a time (places)"
