@@ -192,7 +192,6 @@ def _gathered(
         yield current
 
 
-@torch.inference_mode()
 def _driven(
     texts: Sequence[Text], places: int, watch: Watch
 ) -> Iterator[tuple[int, Step | Failed] | None]:
@@ -249,16 +248,17 @@ def _go_on(
     lane = lanes[i]
     lane.waits = None
     try:
-        with watch.text(i):
+        with torch.inference_mode(), watch.text(i):
             failed = isinstance(result, Exception)
             value = lane.steps.throw(result) if failed else lane.steps.send(result)
+            still = torch.is_inference_mode_enabled()
     except StopIteration:
         del lanes[i]
         return
     except Exception as error:
         del lanes[i]
-        value = Failed(error)
-    if not torch.is_inference_mode_enabled():
+        value, still = Failed(error), True
+    if not still:
         raise InvalidArgument(
             f"texts[{i}]: its drafter, rule or stop rule has left inference mode across a pass of a "
             "model; close such a context before the model runs"
@@ -288,7 +288,7 @@ def _passed(
     parts = [waits for i in group if (waits := lanes[i].waits) is not None]
     nodes = sum(len(part.nodes.tokens) for part in parts)
     try:
-        with watch.joined(group, lanes[group[0]].drafts, nodes):
+        with torch.inference_mode(), watch.joined(group, lanes[group[0]].drafts, nodes):
             return parts[0].model.run_together(parts)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise torch.OutOfMemoryError(
