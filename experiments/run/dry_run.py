@@ -217,9 +217,10 @@ def _basis(plan: Plan) -> str | None:
         return None
     config = plan.session.config
     tokens = min(TIMED_TOKENS, config.max_new_tokens)
+    first = "prompt" if config.batch == 1 else "batch"
     excluded = ["loading the models"] + ["the search before the run"] * (config.search is not None)
     return (
-        f"from {tokens} tokens of the first prompt by every method, timed just now on this machine, which "
+        f"from {tokens} tokens of the first {first} by every method, timed just now on this machine, which "
         f"do not tell which method is faster; without {' and '.join(excluded)}"
     )
 

@@ -16,13 +16,6 @@ SAMPLING = Sampling(temperature=1.0)
 TABLES = random_table(3, seed=0), random_table(3, seed=1)
 
 
-@pytest.fixture(autouse=True)
-def _inference():
-    """Checks of shapes hide from `torch.inference_mode` that it decorates a generator."""
-    with torch.inference_mode():
-        yield
-
-
 class Alone(TabularModel):
     """Its passes cannot be joined."""
 
