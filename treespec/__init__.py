@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treespec import draft, plugins, target, testing, verify
+    from treespec.batch import Failed, Text, decode_many
     from treespec.decoding import decode
     from treespec.generation import Generation, generate
     from treespec.models.load import Pair, load_pair
@@ -25,17 +26,20 @@ if TYPE_CHECKING:
     from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = [
+    "Failed",
     "Generation",
     "Law",
     "Pair",
     "Sampling",
     "Scores",
     "Step",
+    "Text",
     "TokenTree",
     "TorchCoins",
     "TreeShape",
     "Verdict",
     "decode",
+    "decode_many",
     "draft",
     "generate",
     "load_pair",
@@ -46,17 +50,20 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Failed": "batch",
     "Generation": "generation",
     "Law": "tree",
     "Pair": "models.load",
     "Sampling": "sampling.distributions",
     "Scores": "step",
     "Step": "step",
+    "Text": "batch",
     "TokenTree": "tree",
     "TorchCoins": "sampling.coins",
     "TreeShape": "tree",
     "Verdict": "step",
     "decode": "decoding",
+    "decode_many": "batch",
     "generate": "generation",
     "load_pair": "models.load",
 }

@@ -1,22 +1,23 @@
-"""Generate a text: a thin consumer of `decode`."""
+"""Generate a text, or several: a thin consumer of `decode` and `decode_many`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from treespec.checks import able, integer, sequence
-from treespec.decoding import decode
+from treespec.batch import Failed, Text, decode_many
+from treespec.checks import able, integer, plain_items, sequence, shown
 from treespec.draft.growth import laws_along
 from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
-from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
+from treespec.protocols import Coins, Drafter, Growth, Observer, Target, Verifier
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling, wide
 from treespec.step import Step
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
+from treespec.target.model_target import ModelTarget
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 
@@ -52,6 +53,7 @@ class Generation:
         return self.emitted / self.steps
 
 
+@overload
 def generate(
     pair: "Pair",
     prompt: str | Sequence[int],
@@ -66,22 +68,61 @@ def generate(
     stop_strings: Sequence[str] | str = (),
     logprobs: Literal["raw", "processed"] | None = None,
     observer: Observer | None = None,
-) -> Generation:
-    """Continue a prompt by tree-based speculative decoding.
+) -> Generation: ...
+
+
+@overload
+def generate(
+    pair: "Pair",
+    prompt: Sequence[str] | Sequence[Sequence[int]],
+    *,
+    growth: Growth | TreeShape | None = None,
+    law: Law | None = None,
+    drafter: Sequence[Drafter] | None = None,
+    verifier: Verifier | None = None,
+    sampling: Sampling | None = None,
+    coins: Sequence[Coins] | None = None,
+    max_new_tokens: int = 128,
+    stop_strings: Sequence[str] | str = (),
+    logprobs: Literal["raw", "processed"] | None = None,
+    observer: Observer | None = None,
+) -> list[Generation | Failed]: ...
+
+
+def generate(
+    pair: "Pair",
+    prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
+    *,
+    growth: Growth | TreeShape | None = None,
+    law: Law | None = None,
+    drafter: Drafter | Sequence[Drafter] | None = None,
+    verifier: Verifier | None = None,
+    sampling: Sampling | None = None,
+    coins: Coins | Sequence[Coins] | None = None,
+    max_new_tokens: int = 128,
+    stop_strings: Sequence[str] | str = (),
+    logprobs: Literal["raw", "processed"] | None = None,
+    observer: Observer | None = None,
+) -> Generation | list[Generation | Failed]:
+    """Continue a prompt, or several side by side, by tree-based speculative decoding.
+
+    Several prompts share the passes of the target and, if it drafts, of the draft model (`decode_many`);
+    each gives what it gives alone. At most as many as fit into memory: all have a cache at the same time.
 
     Args:
         pair: target, draft and tokenizer, as returned by `load_pair`.
-        prompt: text or token ids. No chat template is applied.
+        prompt: text or token ids; or a sequence of these. No chat template is applied.
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
         law: how children are chosen. The default is the only law that the growth allows, if there is just
             one; else DETERMINISTIC at temperature 0, and WITHOUT_REPLACEMENT above.
-        drafter: your own draft source, instead of `growth` and `law`.
+        drafter: your own draft source, instead of `growth` and `law`; for several prompts, one for each.
         verifier: the acceptance rule. By default `greedy` at temperature 0, else the rule of the law
             (`verify.RULE_OF_LAW`), decided on the host.
         sampling: temperature 0 by default; what the model's generation_config.json asks for is not used.
             Its processors learn here which tokens end the text, and `max_new_tokens`; so does the default
             drafter, but not a drafter of your own.
-        coins: the source of all randomness; `TorchCoins(0)` by default.
+        coins: the source of all randomness, for several prompts one for each; `TorchCoins(0)` by default,
+            for each prompt.
         max_new_tokens: at least 1.
         stop_strings: decoding ends after the token that completes one of these strings. The tokenizer's
             and the model's end-of-sequence tokens always end the text.
@@ -91,11 +132,12 @@ def generate(
         observer: notified of the stages of decoding.
 
     Returns:
-        The text and a summary.
+        The text and a summary. For several prompts a list, in which an error that only one text meets, such
+        as a prompt that is too long, is a `Failed` in its place.
 
     Raises:
         InvalidArgument: if an argument has the wrong type; if a drafter is given together with `growth` or
-            `law`, or without a verifier at temperature > 0.
+            `law`, or without a verifier at temperature > 0; if several prompts share drafter or coins.
         InvalidStop: if a stop string is empty.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
             `decode`.
@@ -106,6 +148,8 @@ def generate(
         >>> result = generate(pair, "def main(", growth=TreeShape.expansion([3, 2]), max_new_tokens=8)
         >>> len(result.tokens), result.steps <= 8
         (8, True)
+        >>> generate(pair, ["import os", "def main("], max_new_tokens=8)[1].text == result.text
+        True
     """
     able("pair", pair, "target draft tokenizer end_tokens", "a pair of models: load_pair(...)")
     if sampling is not None:
@@ -125,46 +169,111 @@ def generate(
         )
     law = Law.of(law) if law else _usual_law(growth, sampling)
     verifier = verifier or verifier_for(usual_rule(law, sampling), pair.target)
-    if drafter is None:
-        shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
-        drafter = make_drafter(pair.draft, shape, law, sampling)
-    if isinstance(prompt, str):
-        ids = pair.tokenizer.encode(prompt)
-    else:
-        given = sequence("prompt", prompt, "token ids", InvalidPrompt)
-        ids = [integer(f"prompt[{i}]", token, 0, InvalidPrompt) for i, token in enumerate(given)]
+    shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
     stop = stop_at_tokens(pair.end_tokens)
     if stop_strings:
         stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
-    tokens: list[int] = []
-    accepted: list[int] = []
-    chances: list[float] = []
-    drafted = 0
-    for step in decode(
-        make_target(pair.target),
-        drafter,
-        verifier,
-        torch.tensor(ids, dtype=torch.long, device=pair.target.device),
-        sampling=sampling,
-        coins=coins or TorchCoins(0),
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        observer=observer,
-    ):
-        tokens += step.tokens
-        accepted.append(step.verdict.accepted)
-        drafted += step.tree.shape.size - 1
-        if logprobs is not None:
-            chances += log_probabilities(step, raw=logprobs == "raw")
-    return Generation(
-        tokens=tuple(tokens),
-        text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
-        steps=len(accepted),
-        emitted=sum(accepted) + len(accepted),
-        drafted=drafted,
-        accepted_per_step=tuple(accepted),
-        logprobs=None if logprobs is None else tuple(chances),
-    )
+
+    def text_of(name: str, prompt: Any, target: Target, drafter: Any, coins: Any) -> Text:
+        ids = _ids(name, prompt, pair.tokenizer)
+        return Text(
+            target,
+            make_drafter(pair.draft, shape, law, sampling) if drafter is None else drafter,
+            verifier,
+            torch.tensor(ids, dtype=torch.long, device=pair.target.device),
+            sampling=sampling,
+            coins=coins or TorchCoins(0),
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            observer=observer,
+        )
+
+    several = _several(prompt)
+    if several is None:
+        told = _Told(pair.tokenizer, logprobs)
+        for step in text_of("prompt", prompt, make_target(pair.target), drafter, coins).steps():
+            told.hear(step)
+        return told.generation()
+    drafters, all_coins = _one_each("drafter", drafter, several), _one_each("coins", coins, several)
+    texts = [
+        # Captured passes, which a target of `make_target` may have, cannot be joined.
+        text_of(f"prompt[{i}]", given, ModelTarget(pair.target), drafters[i], all_coins[i])
+        for i, given in enumerate(several)
+    ]
+    found = [_Told(pair.tokenizer, logprobs) for _ in texts]
+    failed: dict[int, Failed] = {}
+    for i, step in decode_many(texts):
+        if isinstance(step, Failed):
+            failed[i] = step
+        else:
+            found[i].hear(step)
+    return [failed.get(i) or told.generation() for i, told in enumerate(found)]
+
+
+class _Told:
+    """What the steps of a text have given so far.
+
+    Args:
+        tokenizer: decodes the tokens.
+        logprobs: see `generate`.
+    """
+
+    def __init__(self, tokenizer: Any, logprobs: Literal["raw", "processed"] | None) -> None:
+        self._tokenizer, self._logprobs = tokenizer, logprobs
+        self._tokens: list[int] = []
+        self._accepted: list[int] = []
+        self._chances: list[float] = []
+        self._drafted = 0
+
+    def hear(self, step: Step) -> None:
+        """Add a step, before the next one is requested."""
+        self._tokens += step.tokens
+        self._accepted.append(step.verdict.accepted)
+        self._drafted += step.tree.shape.size - 1
+        if self._logprobs is not None:
+            self._chances += log_probabilities(step, raw=self._logprobs == "raw")
+
+    def generation(self) -> Generation:
+        """The text, once it has ended."""
+        return Generation(
+            tokens=tuple(self._tokens),
+            text=str(self._tokenizer.decode(self._tokens, skip_special_tokens=True)),
+            steps=len(self._accepted),
+            emitted=sum(self._accepted) + len(self._accepted),
+            drafted=self._drafted,
+            accepted_per_step=tuple(self._accepted),
+            logprobs=None if self._logprobs is None else tuple(self._chances),
+        )
+
+
+def _several(prompt: Any) -> tuple[Any, ...] | None:
+    """The prompts, if there are several; None for a text, and for a row of token ids."""
+    items = plain_items(prompt) or ()
+    nested = (isinstance(item, str) or plain_items(item) is not None for item in items)
+    return items if any(nested) else None
+
+
+def _one_each(name: str, given: Any, prompts: Sequence[Any]) -> tuple[Any, ...]:
+    """The part of each prompt; None for all if none is given."""
+    if given is None:
+        return (None,) * len(prompts)
+    items = plain_items(given)
+    if items is None:
+        raise InvalidArgument(
+            f"{name} = {shown(given)} would serve {len(prompts)} prompts, but belongs to one text: give a "
+            "sequence, with one for each prompt"
+        )
+    if len(items) != len(prompts):
+        raise InvalidArgument(f"{len(items)} {name} for {len(prompts)} prompts: give one for each")
+    return items
+
+
+def _ids(name: str, prompt: Any, tokenizer: Any) -> list[int]:
+    """The token ids of a prompt."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    given = sequence(name, prompt, "token ids", InvalidPrompt)
+    return [integer(f"{name}[{i}]", token, 0, InvalidPrompt) for i, token in enumerate(given)]
 
 
 def log_probabilities(step: Step, *, raw: bool) -> list[float]:

@@ -173,6 +173,7 @@ def build(config: Config) -> Experiment:
     methods: list[BuiltMethod] = []
     for i, method in enumerate(config.methods):
         _require_draft(f"methods[{i}]", method, config)
+        _require_batchable(f"methods[{i}]", method, config.batch, samplings)
         if wants_measured(method):
             if not by_pair(method.draft):
                 raise ConfigError(
@@ -195,6 +196,11 @@ def build(config: Config) -> Experiment:
     if config.search is not None and config.models.draft == NO_DRAFT:
         raise ConfigError(
             f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
+        )
+    if config.search is not None and config.batch > 1:
+        raise ConfigError(
+            f"search measures texts that are decoded one by one, but batch = {config.batch}: "
+            "remove `search`, with trees from files where methods wait for it, or set batch to 1"
         )
     if config.search is None:  # else names and trees are known only after the search
         require_answerable(config.compare, [_picked(method) for method in methods])
@@ -275,6 +281,25 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
             f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
             "source"
+        )
+
+
+def _require_batchable(
+    path: str, method: Method, batch: int, samplings: Mapping[str, Sampling]
+) -> None:
+    """Reject baselines of transformers that decode a batch not at all, or other texts than one by one."""
+    if batch == 1:
+        return
+    if isinstance(method, AssistedMethod):
+        raise ConfigError(
+            f"{path}: assisted generation decodes one text at a time, but batch = {batch}: remove the "
+            "method (a chain of ours drafts alike), or set batch to 1"
+        )
+    processed = [name for name, s in samplings.items() if s.processors is not None]
+    if isinstance(method, GenerateMethod) and processed:
+        raise ConfigError(
+            f"{path}: with batch = {batch}, `generate` pads the prompts, and {processed[0]} would read the "
+            "padding: use `kind: plain`, or set batch to 1"
         )
 
 

@@ -38,6 +38,9 @@ MOST_GRID = 100
 MOST_SIZES = 512
 """Bound on the number of tree sizes that are timed."""
 
+MOST_BATCH = 4096
+"""Bound on the prompts that are decoded side by side."""
+
 MOST_PARAMETERS = 10**12
 
 Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
@@ -413,6 +416,10 @@ class Config(Strict):
     always compared with plain decoding."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
+    batch: Annotated[int, Field(strict=True, ge=1, le=MOST_BATCH)] = 1
+    """Number of prompts that every method decodes side by side, with one pass of the target a step for all
+    of them; their number must be a multiple of it. `generate` pads them on the left. Intervals are over
+    batches."""
     together: Count | None = None
     """Number of methods that take turns step by step, so that a slow phase of the machine affects them
     equally; 1 to decode each prompt by one method after the other, null for as many as memory holds."""

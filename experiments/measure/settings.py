@@ -197,7 +197,7 @@ def _in_turns(decoding: list[Iterator[Unit]], begin: Callable[[str], None]) -> N
             if unit is None:
                 going.remove(units)
             else:
-                begin(f"prompt {unit.prompt.index + 1}, {unit.sampling}")
+                begin(f"{unit.numbers}, {unit.sampling}")
 
 
 def _chosen(config: Config, folder: Path, **options: Any) -> list[str]:

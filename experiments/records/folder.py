@@ -147,13 +147,19 @@ class RunFolder(HeldFolder):
             append_lines(self._log("prompts"), prompts)
 
     def recover(
-        self, methods: Collection[str], drop_errors: bool = False, *, write: bool = True
+        self,
+        methods: Collection[str],
+        drop_errors: bool = False,
+        *,
+        batch: int = 1,
+        write: bool = True,
     ) -> set[tuple[int, str, int]]:
         """Find the finished units, and remove the rows of all others.
 
         Args:
             methods: the names of all methods; a unit is finished when it has a row for each.
             drop_errors: count units that hold an error as not finished.
+            batch: number of prompts that are decoded side by side, and count as finished together.
             write: whether to remove rows; if False, the folder is not changed.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
@@ -173,6 +179,7 @@ class RunFolder(HeldFolder):
         }
         finished = {unit for unit, names in decoded.items() if names == set(methods)}
         finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
+        finished = _of_whole_batches(finished, batch)
         if write:
             with self._writing():
                 for name, table in rows.items():
@@ -217,6 +224,12 @@ def _without_steps(
         return step_counts[key] == row.steps and tree_counts[key] == row.steps * has_trees
 
     return {row.unit for row in prompts if row.error is None and not complete(row)}
+
+
+def _of_whole_batches(finished: set[tuple[int, str, int]], batch: int) -> set[tuple[int, str, int]]:
+    """The finished units of batches whose prompts are all finished."""
+    counts = Counter((prompt // batch, *more) for prompt, *more in finished)
+    return {unit for unit in finished if counts[unit[0] // batch, *unit[1:]] == batch}
 
 
 def _completed_hash(config: dict[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ import polars as pl
 from pydantic import BaseModel
 
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
+from treespec.experiments.records.outcome import STAGED
 from treespec.experiments.records.rows import (
     DamagedTable,
     PromptRow,
@@ -105,6 +106,32 @@ class RunRecords:
         groups = enumerate(self.manifest.get("groups") or ())
         return next((number for number, names in groups if name in names), 0)
 
+    @property
+    def batch(self) -> int:
+        """Number of prompts that were decoded side by side."""
+        return self.manifest["config"].get("batch") or 1
+
+    @cached_property
+    def all_rounds(self) -> pl.DataFrame:
+        """One row per round of a batch, of its first prompt: sizes and times of its texts' steps, added up.
+
+        `texts` counts them; `depth` is that of the deepest tree. Without `batch`, the steps themselves.
+        """
+        steps = self.all_steps
+        if self.batch == 1:
+            return steps.with_columns(texts=pl.lit(1, pl.Int64))
+        times = ("step_s", *STAGED)
+        return (
+            steps.with_columns(prompt=pl.col("prompt") // self.batch * self.batch)
+            .group_by("prompt", "sampling", "method", "repeat", "step", maintain_order=True)
+            .agg(
+                pl.col("size", *times).sum(),
+                pl.col("depth").max(),
+                pl.col("at_s").min(),
+                pl.len().cast(pl.Int64).alias("texts"),
+            )
+        )
+
     @cached_property
     def prompts(self) -> pl.DataFrame:
         return self._without_twins(self.all_prompts)
@@ -156,7 +183,7 @@ class RunRecords:
                     "run has prompts: repair it, or run its config again in another folder"
                 )
             return None if samples is None else dict(enumerate(samples))
-        if self.counted == "prompts":
+        if self.counted != "files":
             return None
         rows = self.prompts.select("prompt", "prompt_id", "category").unique().sort("prompt")
         names = {
@@ -168,7 +195,9 @@ class RunRecords:
 
     @property
     def counted(self) -> str:
-        """What independent samples are called: files if prompts are excerpts, otherwise prompts."""
+        """What independent samples are called: files if prompts are excerpts, batches if there are any."""
+        if self.batch > 1:
+            return "batches"
         config = self.manifest["config"].get("prompts")
         excerpts = isinstance(config, dict) and config.get("excerpts")
         return "files" if excerpts else "prompts"

@@ -13,6 +13,7 @@ from treespec.step import Verdict
 from treespec.tree import TreeShape
 
 STAGES = ("draft", "verify", "accept", "commit")
+STAGED = tuple(f"{stage}_s" for stage in STAGES)
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class StepOutcome:
         kept: number of tokens that went into the text.
         seconds: time of each stage; empty for the methods of transformers.
         at: start of the step in seconds since 1970, by a clock that does not jump within a process.
-        took: seconds of the whole step, without the prefill and without the steps of other methods.
+        took: seconds of the whole step, without the prefill and without the steps of other methods. In a
+            batch, the seconds of the round divided by `texts`; so are those of the stages.
         prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
         origins: for each node, the sources that drafted it, or the level of a cascade; empty if one source
             drafts a given shape or growth.
         off_target: of a lossy rule, how far its tokens depart from the target (`treespec.verify.Rule`).
+        texts: texts of the batch that made a step in the same round.
     """
 
     shape: TreeShape
@@ -41,6 +44,7 @@ class StepOutcome:
     prefill_s: float = 0.0
     origins: tuple[tuple[str, ...], ...] = ()
     off_target: float | None = None
+    texts: int = 1
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -81,6 +85,10 @@ class StepOutcome:
                 "bonus_piece": piece_of(self.verdict.bonus),
             }
         )
+
+
+Round = Mapping[int, StepOutcome | str]
+"""What texts of a batch did in one round, by their place in it: a step, or the error that ends a text."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,11 @@ class Outcome:
         departures = [step.off_target for step in self.steps if step.off_target is not None]
         return sum(departures) if len(departures) == len(self.steps) else None
 
+    @property
+    def rounds_s(self) -> float:
+        """Seconds of the rounds that the text took part in; without a batch, those of its steps."""
+        return sum(step.took * step.texts for step in self.steps)
+
     def stage_seconds(self, stage: str) -> float | None:
         return sum(step.seconds[stage] for step in self.steps) if self.staged else None
 
@@ -149,6 +162,7 @@ class Outcome:
                 "prefill_s": self.prefill_s,
                 "decode_s": self.total_s - self.prefill_s,
                 "total_s": self.total_s,
+                "rounds_s": self.rounds_s,
                 **{f"{stage}_s": self.stage_seconds(stage) for stage in STAGES},
                 "error": None,
                 "metrics": dict(metrics),

@@ -91,6 +91,7 @@ class PromptRow(Row):
     alone_error: str | None = None
     state: str | None = None
     off_target: float | None = None
+    rounds_s: float | None = None
 
 
 class StepRow(Row):

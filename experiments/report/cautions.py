@@ -110,7 +110,8 @@ def drift(run: RunRecords) -> Drift | None:
     from scipy.special import stdtr
 
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
-    rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
+    batch = pl.col("prompt") // run.batch
+    rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0).with_columns(batch)
     rows = rows.sort("decode_s", "steps")  # the last bits of a mean depend on the order of rows
     units = (
         rows.with_columns(
@@ -123,7 +124,11 @@ def drift(run: RunRecords) -> Drift | None:
         .group_by("repeat", "prompt", "setting", "sampling", maintain_order=True)
         .agg(pl.col("time").mean(), pl.col("prompt_tokens").first())
     )
-    starts = run.steps.group_by("prompt", "sampling", "repeat").agg(pl.col("at_s").min())
+    starts = (
+        run.steps.with_columns(batch)
+        .group_by("prompt", "sampling", "repeat")
+        .agg(pl.col("at_s").min())
+    )
     units = units.join(starts, on=["prompt", "sampling", "repeat"], how="left").sort(
         "at_s", "repeat", "prompt", "setting", nulls_last=True
     )
@@ -162,7 +167,7 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
         return None
     plain = {m.name for m in data.methods if m.kind == "plain"}
     plain |= {twin for twin, name in run.twins.items() if name in plain}
-    steps = run.all_steps.filter(pl.col("sampling") == data.sampling).sort("at_s")
+    steps = run.all_rounds.filter(pl.col("sampling") == data.sampling).sort("at_s")
     is_plain = steps["method"].is_in(list(plain)).to_numpy()
     seconds = steps["step_s"].to_numpy()
     # alternating stretches of steps: of plain decoding, and of other methods

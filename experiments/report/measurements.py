@@ -1,5 +1,6 @@
 """The comparable prompts of one sampling setting, as arrays."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
-from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.records.outcome import STAGED
 from treespec.experiments.report.joint import Pair, joint
 from treespec.experiments.report.sequential import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
@@ -19,14 +20,17 @@ from treespec.experiments.report.statistics import Totals, by_file
 from treespec.search.intervals import Interval
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted", "off_target")
-STAGED = tuple(f"{stage}_s" for stage in STAGES)
-TIMES = ("decode_s", "total_s", *STAGED)
+TIMES = ("decode_s", "total_s", "rounds_s", *STAGED)
 CLOCK = "clock_s"
 """Column of the decoding time as measured, slowdowns of the machine included."""
 
 OF_PROMPT = "of_prompt_s"
 """Column of the decoding time of each prompt by itself. The values of `decode_s` are for sums over prompts
 and their intervals, and may be negative for a prompt (`report.slowdown`)."""
+
+ROUNDS = "rounds"
+"""Column of the number of rounds, passes of the target for a whole batch, of which a text has its share, as
+it has of their time. Without `batch`, the steps."""
 
 METRIC = "metric "
 
@@ -162,9 +166,11 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     names = [*(m.name for m in run.methods), *run.twins]
     by_method = {name: sums.filter(pl.col("method") == name) for name in names}
     working = tuple(m for m in run.methods if len(by_method[m.name]))
-    common = set.intersection(
-        *(set(by_method[m.name]["prompt"]) for m in working), set(rows["prompt"])
+    common = _whole_batches(
+        set.intersection(*(set(by_method[m.name]["prompt"]) for m in working), set(rows["prompt"])),
+        run.batch,
     )
+    shares = _rounds_of_texts(run, sampling)
     twins = [name for name in run.twins if common <= set(by_method[name]["prompt"])]
     twin = _beside(run, twins, working)
     values: dict[Column, NDArray[np.float64]] = {}
@@ -174,6 +180,11 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
             if shared[column].null_count() == 0:
                 values[name, column] = shared[column].to_numpy()
         values[name, CLOCK] = values[name, OF_PROMPT] = values[name, "decode_s"]
+        values[name, ROUNDS] = (
+            values[name, "steps"]
+            if shares is None
+            else np.array([shares[name, prompt] for prompt in shared["prompt"]])
+        )
     data = Measurements(
         sampling=sampling,
         methods=working,
@@ -191,6 +202,24 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     tried = 1 + max(rows["prompt"])
     boundary = boundary_of(run.manifest, sampling, data.samples, tried)
     return _adjusted(run, replace(data, boundary=boundary), twins)
+
+
+def _whole_batches(prompts: set[int], batch: int) -> set[int]:
+    """The prompts whose batches are among them as a whole: the others of a batch share its time."""
+    counts = Counter(prompt // batch for prompt in prompts)
+    return {prompt for prompt in prompts if counts[prompt // batch] == batch}
+
+
+def _rounds_of_texts(run: RunRecords, sampling: str) -> dict[tuple[str, int], float] | None:
+    """The share that each text, by method and prompt, has of its batch's rounds; None without `batch`."""
+    if run.batch == 1:
+        return None
+    steps = run.all_steps.filter(pl.col("sampling") == sampling)
+    texts = pl.len().over(pl.col("prompt") // run.batch, "method", "repeat", "step")
+    shares = (
+        steps.with_columns(share=1 / texts).group_by("method", "prompt").agg(pl.col("share").sum())
+    )
+    return {(method, prompt): share for method, prompt, share in shares.iter_rows()}
 
 
 def _beside(
@@ -228,17 +257,18 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
     if not data.in_turns:
         return data
     every = [*(m.name for m in data.methods), *twins]
-    steps = run.all_steps.filter(
+    firsts = [prompt // run.batch * run.batch for prompt in data.prompts]
+    steps = run.all_rounds.filter(
         pl.col("sampling") == data.sampling,
-        pl.col("prompt").is_in(list(data.prompts)),
+        pl.col("prompt").is_in(firsts),
         pl.col("method").is_in(every),
     ).sort("at_s", "step_s", "step")
     # Numbered as they ran, so that the order of records and of methods in the config changes no bit.
     names = list(dict.fromkeys([*steps["method"], *every]))
-    prompts = list(dict.fromkeys([*steps["prompt"], *data.prompts]))
+    prompts = list(dict.fromkeys([*steps["prompt"], *firsts]))
     steady = {m.name for m in data.methods if m.draft_tokens is not None}
     steady |= {name for name in twins if run.twins[name] in steady}
-    work = steps.select("method", "size", "depth", pl.col("step") == 0)
+    work = steps.select("method", "size", "depth", "texts", pl.col("step") == 0)
     adjusted = adjust(
         Steps(
             method=_places(steps["method"], names),
@@ -252,20 +282,40 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         ),
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
-    asked = [prompts.index(prompt) for prompt in data.prompts]
+    asked = np.array([prompts.index(prompt) for prompt in firsts])
     values = dict(data.values)
     for i, name in enumerate(names):
-        prefill = values[name, "total_s"] - values[name, "decode_s"]
-        values[name, "decode_s"] = adjusted.seconds[i, asked]
-        values[name, OF_PROMPT] = adjusted.of_prompts[i, asked]
-        values[name, "total_s"] = prefill + adjusted.seconds[i, asked]
+        clock = values[name, CLOCK]
+        prefill = values[name, "total_s"] - clock
+        values[name, "decode_s"] = _shared(adjusted.seconds[i], clock, asked)
+        values[name, OF_PROMPT] = _shared(adjusted.of_prompts[i], clock, asked)
+        values[name, "total_s"] = prefill + values[name, "decode_s"]
+        if (name, "rounds_s") in values:
+            usual = np.divide(
+                values[name, "decode_s"], clock, out=np.ones_like(clock), where=clock > 0
+            )
+            values[name, "rounds_s"] = values[name, "rounds_s"] * usual
         for column in STAGED:
             if (name, column) in values:
-                values[name, column] = adjusted.stages[column][i, asked]
+                values[name, column] = _shared(
+                    adjusted.stages[column][i], values[name, column], asked
+                )
     groups = len({run.group_of(name) for name in names})
     remarks = [APART.format(groups=groups) if groups > 1 else None, adjusted.remark(names)]
     remark = " ".join(filter(None, remarks)) or None
     return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
+
+
+def _shared(
+    of_batches: NDArray[np.float64], recorded: NDArray[np.float64], batch: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Share an amount of each batch among its prompts, as recorded amounts are shared; by prompt.
+
+    `batch`: for each prompt, the number of its batch. A batch of one prompt gets the amount itself.
+    """
+    totals, counts = np.bincount(batch, recorded)[batch], np.bincount(batch)[batch]
+    share = np.divide(recorded, totals, out=1 / counts, where=totals > 0)
+    return of_batches[batch] * share
 
 
 def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:

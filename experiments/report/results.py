@@ -35,12 +35,19 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         "of a text; replay and search count emitted tokens (docs/guide.md, Tokens per step). acc: "
         "tok/step minus 1."
     )
+    if run.batch > 1:
+        notes.append(
+            f"Batches of {run.batch}: tok/s counts the tokens of all texts of a batch, tok/s a text those "
+            "of one text in the rounds that it took part in. Times are those of a round, a pass of the "
+            "target over nodes of all texts that have not ended. Wasted: nodes of a pass that are neither "
+            "a root nor kept."
+        )
     speedups = [row.speedup for s in summaries for row in s.rows if row.speedup]
     widths = [s.half_width for s in speedups if s.bounded and s.half_width > 0]
     if widths:
         notes.append(
-            f"Intervals: 95 %, paired over prompts; half-widths of the speedups "
-            f"(column ±) {min(widths):.2f} to {max(widths):.2f}. Speeds exclude the prefill."
+            f"Intervals: 95 %, paired over {'batches' if run.batch > 1 else 'prompts'}; half-widths of "
+            f"the speedups (column ±) {min(widths):.2f} to {max(widths):.2f}. Speeds exclude the prefill."
         )
     elif not speedups:
         notes.append(
@@ -124,6 +131,7 @@ def conditions(run: RunRecords) -> str:
     return (
         f"{apart}{', '.join(pair)} parameters ({names}), {target['dtype']}{passes}{attention}, on {place}; "
         f"{count} prompt{'s' * (count != 1)}"
+        + (f" in batches of {run.batch}" if run.batch > 1 else "")
         + (f" of {kind}" if kind else "")
         + (f" ({', '.join(categories)})" if categories else "")
         + f"; {', '.join(run.samplings)}; treespec {run.manifest['treespec_version']}."

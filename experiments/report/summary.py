@@ -1,6 +1,6 @@
 """The result table: a row for each method under a sampling setting, its values and its columns."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
+from treespec.experiments.report.measurements import METRIC, ROUNDS, ROWS, Measurements
 from treespec.experiments.report.statistics import FEWEST_FOR_WINNER, Totals
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
 from treespec.search.intervals import Interval
@@ -37,7 +37,8 @@ class MethodSummary:
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
         speedups: tokens per second over those of each plain baseline, by name.
         speedup_with_prefill: `speedup` with prefill included on both sides.
-        step_ms, step_time: milliseconds of decoding per step, and with the interval.
+        step_ms, step_time: milliseconds of decoding per step, in a batch per round, and with the interval.
+        batch: what the passes of a batch hold; without one, those of a text.
         stage_ms: `step_ms` by stage, with the rest of the loop as `other`; None if stages were not
             recorded.
         wasted: share of verified draft tokens that were not kept; None if nothing was drafted or the
@@ -60,6 +61,7 @@ class MethodSummary:
     speedup_with_prefill: Interval | None
     step_ms: float
     step_time: Interval
+    batch: "BatchSummary"
     stage_ms: dict[str, float] | None
     wasted: float | None
     off_target: Interval | None
@@ -67,6 +69,24 @@ class MethodSummary:
     errors: int
     among_fastest: bool
     metrics: dict[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BatchSummary:
+    """What the passes of a batch hold, and what one of its readers sees.
+
+    Args:
+        text_tokens_per_second: kept tokens of a text per second of the rounds that it took part in; None
+            if not recorded. Those of the whole batch are `MethodSummary.tokens_per_second`.
+        texts: texts of a round, on average: texts that have ended leave their batch.
+        nodes: nodes that a pass of the target verifies, on average.
+        wasted: those among them that are neither a root nor kept.
+    """
+
+    text_tokens_per_second: Interval | None
+    texts: float
+    nodes: float
+    wasted: float
 
 
 @dataclass(frozen=True)
@@ -129,7 +149,7 @@ def _row(
     baseline, steps = data.baseline, data.total(m.name, "steps") or 0.0
     seconds = data.total(m.name, "decode_s") or 0.0
     accepted = (data.total(m.name, "new_tokens") or 0.0) - steps
-    drafted = data.total(m.name, "drafted")
+    drafted, rounds = data.total(m.name, "drafted"), data.total(m.name, ROUNDS) or 0.0
     return MethodSummary(
         method=m,
         tokens_per_step=totals.ratio([(m.name, "new_tokens")], [(m.name, "steps")]),
@@ -140,9 +160,10 @@ def _row(
         speedup_with_prefill=(
             None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
         ),
-        step_ms=1e3 * seconds / steps,
-        step_time=totals.ratio([(m.name, "decode_s")], [(m.name, "steps")]).scaled(1e3),
-        stage_ms=_stages(data, m.name, steps, seconds),
+        step_ms=1e3 * seconds / rounds,
+        step_time=totals.ratio([(m.name, "decode_s")], [(m.name, ROUNDS)]).scaled(1e3),
+        batch=_batch(data, totals, m.name),
+        stage_ms=_stages(data, m.name, rounds, seconds),
         wasted=(drafted - accepted) / drafted if drafted else None,
         off_target=_off_target(data, totals, m.name),
         equality=equality(run, data.sampling, m.name),
@@ -153,6 +174,20 @@ def _row(
             for name, column in data.values
             if name == m.name and column.startswith(METRIC)
         },
+    )
+
+
+def _batch(data: Measurements, totals: Totals, method: str) -> BatchSummary:
+    rounds, steps = (data.total(method, column) or 0.0 for column in (ROUNDS, "steps"))
+    drafted, tokens = (data.total(method, column) or 0.0 for column in ("drafted", "new_tokens"))
+    speed = None
+    if (method, "rounds_s") in data.values:
+        speed = totals.ratio([(method, "new_tokens")], [(method, "rounds_s")])
+    return BatchSummary(
+        text_tokens_per_second=speed,
+        texts=steps / rounds,
+        nodes=(drafted + steps) / rounds,
+        wasted=(drafted - (tokens - steps)) / rounds,
     )
 
 
@@ -175,13 +210,13 @@ def speed_ratio(totals: Totals, method: str, baseline: str, time: str = "decode_
 
 
 def _stages(
-    data: Measurements, method: str, steps: float, seconds: float
+    data: Measurements, method: str, rounds: float, seconds: float
 ) -> dict[str, float] | None:
     totals = {stage: data.total(method, f"{stage}_s") for stage in STAGES}
-    known = {stage: 1e3 * total / steps for stage, total in totals.items() if total is not None}
+    known = {stage: 1e3 * total / rounds for stage, total in totals.items() if total is not None}
     if len(known) < len(STAGES):
         return None
-    return {**known, "other": max(0.0, 1e3 * seconds / steps - sum(known.values()))}
+    return {**known, "other": max(0.0, 1e3 * seconds / rounds - sum(known.values()))}
 
 
 def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str]:
@@ -230,6 +265,26 @@ OFF_TARGET = Column[MethodSummary](
     moves=5,
 )
 
+
+def _of_batch(head: str, name: str, value: Callable[[BatchSummary], str]) -> Column[MethodSummary]:
+    return Column(head, lambda row: value(row.batch), name, moves=1, part="a batch")
+
+
+BATCH = (
+    _of_batch(
+        "tok/s\na text",
+        "tokens per second of a text",
+        lambda batch: (
+            NONE
+            if batch.text_tokens_per_second is None
+            else f"{batch.text_tokens_per_second.estimate:.1f}"
+        ),
+    ),
+    _of_batch("texts", "texts per round", lambda batch: f"{batch.texts:.1f}"),
+    _of_batch("nodes", "nodes per pass", lambda batch: f"{batch.nodes:.1f}"),
+    _of_batch("wasted\nnodes", "wasted nodes per pass", lambda batch: f"{batch.wasted:.1f}"),
+)
+
 COLUMNS = (
     METHOD,
     Column[MethodSummary](
@@ -250,6 +305,7 @@ COLUMNS = (
     SPEEDUP,
     Column[MethodSummary]("±", _half_width, "half-width of that"),
     *map(_stage, STAGES),
+    *BATCH,
     OFF_TARGET,
     Column[MethodSummary](
         "waste",
@@ -273,6 +329,7 @@ def result_table(
 ) -> Table:
     greedy = any(row.equality.compared for row in summary.rows)
     lossy = any(row.off_target is not None for row in summary.rows)
+    batched = any(row.batch.texts > 1 for row in summary.rows)
     against = f", speedup over {summary.baseline}" if summary.baseline else ""
     return Table(
         summary.sampling,
@@ -280,7 +337,9 @@ def result_table(
             *(
                 column
                 for column in columns
-                if (greedy or column is not EQUAL) and (lossy or column is not OFF_TARGET)
+                if (greedy or column is not EQUAL)
+                and (lossy or column is not OFF_TARGET)
+                and (batched or column not in BATCH)
             ),
             *(_metric(name) for name in metric_names(summary) if columns is COLUMNS),
         ],

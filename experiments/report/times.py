@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from treespec.experiments.records.loading import Method, RunRecords
-from treespec.experiments.report.measurements import CLOCK, Measurements
+from treespec.experiments.report.measurements import CLOCK, ROUNDS, Measurements
 from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.search.intervals import Interval
@@ -86,7 +86,7 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
     alone = rows.filter(pl.col("alone_s").is_not_null(), pl.col("prompt").is_in(list(data.prompts)))
 
     def step_ms(name: str, column: str) -> Interval:
-        return totals.ratio([(name, column)], [(name, "steps")]).scaled(1e3)
+        return totals.ratio([(name, column)], [(name, ROUNDS)]).scaled(1e3)
 
     def alone_over_turns(name: str) -> Interval | None:
         prompts = alone.filter(pl.col("method") == name)

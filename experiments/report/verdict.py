@@ -122,10 +122,12 @@ def _warnings(run: RunRecords, data: Measurements) -> list[str]:
 
 def _counted(run: RunRecords, data: Measurements) -> str:
     count, samples = len(data.prompts), data.samples
-    of_files = (
-        f" of {samples} files" if run.counted == "files" else f", {samples} of them different"
-    )
-    return f"{count} prompt{'s' * (count != 1)}{of_files * (samples != count)}"
+    of_samples = {
+        "files": f" of {samples} files" * (samples != count),
+        "batches": f" in {samples} batch{'es' * (samples != 1)} of {run.batch}",
+        "prompts": f", {samples} of them different" * (samples != count),
+    }[run.counted]
+    return f"{count} prompt{'s' * (count != 1)}{of_samples}"
 
 
 def _answer(duel: Comparison, data: Measurements, run: RunRecords) -> str:

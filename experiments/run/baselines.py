@@ -4,6 +4,9 @@ Both run with a neutral GenerationConfig and the model's ordinary attention, on 
 the pair's weights. Both start from a cache that holds all prompt tokens but the last, as our own loop does,
 so that "prefill" and "pass of the target" mean the same for every method. They are paused in the stopping
 criterion, which transformers evaluates once after each pass of the target.
+
+A batch of prompts is decoded by `generate` as its users do it: padded on the left, with an attention mask,
+and with the positions of the texts. Rows of texts that have ended stay in the batch until all have.
 """
 
 import time
@@ -15,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.experiments.records.outcome import StepOutcome
+from treespec.batch.paused import paused
+from treespec.experiments.records.outcome import Round, StepOutcome
 from treespec.experiments.run.observers import now, synchronizer
-from treespec.experiments.run.paused import paused
 from treespec.experiments.run.transformers_hooks import Calls, cached_once, plain_twin, with_width
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import processed_row
@@ -39,7 +42,20 @@ def generate_plain(
     seed: int,
 ) -> Iterator[StepOutcome]:
     """Decode by `generate`, one token per pass. No work is done between two steps."""
-    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, None)
+    return _single(_generate(pair, [prompt], sampling, max_new_tokens, stop, seed, None))
+
+
+def generate_plain_together(
+    pair: "Pair",
+    prompts: Sequence[Int[Tensor, "_"]],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    stop: Stop,
+    seed: int,
+) -> Iterator[Round]:
+    """Decode a batch of prompts by one padded `generate`. No work is done between two rounds."""
+    return _generate(pair, prompts, sampling, max_new_tokens, stop, seed, None)
 
 
 def generate_assisted(
@@ -75,7 +91,7 @@ def generate_assisted(
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": threshold,
     }
-    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, assistant)
+    return _single(_generate(pair, [prompt], sampling, max_new_tokens, stop, seed, assistant))
 
 
 def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
@@ -104,15 +120,20 @@ def preference(
     return float(logits[token].float() - logits[other].float())
 
 
+def _single(rounds: Iterator[Round]) -> Iterator[StepOutcome]:
+    """The steps of the only text."""
+    return (cast(StepOutcome, made[0]) for made in rounds)
+
+
 def _generate(
     pair: "Pair",
-    prompt: Int[Tensor, "T"],
+    prompts: Sequence[Int[Tensor, "_"]],
     sampling: Sampling,
     max_new_tokens: int,
     stop: Stop,
     seed: int,
     assistant: dict[str, Any] | None,
-) -> Iterator[StepOutcome]:
+) -> Iterator[Round]:
     from transformers import DynamicCache, GenerationConfig
 
     from treespec.models.cache import cache_argument
@@ -128,23 +149,26 @@ def _generate(
     if assistant is not None:
         draft = with_width(plain_twin(pair.draft), target)
         draft.generation_config = GenerationConfig(**assistant)
-    ids, synchronize = prompt[None], synchronizer(prompt.device)
+    ids, mask = _padded(prompts, settings.pad_token_id)
+    synchronize = synchronizer(ids.device)
 
-    def decode(give: Callable[[StepOutcome], None]) -> None:
+    def decode(give: Callable[[Round], None]) -> None:
         with nullcontext() if draft is None else Calls(draft, synchronize) as draft_calls:
             torch.manual_seed(seed)
             synchronize()
             start = time.perf_counter()
             cache = DynamicCache(config=target.config)
             kept = {cache_argument(target): cache}
-            if len(prompt) > 1:
-                target(ids[:, :-1], **kept, use_cache=True, logits_to_keep=1)
-                cached_once(target, prompt, cache)
+            if ids.shape[1] > 1:
+                places = _places_in_texts(mask) if len(prompts) > 1 else {}
+                target(ids[:, :-1], **places, **kept, use_cache=True, logits_to_keep=1)
+                cached_once(target, ids[0], cache)
             synchronize()
             prefill = time.perf_counter() - start
             with Calls(target) as calls:
                 turns = _Turns(
-                    prompt,
+                    prompts,
+                    ids,
                     max_new_tokens,
                     stop,
                     give,
@@ -155,11 +179,11 @@ def _generate(
                 )
                 cast(Any, target).generate(
                     ids,
-                    attention_mask=torch.ones_like(ids),
+                    attention_mask=mask,
                     **kept,
                     generation_config=settings,
                     stopping_criteria=[turns],
-                    logits_processor=_processors(sampling, len(prompt)),
+                    logits_processor=_processors(sampling, ids.shape[1]),
                     assistant_model=draft,
                 )
                 turns.end()
@@ -167,8 +191,25 @@ def _generate(
     return paused(decode)
 
 
+def _padded(
+    prompts: Sequence[Int[Tensor, "_"]], pad: int
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+    """The prompts, padded on the left, and the mask of what is not padding."""
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [*prompts], batch_first=True, padding_value=pad, padding_side="left"
+    )
+    mask = [torch.ones_like(prompt) for prompt in prompts]
+    return ids, torch.nn.utils.rnn.pad_sequence(mask, batch_first=True, padding_side="left")
+
+
+def _places_in_texts(mask: Int[Tensor, "B T"]) -> dict[str, Tensor]:
+    """Mask and positions of all columns but the last, as `generate` would make them."""
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    return {"attention_mask": mask[:, :-1], "position_ids": positions[:, :-1]}
+
+
 class _Turns:
-    """A stopping criterion that hands over each step when it is done, and pauses there.
+    """A stopping criterion that hands over each round when it is done, and pauses there.
 
     It checks every token that a pass adds. The `stop_strings` of transformers check the end of the text
     only, and assisted generation refuses them.
@@ -176,10 +217,11 @@ class _Turns:
 
     def __init__(
         self,
-        prompt: Int[Tensor, "T"],
+        prompts: Sequence[Int[Tensor, "_"]],
+        ids: Int[Tensor, "B T"],
         max_new_tokens: int,
         stop: Stop,
-        give: Callable[[StepOutcome], None],
+        give: Callable[[Round], None],
         sampled: bool,
         target: Calls,
         draft: Calls | None,
@@ -187,60 +229,73 @@ class _Turns:
     ) -> None:
         self._stop, self._give, self._sampled = stop, give, sampled
         self._calls, self._draft, self._prefill_s = target, draft, prefill_s
-        self._device, self._seen = prompt.device, len(prompt)
-        self._budget_ends = len(prompt) + max_new_tokens
-        self._synchronize = synchronizer(prompt.device)
+        self._device, self._seen = ids.device, ids.shape[1]
+        self._padding = [ids.shape[1] - len(prompt) for prompt in prompts]
+        self._over = [False] * len(prompts)
+        self._budget_ends = ids.shape[1] + max_new_tokens
+        self._synchronize = synchronizer(ids.device)
         self._first = True
-        self._last: dict[str, Any] | None = None
+        self._last: dict[int, dict[str, Any]] = {}
         self._start()
 
     def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
-        """Whether the text is over; if not, the other texts take their turns before this returns.
+        """Whether each text is over; if not all are, others take their turns before this returns.
 
         transformers 5.17 also asks about drafted tokens that no pass has verified yet; they are no step.
         """
         if not self._calls.unchecked:
             return torch.tensor([False], device=self._device)
-        ids = input_ids[0].tolist()
-        new, kept, over = ids[self._seen :], 0, False
-        while kept < len(new) and not over:
+        rows, verified = input_ids.tolist(), self._calls.latest.tolist()
+        for i, row in enumerate(rows):
+            if not self._over[i]:
+                self._last[i] = self._step(i, row, verified[i])
+        self._seen = len(rows[0])
+        if not all(self._over):
+            self.end()
+        return torch.tensor(self._over, device=self._device)
+
+    def _step(self, i: int, row: list[int], verified: list[int]) -> dict[str, Any]:
+        """The step of a text, and whether it ends the text."""
+        new, kept = row[self._seen :], 0
+        while kept < len(new) and not self._over[i]:
             kept += 1
             end = self._seen + kept
-            over = end >= self._budget_ends or self._stop(ids[:end])
-        self._seen = len(ids)
-        verified = self._calls.latest.tolist()
-        self._last = {
+            self._over[i] = end >= self._budget_ends or self._stop(row[self._padding[i] : end])
+        return {
             "shape": TreeShape.chain(len(verified) - 1),
             "tokens": tuple(verified),
             "verdict": Verdict(tuple(range(len(new))), new[-1]),
             "kept": kept,
             "seconds": {},
         }
-        if not over:
-            self.end()
-        return torch.tensor([over], device=self._device)
 
     def end(self) -> None:
-        """Hand over the latest step, unless that was already done."""
-        if self._last is None:
+        """Hand over the latest round, unless that was already done."""
+        if not self._last:
             return
         self._synchronize()
         took, draft_prefill = time.perf_counter() - self._began, 0.0
         if self._first and self._draft is not None:
             draft_prefill = self._draft.first_s
-        step = StepOutcome(
-            **self._last,
-            at=self._at + draft_prefill,
-            took=took - draft_prefill,
-            prefill_s=self._prefill_s + draft_prefill if self._first else 0.0,
-        )
-        self._first, self._last = False, None
+        prefill = (self._prefill_s + draft_prefill) / len(self._over) if self._first else 0.0
+        texts = len(self._last)
+        made = {
+            i: StepOutcome(
+                **step,
+                at=self._at + draft_prefill,
+                took=(took - draft_prefill) / texts,
+                prefill_s=prefill,
+                texts=texts,
+            )
+            for i, step in self._last.items()
+        }
+        self._first, self._last = False, {}
         self._calls.require_finite("target")
         if self._draft is not None:
             self._draft.require_finite("draft")
         cuda = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(cuda, enabled=self._sampled):
-            self._give(step)
+            self._give(made)
         self._start()
 
     def _start(self) -> None:

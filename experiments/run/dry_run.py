@@ -1,28 +1,29 @@
 """`treespec run --dry-run`: show what would run, and estimate how long it would take."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from treespec.errors import in_words
+from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import BuiltMethod, wants_measured
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
 from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.groups import reference_of
 from treespec.experiments.run.models import load_models, parts_of
-from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
+from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some_of_batch, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.runner import place_for, units_of
 from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.unit import Bench, finish
+from treespec.experiments.run.unit import Bench, finish_batch
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -88,8 +89,10 @@ def _timed(
     pair = loaded.pair
     bench = Bench.of(session.known, pair)
     units = units_of(session.known, prompts, session.finished)
-    remaining = Counter(unit.sampling for unit in units)
-    alone = Counter(u.sampling for u in units if u.runs_alone(config))
+    remaining, alone = Counter[str](), Counter[str]()
+    for unit in units:
+        remaining[unit.sampling] += config.batch
+        alone[unit.sampling] += config.batch * unit.runs_alone(config)
     in_turns = config.together != 1 and len(session.known.methods) > 1
     doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}
@@ -99,7 +102,8 @@ def _timed(
             for sampling in session.known.samplings:
                 say(f"timing {method.name}, {sampling}")
                 try:
-                    prefill_s, token_s = _time_method(bench, method, sampling, prompts[0])
+                    batch = prompts[: config.batch]
+                    prefill_s, token_s = _time_method(bench, method, sampling, batch)
                 except (Exception, SystemExit) as error:  # the run would record it
                     text_s[method.name, sampling] = in_words(error, "the decoding")
                     continue
@@ -116,12 +120,19 @@ def _timed(
 
 
 def _time_method(
-    bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt
+    bench: Bench, method: BuiltMethod, sampling: str, batch: Sequence[Prompt]
 ) -> tuple[float, float]:
-    """Seconds of the prefill, and of each token after it; decodes twice and times the second, warm text."""
+    """Seconds of a text's prefill, and of each token after it; decodes twice and times the second time."""
+    outcomes: list[Outcome] = []
     for _ in range(2):
-        outcome = finish(begin_some(bench, method, prompt, sampling, TIMED_TOKENS, "dry run"))
-    return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
+        begun = begin_some_of_batch(bench, method, batch, sampling, TIMED_TOKENS, "dry run")
+        made = finish_batch(begun, len(batch))
+        if error := next((outcome for outcome in made if isinstance(outcome, str)), None):
+            raise TreespecError(error)
+        outcomes = [outcome for outcome in made if isinstance(outcome, Outcome)]
+    prefill_s = sum(outcome.prefill_s for outcome in outcomes)
+    decode_s = sum(outcome.total_s for outcome in outcomes) - prefill_s
+    return prefill_s / len(batch), decode_s / sum(len(outcome.tokens) for outcome in outcomes)
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -206,9 +217,10 @@ def _basis(plan: Plan) -> str | None:
         return None
     config = plan.session.config
     tokens = min(TIMED_TOKENS, config.max_new_tokens)
+    first = "prompt" if config.batch == 1 else "batch"
     excluded = ["loading the models"] + ["the search before the run"] * (config.search is not None)
     return (
-        f"from {tokens} tokens of the first prompt by every method, timed just now on this machine, which "
+        f"from {tokens} tokens of the first {first} by every method, timed just now on this machine, which "
         f"do not tell which method is faster; without {' and '.join(excluded)}"
     )
 

@@ -96,6 +96,7 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
     parts = [*parts_of(experiment.methods, pair.target).values()]
     own_caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
     method_bytes = rows * (sum(map(_row_bytes, pair.models)) + max(own_caches, default=0))
+    method_bytes *= experiment.config.batch
     if pair.target.device.type == "cuda":
         method_bytes += _captured_bytes(pair.target, nodes, parts=False)
         method_bytes += sum(

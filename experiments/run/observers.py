@@ -54,6 +54,11 @@ class CudaClock:
         return start.elapsed_time(end) / 1e3
 
 
+def clock_of(device: torch.device | str) -> HostClock | CudaClock:
+    """The clock for work of this device."""
+    return CudaClock(device) if torch.device(device).type == "cuda" else HostClock()
+
+
 class StageTimer:
     """An observer that records the seconds of each stage, one entry each time the stage runs.
 
@@ -71,8 +76,7 @@ class StageTimer:
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        cuda = torch.device(device).type == "cuda"
-        self.clock: HostClock | CudaClock = CudaClock(device) if cuda else HostClock()
+        self.clock = clock_of(device)
         self._marks: list[tuple[str, Any, Any]] = []
         self._seconds: dict[str, list[float]] = {}
 

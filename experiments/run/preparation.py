@@ -1,7 +1,7 @@
 """Prepare a run: models, prompts, tree search, meters, warm-up, tuning, and the manifest."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import BuiltMethod, Experiment, build
 from treespec.experiments.config.generation import unnamed, unnamed_in_words
-from treespec.experiments.config.schema import AssistedMethod, ModelsConfig, TreeMethod
+from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
@@ -24,18 +24,26 @@ from treespec.experiments.records.manifest import (
     session_data,
 )
 from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.records.outcome import Round
 from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
-from treespec.experiments.run.prompts import Prompt, encode, hash_of, samples_of, texts_of
+from treespec.experiments.run.prompts import (
+    Prompt,
+    batches_of,
+    encode,
+    hash_of,
+    samples_of,
+    texts_of,
+)
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.session import Session, require_fits
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.unit import Bench, Decoding, take_turns
+from treespec.experiments.run.unit import Bench, Decoding, rounds_in_turns
 from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
@@ -76,13 +84,20 @@ def prepare(
         reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     for caution in cautions_of_times(config, pair, measured):
         reporter.note(f"Caution: {caution}")
+    for model in {id(model): model for model in pair.models}.values():
+        if config.batch > 1 and model.joins is None:
+            reporter.note(
+                f"Caution: {model.passes.kind} passes cannot be joined, so the texts of a batch run one by "
+                "one: set models.passes and models.draft_passes to eager"
+            )
+            break
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     room = _room(session, experiment, pair, prompts)
     together = _together(session, experiment, room)
     groups = groups_of(experiment.methods, together)
     bench = Bench.of(experiment, pair, groups, meters)
-    warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
+    warmup = _warm_up(session, bench, _warming(config, [*spare, *prompts]))
     if session.manifest is not None:
         manifest = _resumed(session, session.manifest, meters.about())
     else:
@@ -92,7 +107,7 @@ def prepare(
         manifest = new_manifest(
             experiment,
             hash_of(prompts),
-            samples_of(prompts),
+            samples_of(prompts, config.batch),
             session.ready.measured[0].revision,
             texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
             model_data(config.models, pair, parts_of(experiment.methods, pair.target)),
@@ -102,7 +117,7 @@ def prepare(
             together,
             twins_of(groups),
             [list(group) for group in groups],
-            planned_of(samples_of(prompts) or range(len(prompts))),
+            planned_of(samples_of(prompts, config.batch) or range(len(prompts))),
         ) | {"settings": loaded.data, "generation_config": ignored}
     session.take_over(searched)
     if searched:  # the files that growths name have just moved into the run's folder
@@ -247,7 +262,13 @@ def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any])
     }
 
 
-def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def _warming(config: Config, prompts: Sequence[Prompt]) -> list[tuple[Prompt, ...]]:
+    """The batches that warm up: as many prompts as the config says, in whole batches."""
+    count = -(-config.warmup // config.batch) * config.batch
+    return batches_of(prompts[:count], config.batch)
+
+
+def _warm_up(session: Session, bench: Bench, batches: Sequence[Sequence[Prompt]]) -> dict[str, Any]:
     """Let every method decode a few tokens of each prompt.
 
     Errors are shown but not recorded: they recur in the run, which records them.
@@ -263,18 +284,42 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
     begin = time.perf_counter()
     with session.reporter.task("warming up") as say:
         # In turns, because methods that are open at once have caches and graphs of their own.
-        rounds = list(product(prompts, bench.experiment.samplings, bench.groups))
-        for number, (prompt, sampling, group) in enumerate(rounds, start=1):
-            say(f"warming up {number} of {len(rounds)}: {sampling}, {together_in_words(group)}")
+        todo = list(product(batches, bench.experiment.samplings, bench.groups))
+        for number, (batch, sampling, group) in enumerate(todo, start=1):
+            say(f"warming up {number} of {len(todo)}: {sampling}, {together_in_words(group)}")
             turns = {
-                name: partial(begin_some, bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
+                name: partial(
+                    begin_some_of_batch, bench, method, batch, sampling, WARMUP_TOKENS, "warmup"
+                )
                 for name, method in group.items()
             }
-            for name, outcome in take_turns(turns, seed=0).items():
-                if isinstance(outcome, str):
-                    say(f"warming up: {name} failed: {outcome}")
+            for name, outcomes in rounds_in_turns(turns, texts=len(batch), seed=0).items():
+                for error in dict.fromkeys(o for o in outcomes if isinstance(o, str)):
+                    say(f"warming up: {name} failed: {error}")
     seconds = round(time.perf_counter() - begin, 3)
-    return {"prompts": len(prompts), "seconds": seconds, "busy_percent": busy}
+    return {"prompts": sum(map(len, batches)), "seconds": seconds, "busy_percent": busy}
+
+
+def begin_some_of_batch(
+    bench: Bench,
+    method: BuiltMethod,
+    batch: Sequence[Prompt],
+    sampling: str,
+    tokens: int,
+    purpose: str,
+) -> Iterator[Round]:
+    """Begin to decode the first tokens of a batch that is not measured; see `begin_some`."""
+    if len(batch) == 1:
+        steps = begin_some(bench, method, batch[0], sampling, tokens, purpose)
+        return ({0: step} for step in steps)
+    config = bench.experiment.config
+    return bench.decode_batch(
+        method,
+        batch,
+        sampling,
+        seeds=[seed_of(config.seed, purpose, prompt.key) for prompt in batch],
+        max_new_tokens=min(tokens, config.max_new_tokens),
+    )
 
 
 def begin_some(

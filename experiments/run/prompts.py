@@ -149,16 +149,21 @@ def encode(
     ]
 
 
-def samples_of(prompts: Sequence[Prompt]) -> list[int] | None:
+def batches_of(prompts: Sequence[Prompt], batch: int) -> list[tuple[Prompt, ...]]:
+    """The prompts in batches, in order."""
+    return [tuple(prompts[i : i + batch]) for i in range(0, len(prompts), batch)]
+
+
+def samples_of(prompts: Sequence[Prompt], batch: int = 1) -> list[int] | None:
     """For each prompt, the number of its independent sample; None if each prompt is one.
 
-    Equal prompts, and excerpts of one file, are one sample.
+    Equal prompts, excerpts of one file, and prompts of one batch are one sample.
     """
     first: dict[Any, int] = {}
     pairs = [
         (i, first.setdefault(mark, i))
         for i, prompt in enumerate(prompts)
-        for mark in (prompt.ids, prompt.file)
+        for mark in (prompt.ids, prompt.file, i // batch)
         if mark is not None
     ]
     ones = np.ones(len(pairs), dtype=np.int8)

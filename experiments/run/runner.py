@@ -27,7 +27,7 @@ from treespec.experiments.report.sequential import ending
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.prompts import Prompt, batches_of
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.session import (
     Ready,
@@ -136,17 +136,18 @@ def units_of(
 ) -> list[Unit]:
     """The units of a run that are not finished, in order: all prompts once, then again for each repeat.
 
-    With `until`, all repeats of a prompt come before the next prompt, so that a run that ends early has
+    With `until`, all repeats of a batch come before the next batch, so that a run that ends early has
     decoded every prompt equally often.
     """
     repeats = range(experiment.config.repeats)
-    order = product(repeats, prompts)
+    batches = batches_of(prompts, experiment.config.batch)
+    order = product(repeats, batches)
     if experiment.config.until is not None:
-        order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
+        order = ((repeat, batch) for batch in batches for repeat in repeats)
     return [
-        Unit(prompt, sampling, repeat)
-        for (repeat, prompt), sampling in product(order, experiment.samplings)
-        if (prompt.index, sampling, repeat) not in finished
+        Unit(batch, sampling, repeat)
+        for (repeat, batch), sampling in product(order, experiment.samplings)
+        if (batch[0].index, sampling, repeat) not in finished
     ]
 
 
@@ -159,14 +160,15 @@ def decode_units(
     """
     config, prompts = session.config, len(session.ready.measured)
     alone = sum(unit.runs_alone(config) for unit in units)
+    texts = len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods)
     with session.reporter.units(
-        len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods),
-        done=session.wanted - len(units),
+        texts * config.batch,
+        done=session.wanted - len(units) * config.batch,
         counted="texts",
         may_end_early=config.until is not None,
     ) as advance:
         for unit in going:
-            label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
+            label = f"{unit.numbers}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
             rows = run_unit(
                 bench,
@@ -188,7 +190,7 @@ def through_looks(
     until, remaining = session.config.until, deque(units)
     assert until is not None
     for end in ends_of_looks(manifest["samples"] or range(len(session.ready.measured))):
-        while remaining and remaining[0].prompt.index < end:
+        while remaining and remaining[0].prompts[0].index < end:
             yield remaining.popleft()
         # An earlier start may have decoded prompts past this look (as with `--retry`).
         went_on = any(prompt >= end for prompt, *_ in session.finished)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from treespec.decoding import require_room
@@ -55,17 +54,11 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     """Read and check everything that needs no model.
 
     Raises:
-        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, a package is missing,
+        ConfigError: if a method cannot be built, a part of a plug-in is not lossless,
             the search has nothing to measure on, `until` has nothing to decide, or the run is too large.
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
-    paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
-    if paused_by_greenlet and find_spec("greenlet") is None:
-        raise ConfigError(
-            "methods: to take turns with other methods, `generate` and `assisted` need the package "
-            "greenlet, which is not installed: pip install greenlet"
-        )
     require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # only the first process logs
@@ -73,6 +66,7 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         search_prompts(config)
     require_decidable(experiment)
     measured, spare = _split(experiment, _read(config, prompts_needed(experiment.methods)))
+    _require_batches(config, len(measured))
     if note := unread_turns(measured):
         say(note)
     if units * len(measured) > MOST_UNITS:
@@ -82,6 +76,24 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
             "lower repeats or prompts.count"
         )
     return Ready(experiment, tracker, measured, spare)
+
+
+def _require_batches(config: Config, prompts: int) -> None:
+    """Refuse a number of prompts that leaves a batch incomplete: a smaller one has other costs.
+
+    Raises:
+        ConfigError: names the key and the nearest numbers of prompts.
+    """
+    batch, over = config.batch, prompts % config.batch
+    if not over:
+        return
+    key = "prompts.count" if at_most(config) is None else "until.at_most"
+    fewer, more = prompts - over, prompts - over + batch
+    nearest = f"{key} to {fewer} or {more}" if fewer else f"{key} to {more}"
+    raise ConfigError(
+        f"batch = {batch}: {prompts} prompts are no whole number of batches of {batch}: set {nearest}, "
+        "or choose another batch"
+    )
 
 
 def _read(config: Config, more: int) -> Sequence[RawPrompt]:
@@ -177,7 +189,8 @@ class Session:
         if self.fresh:
             self.records.clear()
         else:
-            self.records.recover(_method_names(self.manifest, self.known), drop_errors=self.again)
+            names = _method_names(self.manifest, self.known)
+            self.records.recover(names, drop_errors=self.again, batch=self.config.batch)
         self.records.keep_plugins()
         for name, content in search.items():
             self.records.keep(self.records.search / name, content)
@@ -205,7 +218,10 @@ def open_session(
         require_same_plugins(records.path, manifest, RunFolderError)
     again = retry and bool(records.failures())
     finished = records.recover(
-        _method_names(manifest, ready.experiment), drop_errors=again, write=False
+        _method_names(manifest, ready.experiment),
+        drop_errors=again,
+        batch=ready.experiment.config.batch,
+        write=False,
     )
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
 

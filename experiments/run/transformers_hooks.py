@@ -82,7 +82,7 @@ class Calls:
         self._model, self._synchronize = model, synchronize
         self.first_s = 0.0
         """Seconds of the first call; 0 if it is not timed."""
-        self.latest: Int[Tensor, " T"] = torch.empty(0, dtype=torch.long)
+        self.latest: Int[Tensor, "B T"] = torch.empty((1, 0), dtype=torch.long)
         """Input tokens of the latest call."""
         self._finite: list[Tensor] = []
         self._checked = 0
@@ -101,7 +101,7 @@ class Calls:
     def _before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is not None:
-            self.latest = ids[0]
+            self.latest = ids
         if self._synchronize is not None and not self.first_s:
             self._synchronize()
             self._start = time.perf_counter()

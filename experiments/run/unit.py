@@ -1,15 +1,16 @@
-"""Decode one unit of a run, a prompt under one sampling setting, by all methods in turns; return rows.
+"""Decode one unit of a run, a batch of prompts under one sampling setting, by all methods in turns.
 
-Every method of a unit is open at once, and a turn is one step. A temporary slowdown of the machine then
-affects all methods alike, and each step has neighbours in time by the other methods. The text with the
-fewest tokens steps next, so that all texts have about the same length at any time and end together; if each
-took one step per round, plain decoding would have a shorter prefix than the others, which would bias the
-comparison.
+A batch is the config's `batch` prompts that follow each other, by default one. Every method of a unit is
+open at once, and a turn is one round: a step of every text of the batch that has not ended. A temporary
+slowdown of the machine then affects all methods alike, and each round has neighbours in time by the other
+methods. The method with the fewest tokens goes next, so that all texts have about the same length at any
+time and end together; if each took one step in turn, plain decoding would have a shorter prefix than the
+others, which would bias the comparison.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,17 +21,18 @@ from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import Config
 from treespec.experiments.records.loading import PLAIN_KINDS
-from treespec.experiments.records.outcome import Outcome, StepOutcome, failed_row
+from treespec.experiments.records.outcome import Outcome, Round, StepOutcome, failed_row
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
 from treespec.experiments.run.baselines import (
     first_difference,
     generate_assisted,
     generate_plain,
+    generate_plain_together,
     preference,
 )
 from treespec.experiments.run.groups import Group, together_in_words
-from treespec.experiments.run.meters.meter import Meters
-from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.meters.meter import ENERGY, Meters
+from treespec.experiments.run.ours import decode_ours, decode_ours_together
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.transformers_hooks import quiet_transformers
@@ -78,6 +80,35 @@ class Bench:
                 sampling.processors.require_vocabulary(pair.target.vocab_size)
         return cls(experiment, pair, stop, groups, {}, meters or Meters([]))
 
+    def decode_batch(
+        self,
+        method: BuiltMethod,
+        prompts: Sequence[Prompt],
+        sampling: str,
+        *,
+        seeds: Sequence[int],
+        max_new_tokens: int | None = None,
+    ) -> Iterator[Round]:
+        """Decode the prompts of a batch side by side; a single one as `decode` does it."""
+        budget = max_new_tokens or self.experiment.config.max_new_tokens
+        if len(prompts) == 1:
+            steps = self.decode(
+                method, prompts[0], sampling, seed=seeds[0], max_new_tokens=max_new_tokens
+            )
+            return ({0: step} for step in steps)
+        ids, stop = [self._ids(prompt) for prompt in prompts], self.stop
+        if method.kind == "generate":
+            settings, seed = self.experiment.samplings[sampling], seeds[0]
+            return generate_plain_together(
+                self.pair, ids, settings, max_new_tokens=budget, stop=stop, seed=seed
+            )
+        return decode_ours_together(
+            self.pair, method, sampling, ids, max_new_tokens=budget, stop=stop, seeds=seeds
+        )
+
+    def _ids(self, prompt: Prompt) -> torch.Tensor:
+        return torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
+
     def decode(
         self,
         method: BuiltMethod,
@@ -88,8 +119,7 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        config = self.experiment.config
-        ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
+        config, ids = self.experiment.config, self._ids(prompt)
         arguments: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or config.max_new_tokens,
             "stop": self.stop,
@@ -108,23 +138,29 @@ class Bench:
 
 @dataclass(frozen=True)
 class Unit:
-    """One repeat of one prompt under one sampling setting."""
+    """One repeat of the prompts of one batch under one sampling setting."""
 
-    prompt: Prompt
+    prompts: tuple[Prompt, ...]
     sampling: str
     repeat: int
 
+    @property
+    def numbers(self) -> str:
+        """The numbers of its prompts, from 1: `prompt 3`, or `prompts 9-16`."""
+        first, last = self.prompts[0].index + 1, self.prompts[-1].index + 1
+        return f"prompt {first}" if first == last else f"prompts {first}-{last}"
+
     def runs_alone(self, config: Config) -> bool:
-        """Whether every method also decodes the prompt by itself, under the meters."""
-        return self.repeat == 0 and self.prompt.index < config.alone
+        """Whether every method also decodes the prompts by itself, under the meters."""
+        return self.repeat == 0 and self.prompts[0].index < config.alone
 
 
 def run_unit(
     bench: Bench, unit: Unit, started: Callable[[str, int], None]
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
-    """Decode one prompt by all methods in turns, and return the rows.
+    """Decode the prompts of a batch by all methods in turns, and return the rows.
 
-    A method that fails leaves a row with its error and does not affect the other methods.
+    A method that fails leaves rows with its error and does not affect the other methods.
 
     Returns:
         The rows of `prompts`, `steps` and `trees`.
@@ -132,67 +168,77 @@ def run_unit(
     `started` is called with a label and a number of texts before each group of methods runs, and before
     each method that runs by itself. Each repeat has its own order of methods and its own coins.
     """
-    config, prompt = bench.experiment.config, unit.prompt
-    sampling, repeat = unit.sampling, unit.repeat
-    coins = (config.seed, prompt.key, sampling)
+    config, batch, sampling, repeat = (
+        bench.experiment.config,
+        unit.prompts,
+        unit.sampling,
+        unit.repeat,
+    )
     repeated = (repeat,) if repeat else ()  # repeat 0 keeps the seeds of runs without repeats
-    seeds = {m.name: seed_of(*coins, m.name, *repeated) for m in bench.experiment.methods}
-
-    begins = {
-        m.name: partial(bench.decode, m, prompt, sampling, seed=seeds[m.name])
+    coins = [(config.seed, prompt.key, sampling) for prompt in batch]
+    seeds = {
+        m.name: [seed_of(*own, m.name, *repeated) for own in coins]
         for m in bench.experiment.methods
     }
-    outcomes: dict[str, Outcome | str] = {}
+    begins = {
+        m.name: partial(bench.decode_batch, m, batch, sampling, seeds=seeds[m.name])
+        for m in bench.experiment.methods
+    }
+    outcomes: dict[str, Sequence[Outcome | str]] = {}
     order: list[tuple[str, BuiltMethod]] = []
-    rng = random.Random(seed_of(*coins, *repeated))
-    for group in _rotated_groups(bench, prompt.index + repeat, sampling):
-        started(together_in_words(group), len(group))
+    rng = random.Random(seed_of(*coins[0], *repeated))
+    for group in _rotated_groups(bench, batch[0].index // len(batch) + repeat, sampling):
+        started(together_in_words(group), len(group) * len(batch))
         members = list(group.items())
         rng.shuffle(members)
         order += members
         turns = {name: begins[method.name] for name, method in members}
-        outcomes |= take_turns(turns, seed=rng.getrandbits(32))
-    alone: dict[str, dict[str, Any]] = {}
+        outcomes |= rounds_in_turns(turns, texts=len(batch), seed=rng.getrandbits(32))
+    alone: dict[str, Sequence[dict[str, Any]]] = {}
     if unit.runs_alone(config):
         for name, method in order:
-            if name == method.name and isinstance(outcomes[name], Outcome):
-                started(f"{name} by itself", 1)
-                alone[name] = _by_itself(bench, begins[name])
-    reference = _reference(bench, outcomes, sampling)
+            if name == method.name and all(isinstance(o, Outcome) for o in outcomes[name]):
+                started(f"{name} by itself", len(batch))
+                alone[name] = _by_itself(bench, begins[name], len(batch))
     prompts, steps, trees = [], [], []
     # A part of a character becomes U+FFFD.
     piece_of = cache(lambda token: str(bench.pair.tokenizer.decode([token])))
-    for number, (name, method) in enumerate(order):
-        outcome = outcomes[name]
-        key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
-        columns = {
-            **key,
-            "prompt_id": prompt.id,
-            "category": prompt.category,
-            "order": number,
-            "prompt_tokens": len(prompt.ids),
-            "seed": seeds[method.name],
-            "state": method.state,
-        }
-        if isinstance(outcome, str):
-            prompts.append(failed_row(columns, outcome))
-            continue
-        text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
-        try:
-            compared = _compare(bench, prompt, sampling, outcome, reference)
-        except Exception as error:
-            message = f"comparing with `generate`: {in_words(error, 'the comparison')}"
-            prompts.append(failed_row(columns, message))
-            continue
-        try:
-            metrics = outcome.metrics()
-        except InvalidPlugin as error:
-            prompts.append(failed_row(columns, str(error)))
-            continue
-        prompts.append(outcome.row(columns | alone.get(name, {}), text, compared, metrics))
-        steps += [step.row(key, i) for i, step in enumerate(outcome.steps)]
-        if repeat == 0 and prompt.index < config.trees and outcome.staged:
-            trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
+    for place, prompt in enumerate(batch):
+        reference = _reference(
+            bench, {name: made[place] for name, made in outcomes.items()}, sampling
+        )
+        for number, (name, method) in enumerate(order):
+            outcome = outcomes[name][place]
+            key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
+            columns = {
+                **key,
+                "prompt_id": prompt.id,
+                "category": prompt.category,
+                "order": number,
+                "prompt_tokens": len(prompt.ids),
+                "seed": seeds[method.name][0 if method.kind == "generate" else place],
+                "state": method.state,
+            }
+            if isinstance(outcome, str):
+                prompts.append(failed_row(columns, outcome))
+                continue
+            text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
+            try:
+                compared = _compare(bench, prompt, sampling, outcome, reference)
+            except Exception as error:
+                message = f"comparing with `generate`: {in_words(error, 'the comparison')}"
+                prompts.append(failed_row(columns, message))
+                continue
+            try:
+                metrics = outcome.metrics()
+            except InvalidPlugin as error:
+                prompts.append(failed_row(columns, str(error)))
+                continue
+            measured = alone[name][place] if name in alone else {}
+            prompts.append(outcome.row(columns | measured, text, compared, metrics))
+            steps += [step.row(key, i) for i, step in enumerate(outcome.steps)]
+            if repeat == 0 and prompt.index < config.trees and outcome.staged:
+                trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
     return prompts, steps, trees
 
 
@@ -203,20 +249,32 @@ def _rotated_groups(bench: Bench, number: int, sampling: str) -> list[Group]:
     return [*bench.groups[first:], *bench.groups[:first]]
 
 
-def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
-    """Columns of what the meters read, and the decoding time, while a method decodes a prompt by itself.
+def _by_itself(
+    bench: Bench, begin: Callable[[], Iterator[Round]], texts: int
+) -> list[dict[str, Any]]:
+    """Columns of what the meters read, and the decoding time, while a method decodes by itself.
 
-    If decoding fails here, only `alone_error` is returned; the outcome in turns stays valid.
+    The texts of a batch share the energy equally. If decoding fails here, only `alone_error` is returned;
+    the outcome in turns stays valid.
     """
     _capture_before(bench.pair)
     bench.meters.start()
     try:
-        outcome = finish(begin())
+        outcomes = finish_batch(begin(), texts)
     except (Exception, SystemExit) as error:
-        return {"alone_error": in_words(error, "the decoding")}
+        return [{"alone_error": in_words(error, "the decoding")}] * texts
     finally:
         readings = bench.meters.stop()
-    return {**readings, "alone_s": outcome.total_s - outcome.prefill_s}
+    shared = {
+        name: value / texts if name in ENERGY and value is not None else value
+        for name, value in readings.items()
+    }
+    return [
+        {"alone_error": outcome}
+        if isinstance(outcome, str)
+        else shared | {"alone_s": outcome.total_s - outcome.prefill_s}
+        for outcome in outcomes
+    ]
 
 
 def _capture_before(pair: "Pair") -> None:
@@ -276,28 +334,54 @@ def take_turns(
         The outcome of each text, or its error message if it failed. A text that fails does not affect the
         others.
     """
-    outcomes: dict[_Name, Outcome | str] = {}
+
+    def as_batch(begin: Callable[[], Decoding]) -> Iterator[Round]:
+        return ({0: step} for step in begin())
+
+    batches = {name: partial(as_batch, begin) for name, begin in decodings.items()}
+    outcomes = rounds_in_turns(batches, texts=1, seed=seed)
+    return {name: outcome for name, (outcome,) in outcomes.items()}
+
+
+def rounds_in_turns(
+    decodings: Mapping[_Name, Callable[[], Iterator[Round]]],
+    *,
+    texts: int,
+    seed: int,
+) -> dict[_Name, Sequence[Outcome | str]]:
+    """Decode several batches concurrently, one round at a time.
+
+    Args:
+        decodings: functions that begin a batch, by name.
+        texts: number of texts of each batch.
+        seed: decides which of several batches with equally many tokens goes next.
+
+    Returns:
+        The outcomes of each batch, of each text or its error message if it failed. A batch that fails as a
+        whole does not affect the others.
+    """
+    outcomes: dict[_Name, Sequence[Outcome | str]] = {}
     with torch.inference_mode(), quiet_transformers():  # of the thread, so around all texts
-        texts = {name: _begun_late(begin) for name, begin in decodings.items()}
-        steps: dict[_Name, list[StepOutcome]] = {name: [] for name in decodings}
+        batches = {name: _begun_late(begin) for name, begin in decodings.items()}
+        rounds: dict[_Name, list[Round]] = {name: [] for name in decodings}
         kept = Counter[_Name]()
         draw = random.Random(seed)
         try:
-            while waiting := [name for name in texts if name not in outcomes]:
+            while waiting := [name for name in batches if name not in outcomes]:
                 least = min(kept[name] for name in waiting)
                 name = draw.choice([n for n in waiting if kept[n] == least])
                 try:
-                    step = next(texts[name], None)
-                    if step is None:
-                        outcomes[name] = Outcome.of(steps[name])
+                    made = next(batches[name], None)
+                    if made is None:
+                        outcomes[name] = _outcomes_of(rounds[name], texts)
                     else:
-                        steps[name].append(step)
-                        kept[name] += step.kept
+                        rounds[name].append(made)
+                        kept[name] += sum(s.kept for s in made.values() if not isinstance(s, str))
                 except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
-                    outcomes[name] = in_words(error, "the decoding")
+                    outcomes[name] = [in_words(error, "the decoding")] * texts
         finally:
-            for text in texts.values():
-                text.close()
+            for batch in batches.values():
+                batch.close()
     return {name: outcomes[name] for name in decodings}
 
 
@@ -311,6 +395,28 @@ def finish(decoding: Decoding) -> Outcome:
         return Outcome.of(decoding)
 
 
-def _begun_late(begin: Callable[[], Decoding]) -> Generator[StepOutcome]:
-    """The steps of a text, which begins with its first step and can be closed wherever it stands."""
+def finish_batch(rounds: Iterator[Round], texts: int) -> Sequence[Outcome | str]:
+    """Decode a batch by itself; the outcome of each text, or its error message.
+
+    Raises:
+        TreespecError, RuntimeError: what ends the batch as a whole.
+    """
+    with torch.inference_mode(), quiet_transformers():
+        return _outcomes_of(rounds, texts)
+
+
+def _outcomes_of(rounds: Iterable[Round], texts: int) -> Sequence[Outcome | str]:
+    steps: list[list[StepOutcome]] = [[] for _ in range(texts)]
+    errors: dict[int, str] = {}
+    for made in rounds:
+        for text, step in made.items():
+            if isinstance(step, str):
+                errors[text] = step
+            else:
+                steps[text].append(step)
+    return [errors.get(text) or Outcome.of(own) for text, own in enumerate(steps)]
+
+
+def _begun_late(begin: Callable[[], Iterator[Round]]) -> Generator[Round]:
+    """The rounds of a batch, which begins with its first one and can be closed wherever it stands."""
     yield from begin()

@@ -12,6 +12,7 @@ from treespec.experiments.errors import RunFolderError, SweepError
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.records.rows import as_parquet
 from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.summary import BatchSummary
 from treespec.experiments.report.table import interval_columns
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of
 from treespec.files import write_whole
@@ -109,6 +110,9 @@ def _rows(run: Run) -> list[dict[str, Any]]:
             **interval_columns("tokens_per_second", row.tokens_per_second),
             **interval_columns("speedup", row.speedup),
             "step_ms": row.step_ms,
+            "verify_ms": row.step_ms if row.stage_ms is None else row.stage_ms["verify"],
+            "draft_ms": None if row.stage_ms is None else row.stage_ms["draft"],
+            **_of_batch(row.batch),
             "wasted": row.wasted,
             "equal": row.equality.equal if row.equality.compared else None,
             "compared": row.equality.compared,
@@ -119,6 +123,16 @@ def _rows(run: Run) -> list[dict[str, Any]]:
         for summary in run.summaries
         for row in summary.rows
     ]
+
+
+def _of_batch(batch: BatchSummary) -> dict[str, Any]:
+    speed = batch.text_tokens_per_second
+    return {
+        "text_tokens_per_second": None if speed is None else speed.estimate,
+        "texts": batch.texts,
+        "nodes": batch.nodes,
+        "wasted_nodes": batch.wasted,
+    }
 
 
 def _notes(outcomes: Sequence[JobOutcome]) -> list[str]:

@@ -3,7 +3,7 @@
 The texts of a batch share the cost of reading the weights. In a large batch arithmetic is the bottleneck,
 and further nodes are no longer free. With long texts, however, each text's own cache must be read, and
 reading remains the bottleneck at any batch size (MagicDec, arXiv:2408.11049). Predicted by the latency
-model, not measured: our own loop has batch size 1.
+model; `batch` in a config measures it.
 """
 
 from collections.abc import Callable, Sequence

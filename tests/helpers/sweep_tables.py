@@ -4,8 +4,8 @@ import polars as pl
 
 __all__ = ["without_times"]
 
-MEASURED_PREFIXES = ("tokens_per_second", "speedup", "step_ms")
-MEASURED_SUFFIXES = ("_s", "_bytes", "_j")
+MEASURED_PREFIXES = ("tokens_per_second", "text_tokens", "speedup")
+MEASURED_SUFFIXES = ("_s", "_ms", "_bytes", "_j")
 MEASURED_NAMES = ("baseline", "fastest")
 """Columns that hold times, memory and energy, or follow from them; all others are the same in every
 repetition."""

@@ -1,13 +1,22 @@
 """`generate` on the embedded pair, compared with transformers' `generate`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 import treespec
-from treespec import Law, Sampling, TorchCoins, TreeShape, generate, verify
-from treespec.draft import ModelDrafter
-from treespec.errors import InvalidStop
+from treespec import Failed, Generation, Law, Sampling, TorchCoins, TreeShape, generate, verify
+from treespec.draft import ModelDrafter, NoDrafter
+from treespec.errors import (
+    ContextOverflow,
+    EmptyPrompt,
+    InvalidArgument,
+    InvalidPrompt,
+    InvalidStop,
+    TreespecError,
+)
 from treespec.sampling.processors import Processors
 
 PROMPT = "import os\nimport sys\n\n\ndef main(argv=None):\n    "
@@ -162,3 +171,85 @@ def test_log_probabilities_are_those_of_a_plain_pass(shape):
     cold = generate(pair, prompt, growth=shape, max_new_tokens=6, logprobs="processed")
     assert cold.logprobs == (0.0,) * 6
     assert generate(pair, prompt, growth=shape, max_new_tokens=6).logprobs is None
+
+
+PENALTY = Sampling(0.8, processors=Processors(repetition_penalty=1.2))
+MANY = ["def main(", PROMPT, "x", "class Tree:\n    def __init__(self", "", "import "]
+
+
+def alone(pair, prompts, **settings):
+    """What `generate` gives for each prompt, or the error that it raises."""
+    found = []
+    for prompt in prompts:
+        try:
+            found.append(generate(pair, prompt, **settings))
+        except TreespecError as error:
+            found.append((type(error), str(error)))
+    return found
+
+
+def named(found):
+    return [(type(x.error), str(x.error)) if isinstance(x, Failed) else x for x in found]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"growth": SHAPE, "stop_strings": ["(", "\n"]},
+        {"growth": TreeShape.chain(4), "sampling": PENALTY},
+    ],
+    ids=["usual", "stop strings", "sampled and processed"],
+)  # fmt: skip
+def test_several_prompts_give_what_each_gives_alone(settings):
+    """In float64, where rounding decides nothing; log-probabilities but for the norms in float32."""
+    pair = treespec.load_pair("embedded", dtype="float64")
+    settings = {"max_new_tokens": 14, "logprobs": "raw"} | settings
+    found, own = named(generate(pair, MANY, **settings)), alone(pair, MANY, **settings)
+    lengths = set()
+    for mine, expected in zip(found, own, strict=True):
+        if isinstance(expected, tuple):
+            assert mine == expected
+            continue
+        assert replace(mine, logprobs=None) == replace(expected, logprobs=None)
+        assert mine.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+        lengths.add(len(mine.tokens))
+    if "stop_strings" in settings:
+        assert len(lengths) > 1
+
+
+def test_an_empty_or_long_prompt_among_others_fails_alone(pair):
+    long = [5] * (pair.target.max_length + 1)
+    found = generate(pair, [[7, 8], [], long, [9]], max_new_tokens=4)
+    assert [type(x) for x in found] == [Generation, Failed, Failed, Generation]
+    assert [type(x.error) for x in found[1:3]] == [EmptyPrompt, ContextOverflow]
+    assert named(found) == alone(pair, [[7, 8], [], long, [9]], max_new_tokens=4)
+    assert generate(pair, [[7, 8]], max_new_tokens=4) == [found[0]]
+    with pytest.raises(EmptyPrompt):
+        generate(pair, [])
+
+
+def test_each_prompt_has_coins_and_a_drafter_of_its_own(pair):
+    warm, prompts = Sampling(), ["def main(", "def main("]
+    coins = [TorchCoins(1), TorchCoins(2)]
+    first, second = generate(pair, prompts, sampling=warm, coins=coins, max_new_tokens=12)
+    assert first.tokens != second.tokens
+    same = generate(pair, prompts, sampling=warm, max_new_tokens=12)
+    assert same[0] == same[1]
+
+    def mine():
+        return ModelDrafter(pair.draft, SHAPE, Law.DETERMINISTIC, Sampling(0.0))
+
+    found = generate(pair, prompts, drafter=[mine(), NoDrafter()], max_new_tokens=12)
+    assert found[0].tokens == found[1].tokens
+    assert found[1].drafted == 0 < found[0].drafted
+    for wrong, message in (
+        ({"coins": TorchCoins(0)}, "coins = .* would serve 2 prompts"),
+        ({"drafter": mine()}, "drafter = .* would serve 2 prompts"),
+        ({"coins": [TorchCoins(0)]}, "1 coins for 2 prompts"),
+        ({"drafter": [mine()] * 2}, r"texts\[0\] and texts\[1\] have the same drafter"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            generate(pair, prompts, **wrong)
+    with pytest.raises(InvalidPrompt, match=r"prompt\[1\]\[0\] = -1"):
+        generate(pair, [[1, 2], [-1]])

@@ -21,8 +21,8 @@ from treespec.files import cache_folder
 FOLDER = Path(__file__).parent
 
 FILES = (
-    "blocks.hpp", "packed_linear.cpp", "exponential.hpp", "masked_attention.cpp", "drawn_children.cpp",
-    "walked_tree.cpp",
+    "blocks.hpp", "packed_linear.cpp", "exponential.hpp", "masked_attention.cpp", "joined_attention.cpp",
+    "drawn_children.cpp", "walked_tree.cpp",
 )  # fmt: skip
 """The files, in the order in which they are joined to a single source, which needs no include path."""
 

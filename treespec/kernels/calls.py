@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from treespec.kernels import masked_attention, packed_linear
+from treespec.kernels import joined_attention, masked_attention, packed_linear
 from treespec.kernels.build import kernels
 
-OPERATIONS = (packed_linear, masked_attention)
+OPERATIONS = (packed_linear, masked_attention, joined_attention)
 """Modules that register the operations with torch."""
 
 DECLARED = {
@@ -15,6 +15,11 @@ DECLARED = {
     "masked_attention": (
         "AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle bias, "
         "AtenTensorHandle* sinks, double scale, double softcap"
+    ),
+    "joined_attention": (
+        "AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle places, "
+        "AtenTensorHandle texts, AtenTensorHandle tree, AtenTensorHandle* sinks, int64_t layer, "
+        "int64_t window, double scale, double softcap"
     ),
 }
 """Parameters that compiled code passes to each operation, besides that for its result."""

@@ -17,13 +17,33 @@ constexpr int64_t LEAST_PART = 256;  // keys of a part
 constexpr int64_t ROWS_AHEAD = 4096;  // bytes prefetched into the first-level cache
 constexpr float LOWEST = std::numeric_limits<float>::lowest();
 
+// The nodes of a text's tree: what each row may attend to, computed where it is needed.
+struct Tree {
+  const int32_t *rank, *end, *depth;  // of all nodes
+  int64_t committed, first, window;   // rows before node 0, the first node with a row, 0 for no window
+
+  // Additive mask of a row over the keys from `key` on.
+  void bias(float* to, int64_t row, int64_t key, int64_t keys) const {
+    const int64_t own = first + row, position = committed + depth[own];
+    const int64_t hidden = window ? std::max<int64_t>(0, position - window + 1) : 0;  // keys before the window
+    for (int64_t k = 0; k < keys; k++) {
+      const int64_t node = key + k - committed;
+      bool visible = key + k >= hidden;
+      if (node >= 0)
+        visible = rank[node] <= rank[own] && rank[own] < end[node] && committed + depth[node] >= hidden;
+      to[k] = visible ? 0.0f : LOWEST;
+    }
+  }
+};
+
 struct Call {
   const void *query, *key, *value;
-  const float *bias, *sinks;  // sinks may be null
+  const float *bias, *sinks;  // sinks may be null; bias is null if there is a tree
   void* out;                  // [nodes][heads][value_dim]
   int64_t heads, shared, nodes, keys, key_dim, value_dim;
   int64_t query_head, query_node, key_head, key_row, value_head, value_row;  // strides
   float scale, softcap;       // 0 for no softcap
+  const Tree* tree;           // null if there is a bias
 
   int64_t group() const { return heads / shared; }
   int64_t rows() const { return group() * nodes; }  // rows that read the same keys
@@ -187,7 +207,7 @@ void read_part(const Call& call, int64_t head, int64_t begin, int64_t end, Found
   const int64_t rows = call.rows(), dim = call.key_dim, wide = (call.value_dim + BLOCK - 1) / BLOCK * BLOCK;
   thread_local std::vector<Number> block;
   thread_local std::vector<Row> queries, weights;
-  thread_local std::vector<float> scores, factors;
+  thread_local std::vector<float> scores, factors, masks;
   queries.resize(rows * dim);
   block.resize(BLOCK * std::max(dim + LANES * T::PAIR, CHUNK));
   weights.resize(rows * CHUNK + LANES);
@@ -209,9 +229,16 @@ void read_part(const Call& call, int64_t head, int64_t begin, int64_t end, Found
         for (int64_t i = 0; i < BLOCK; i += LANES) save(&scores[m * CHUNK + k + i], load(sums + i));
       });
     }
+    const float* bias = call.bias ? call.bias + key : nullptr;
+    int64_t next = call.keys;
+    if (call.tree) {
+      masks.resize(call.nodes * CHUNK);
+      for (int64_t node = 0; node < call.nodes; node++) call.tree->bias(&masks[node * CHUNK], node, key, keys);
+      bias = masks.data(), next = CHUNK;
+    }
     for (int64_t m = 0; m < rows; m++)
-      factors[m] = weigh<T>(call, &scores[m * CHUNK], call.bias + m % call.nodes * call.keys + key, keys,
-                            &weights[m * inputs], found.tops[m], found.totals[m]);
+      factors[m] = weigh<T>(call, &scores[m * CHUNK], bias + m % call.nodes * next, keys, &weights[m * inputs],
+                            found.tops[m], found.totals[m]);
     for (int64_t d = 0; d < call.value_dim; d += BLOCK) {
       const Number* from = (const Number*)call.value + head * call.value_head + key * call.value_row + d;
       T::value_block(block.data(), from, call.value_row, keys, std::min(BLOCK, call.value_dim - d));
@@ -283,7 +310,7 @@ void treespec_masked_attention(const void* query, const void* key, const void* v
                                double scale, double softcap, int32_t brain) {
   const Call call{query, key, value, bias, sinks, out, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
                   strides[0], strides[1], strides[2], strides[3], strides[4], strides[5], float(scale),
-                  float(softcap)};
+                  float(softcap), nullptr};
   if (brain)
     attention<BrainChunk>(call);
   else

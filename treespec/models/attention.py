@@ -9,7 +9,7 @@ wrong results silently.
 Without `treespec_pass` (a plain `generate` on a model that was left on this attention) the function raises.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,10 +69,13 @@ class AttentionPass(Protocol):
 
 
 class TreeAttention:
-    """Attention of the nodes of a tree to the rows of a cache, with one mask per distinct window."""
+    """Attention of the nodes of trees to the rows of caches, text by text.
 
-    def __init__(self, tree_pass: TreePass, impl: str = "auto") -> None:
-        self.tree_pass, self.impl = tree_pass, impl
+    Each text has one mask per distinct window, and its rows and keys stand behind those of the text before.
+    """
+
+    def __init__(self, passes: Sequence[TreePass], impl: str = "auto") -> None:
+        self.passes, self.impl = passes, impl
 
     def __call__(
         self,
@@ -84,7 +87,18 @@ class TreeAttention:
         **options: Any,
     ) -> Tensor:
         _refuse_mask(mask, module)
-        return attend(query, key, value, self.tree_pass, impl=self.impl, **options)
+        if len(self.passes) == 1:
+            return attend(query, key, value, self.passes[0], impl=self.impl, **options)
+        rows = [tree_pass.row_count for tree_pass in self.passes]
+        keys = [tree_pass.key_count for tree_pass in self.passes]
+        parts = zip(
+            query.split(rows, dim=2),
+            key.split(keys, dim=2),
+            value.split(keys, dim=2),
+            self.passes,
+            strict=True,
+        )
+        return torch.cat([attend(*part, impl=self.impl, **options) for part in parts], dim=2)
 
 
 class CausalAttention:

@@ -4,7 +4,7 @@ transformers models state a sliding window in two places: every model requests a
 but not all, also pass it to the attention. Ours reads the argument, so the probe compares the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,8 +36,8 @@ class Recorder:
     def prompt(self, length: int) -> dict[str, Any]:
         return {"treespec_pass": self._recorded(self._route.prompt(length)["treespec_pass"])}
 
-    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        return {"treespec_pass": self._recorded(self._route.tree(tree_pass)["treespec_pass"])}
+    def trees(self, passes: Sequence[TreePass]) -> dict[str, Any]:
+        return {"treespec_pass": self._recorded(self._route.trees(passes)["treespec_pass"])}
 
     @contextmanager
     def asked_for_masks(self) -> Iterator[None]:

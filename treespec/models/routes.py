@@ -5,6 +5,7 @@ additive 4D mask for the model's own attention, for models that drop keyword arg
 look up attention functions (Falcon, GPT-J). Both use our cache.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -24,8 +25,8 @@ class Route(Protocol):
     def prompt(self, length: int) -> dict[str, Any]:
         """Keyword arguments of a pass over the first `length` tokens of a text."""
 
-    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        """Keyword arguments of a pass over the nodes of a tree."""
+    def trees(self, passes: Sequence[TreePass]) -> dict[str, Any]:
+        """Keyword arguments of a pass over the nodes of trees of different texts, one after the other."""
 
 
 class OwnAttention:
@@ -39,8 +40,8 @@ class OwnAttention:
     def prompt(self, length: int) -> dict[str, Any]:
         return {"treespec_pass": CausalAttention(length, self.impl)}
 
-    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        return {"treespec_pass": TreeAttention(tree_pass, self.impl)}
+    def trees(self, passes: Sequence[TreePass]) -> dict[str, Any]:
+        return {"treespec_pass": TreeAttention(passes, self.impl)}
 
 
 class OwnMask:
@@ -57,13 +58,24 @@ class OwnMask:
         """No arguments: the model is causal by itself."""
         return {}
 
-    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        """A mask `[1, 1, rows, keys]`."""
-        mask = tree_pass.bias(None, self.dtype, self.device)
-        if mask is None:
-            shape = (tree_pass.row_count, tree_pass.key_count)
-            mask = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        return {"attention_mask": mask[None, None]}
+    def trees(self, passes: Sequence[TreePass]) -> dict[str, Any]:
+        """A mask `[1, 1, rows, keys]`, in which no node attends to rows of another text."""
+        masks = []
+        for tree_pass in passes:
+            mask = tree_pass.bias(None, self.dtype, self.device)
+            if mask is None:
+                shape = (tree_pass.row_count, tree_pass.key_count)
+                mask = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            masks.append(mask)
+        rows, keys = (sum(sizes) for sizes in zip(*(mask.shape for mask in masks), strict=True))
+        hidden = torch.finfo(self.dtype).min
+        whole = torch.full((rows, keys), hidden, dtype=self.dtype, device=self.device)
+        row = key = 0
+        for mask in masks:
+            end, last = row + mask.shape[0], key + mask.shape[1]
+            whole[row:end, key:last] = mask
+            row, key = end, last
+        return {"attention_mask": whole[None, None]}
 
 
 def plain_implementation(model: PreTrainedModel) -> str:

@@ -1,6 +1,6 @@
 """Prefill, run and keep: a transformers model, a route and a cache working together."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,9 @@ from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.joined_cache import joined
 from treespec.models.routes import Route
+from treespec.models.waiting import Nodes
 from treespec.step import Scores
 
 
@@ -77,27 +79,47 @@ class TreeRunner:
         self.cache.keep(range(count))
         return features
 
-    @torch.inference_mode()
+    @property
+    def joins(self) -> Hashable:
+        """Passes of runners with equal values can be run as one; None if each must run alone."""
+        return id(self.model), self._states.states
+
     def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
         """Logits after nodes first .. first + T - 1, and the features lent of them."""
-        count = len(tokens)
-        self._require_nodes(count, len(parents), first)
+        return TreeRunner.run_together(self, [(self, Nodes(tokens, parents, first))])[0]
+
+    @torch.inference_mode()
+    def run_together(self, parts: Sequence[tuple["TreeRunner", Nodes]]) -> list[Scores]:
+        """One pass over the nodes of several caches, in one row without padding.
+
+        Args:
+            parts: runners of equal `joins`, this one among them, each with its nodes.
+        """
+        passes, positions = [], []
+        for runner, (tokens, parents, first) in parts:
+            count = len(tokens)
+            runner._require_nodes(count, len(parents), first)
+            tree, length = topology(parents), runner.cache.length
+            runner.cache.begin(first, count)
+            depth = tree.to(tokens.device).depth[first:]
+            passes.append(TreePass(tree, length, range(first, first + count)))
+            positions.append((depth + length).long())
         self._require_route()
-        tree = topology(parents)
-        length = self.cache.length
-        self.cache.begin(first, count)
-        depth = tree.to(tokens.device).depth[first:]
+        ids = [nodes.tokens for _, nodes in parts]
         with self._states.watched():
             output = self.model(
-                input_ids=tokens[None],
-                position_ids=(depth + length).long()[None],
-                **{self._cache_argument: self.cache},
+                input_ids=torch.cat(ids)[None],
+                position_ids=torch.cat(positions)[None],
+                **{self._cache_argument: joined([runner.cache for runner, _ in parts])},
                 use_cache=True,
-                **self.route.tree(TreePass(tree, length, range(first, first + count))),
+                **self.route.trees(passes),
             )
             features = self._states.taken()
-        self._parents = tree.parents
-        return Scores(output.logits[0], features)
+        counts = [len(tokens) for tokens in ids]
+        states = [None] * len(parts) if features is None else features.split(counts)
+        for runner, nodes in parts:
+            runner._parents = topology(nodes.parents).parents
+        return [*map(Scores, output.logits[0].split(counts), states)]
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:

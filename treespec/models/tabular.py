@@ -4,7 +4,7 @@ Its cache works like that of a real model: `run` adds rows and `keep` commits th
 run the same code over a table as over transformers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from treespec.errors import InvalidArgument
 from treespec.features import Features
+from treespec.models.waiting import Nodes, run_or_wait
 from treespec.step import Scores
 
 Row = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
@@ -79,10 +80,22 @@ class TabularModel:
         return self._features(torch.stack([self.row(self._committed[:end]) for end in ends]))
 
     def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
-        self._tree = self._tree[:first] + tokens.tolist()
-        self._parents = parents
-        nodes = range(first, len(self._tree))
-        logits = torch.stack([self.row(self.context(node)) for node in nodes])
+        return run_or_wait(self, Nodes(tokens, parents, first))
+
+    @property
+    def joins(self) -> Hashable:
+        """Tables with equal rows share passes in a batch of texts."""
+        return self.row, self._states
+
+    def run_together(self, parts: Sequence[tuple["TabularModel", Nodes]]) -> list[Scores]:
+        """The rows of several texts; see `treespec.models.waiting.Joinable`."""
+        return [table._scores(nodes) for table, nodes in parts]
+
+    def _scores(self, nodes: Nodes) -> Scores:
+        self._tree = self._tree[: nodes.first] + nodes.tokens.tolist()
+        self._parents = nodes.parents
+        ran = range(nodes.first, len(self._tree))
+        logits = torch.stack([self.row(self.context(node)) for node in ran])
         return Scores(logits, self._features(logits) if self._states else None)
 
     def _features(self, rows: Float[Tensor, "T V"]) -> Float[Tensor, "T F V"]:

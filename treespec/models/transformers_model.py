@@ -1,6 +1,6 @@
 """Adapter that lets any decoder-only transformers model run the nodes of a tree."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from treespec.models.runner import TreeRunner
 from treespec.models.support import context_length, embedding_count
 from treespec.models.variants.shortened import shortened
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.models.waiting import Nodes, run_or_wait
 from treespec.step import Scores
 
 
@@ -253,7 +254,7 @@ class TransformersModel:
             for parent in parents[1:]:
                 depths.append(depths[parent] + 1)
             self._require_positions(self.length + max(depths) + 1)
-        scores = self._runner.run(self._embeddable(tokens), parents, first)
+        scores = run_or_wait(self, Nodes(self._embeddable(tokens), parents, first))
         logits = scores.logits
         missing = self.vocab_size - logits.shape[-1]
         if not missing:
@@ -262,6 +263,17 @@ class TransformersModel:
             padded = F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
             return Scores(padded, scores.features)
         return Scores(logits[:, : self.vocab_size], scores.features)
+
+    @property
+    def joins(self) -> Hashable:
+        """Models with equal values share passes in a batch of texts; None if passes run alone."""
+        return self._runner.joins
+
+    def run_together(self, parts: Sequence[tuple["TransformersModel", Nodes]]) -> list[Scores]:
+        """One pass over nodes of several texts; see `treespec.models.waiting.Joinable`."""
+        if len(parts) == 1:
+            return [self._runner.run(*parts[0][1])]
+        return self._runner.run_together([(model._runner, nodes) for model, nodes in parts])
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows.

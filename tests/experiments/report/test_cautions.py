@@ -165,7 +165,7 @@ def in_turns(by_place, order, sampling="T=0"):
     rows = pl.DataFrame(steps, ["method", "sampling", "step", "at_s", "step_s"], orient="row")
     methods = [SimpleNamespace(name=name, kind=kind) for name, kind in KINDS.items()]
     run = SimpleNamespace(
-        all_steps=rows.sample(fraction=1, shuffle=True, seed=1),
+        all_rounds=rows.sample(fraction=1, shuffle=True, seed=1),
         twins={"plain (twin)": "plain"},
         manifest={"together": 4},
     )

@@ -19,7 +19,6 @@ from treespec.experiments.run.baselines import generate_assisted, generate_plain
 from treespec.experiments.run.groups import groups_of
 from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.experiments.run.ours import decode_ours
-from treespec.experiments.run.paused import paused
 from treespec.experiments.run.unit import finish, take_turns
 from treespec.sampling.distributions import Sampling
 from treespec.step import Verdict
@@ -220,47 +219,6 @@ def test_nothing_of_the_thread_is_left_behind(loaded_pair):
     assert weights.generation_config is settings_before
 
 
-def test_a_paused_function_goes_on_where_it_stopped():
-    def deep(give, left):
-        if left:
-            give(left)
-            deep(give, left - 1)
-
-    assert list(paused(lambda give: deep(give, 4))) == [4, 3, 2, 1]
-    assert list(paused(lambda give: None)) == []
-
-
-def test_a_paused_function_that_is_closed_ends_where_it_stands():
-    ended = []
-
-    def function(give):
-        try:
-            give(1)
-            give(2)
-        finally:
-            ended.append(True)
-
-    values = paused(function)
-    assert next(values) == 1
-    values.close()
-    assert ended == [True]
-    untouched = paused(function)
-    untouched.close()
-    assert ended == [True]
-
-
-def test_what_a_paused_function_raises_comes_out_where_a_value_was_wanted():
-    def function(give):
-        give(1)
-        raise ValueError("inside")
-
-    values = paused(function)
-    assert next(values) == 1
-    with pytest.raises(ValueError, match="inside"):
-        next(values)
-    assert next(values, None) is None
-
-
 def test_stages_on_cuda_wait_once():
     cuda = FakeCuda()
     timer = StageTimer()
@@ -315,16 +273,6 @@ def test_turns_on_a_gpu_are_timed_by_its_events(settings, tmp_path):
     timed = steps.drop_nulls("verify_s")
     assert (timed["verify_s"] > 0).all()
     assert (timed["verify_s"] < timed["step_s"]).all()
-
-
-def test_greenlet_is_asked_for_before_anything_runs(start, monkeypatch):
-    from treespec.experiments.errors import ConfigError
-    from treespec.experiments.run import session
-
-    monkeypatch.setattr(session, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="pip install greenlet"):
-        start({"methods": [{"kind": "plain"}, {"kind": "generate"}]})
-    assert start({"methods": [{"kind": "plain"}]}).folder.is_dir()
 
 
 def test_memory_for_one_method_only_is_said_and_goes_by_prompts(start, monkeypatch, capsys):

@@ -143,17 +143,18 @@ def test_only_the_first_repeat_runs_by_itself():
         (index, repeat)
         for index in range(3)
         for repeat in range(2)
-        if unit_module.Unit(SimpleNamespace(index=index), "T=0", repeat).runs_alone(config)
+        if unit_module.Unit((SimpleNamespace(index=index),), "T=0", repeat).runs_alone(config)
     ]
     assert alone == [(0, 0), (1, 0)]
 
 
 def test_the_time_by_itself_is_that_of_decoding(monkeypatch):
-    outcome = SimpleNamespace(total_s=5.0, prefill_s=2.0)
+    outcomes = [SimpleNamespace(total_s=5.0, prefill_s=2.0), "no room"]
     monkeypatch.setattr(unit_module, "_capture_before", lambda pair: None)
-    monkeypatch.setattr(unit_module, "finish", lambda decoding: outcome)
+    monkeypatch.setattr(unit_module, "finish_batch", lambda rounds, texts: outcomes)
     bench = SimpleNamespace(meters=Meters([]), pair=None)
-    assert unit_module._by_itself(bench, list)["alone_s"] == 3.0
+    first, second = unit_module._by_itself(bench, list, 2)
+    assert (first["alone_s"], second) == (3.0, {"alone_error": "no room"})
 
 
 def test_texts_of_which_one_begins_the_other_have_no_margin():

@@ -120,7 +120,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(start, many, monkeyp
     real = runner.run_unit
 
     def interrupted(bench, unit, *arguments):
-        if unit.prompt.index == at:
+        if unit.prompts[0].index == at:
             raise KeyboardInterrupt
         return real(bench, unit, *arguments)
 

@@ -80,8 +80,8 @@ def drop_the_tree(patch: pytest.MonkeyPatch) -> None:
         return TreePass(chain, tree_pass.prefix_len, tree_pass.rows)
 
     for route in (routes.OwnAttention, routes.OwnMask):
-        tree = route.tree
-        patch.setattr(route, "tree", lambda self, p, tree=tree: tree(self, as_chain(p)))
+        trees = route.trees
+        patch.setattr(route, "trees", lambda self, p, trees=trees: trees(self, [*map(as_chain, p)]))
 
 
 def drop_an_option(option: str, where: type) -> Callable[[pytest.MonkeyPatch], None]:

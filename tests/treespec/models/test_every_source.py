@@ -7,83 +7,24 @@ from typing import Any
 
 import pytest
 import torch
+from every_source import BEST, BUSHY, COLD, PROCESSORS, drafters
 from transformers import LogitsProcessorList
 
 import treespec.experiments.config.build  # noqa: F401  (registers all sources)
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, plugins, verify
-from treespec.draft import (
-    Cascade,
-    Datastore,
-    Documents,
-    EarlyExit,
-    Jacobi,
-    LayerSkip,
-    Lookahead,
-    Merge,
-    ModelDrafter,
-    PromptLookup,
-    Retrieval,
-    SuffixAutomaton,
-    SuffixTree,
-    TokenRecycling,
-)
+from treespec.draft import EarlyExit, LayerSkip, ModelDrafter
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.run.prompts import read_prompts
 from treespec.models.transformers_model import TransformersModel
-from treespec.protocols import Drafter
 from treespec.sampling.processing.built import further, generation_fields
 from treespec.sampling.processors import Processors
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.verify import greedy
 
-COLD = Sampling(temperature=0.0)
-BUSHY, BEST = TreeShape.expansion([3, 2, 1]), Law.DETERMINISTIC
 ARCHITECTURES = ("llama", "qwen3", "gpt_neox")
-PROCESSORS: dict[str, Any] = {
-    "repetition_penalty": 1.4, "frequency_penalty": 0.5, "presence_penalty": 0.3, "no_repeat_ngram_size": 2,
-    "min_length": 36, "min_new_tokens": 10, "suppress_tokens": tuple(range(6, 40)),
-    "begin_suppress_tokens": tuple(range(40, 60)), "bad_words_ids": ((41,), (42, 43)),
-    "sequence_bias": (((44,), 2.0), ((45, 46), -3.0)), "forced_eos_token_id": 5,
-    "exponential_decay_length_penalty": (10, 1.1),
-    "custom": (lambda ids, scores: scores + (torch.arange(scores.shape[1]) % 2 == ids.shape[1] % 2),),
-}  # fmt: skip
 NEW = 96
 """Tokens per text; texts are added until there are enough steps."""
-
-
-def drafters(
-    target: TransformersModel,
-    draft: TransformersModel,
-    ids: list[int],
-    folder: Path,
-    cold: Sampling = COLD,
-) -> dict[str, Drafter]:
-    """One drafter of each source, by its name in configs; documents and datastore hold `ids`."""
-    vocab, layers = target.vocab_size, target.layer_count
-    tree = {"size": 16, "branching": 3}
-    store = Datastore.build(folder / "store", [ids], vocab_size=vocab)
-    lookup = PromptLookup(3, **tree)
-    parts = {
-        "table": TokenRecycling(),
-        "layers": EarlyExit(target, 1, TreeShape.chain(3), BEST, cold),
-        "lookup": PromptLookup(6, **tree),
-    }
-    return {
-        "model": ModelDrafter(draft, BUSHY, BEST, cold),
-        "early_exit": EarlyExit(target, 1, BUSHY, BEST, cold),
-        "layer_skip": LayerSkip(target, [f"mlp.{layers - 1}"], BUSHY, BEST, cold),
-        "lookup": PromptLookup(6, **tree),
-        "documents": Documents([ids], 6, vocab_size=vocab, **tree),
-        "suffix_tree": SuffixTree(6, **tree),
-        "suffix_automaton": SuffixAutomaton(6),
-        "retrieval": Retrieval(store, 6, **tree),
-        "token_recycling": TokenRecycling(),
-        "lookahead": Lookahead(),
-        "jacobi": Jacobi(6),
-        "cascade": Cascade(draft, lookup, verify.onehot, 6, cold),
-        "merge": Merge(parts, 24, rates=dict.fromkeys(parts, ((0.8, 0.3, 0.1),))),
-    }
 
 
 def generate(

@@ -35,8 +35,10 @@ class SiblingsVisible(TreePass):
 
 def plant(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[TreePass], TreePass]) -> None:
     for route in (routes.OwnAttention, routes.OwnMask):
-        tree = route.tree
-        monkeypatch.setattr(route, "tree", lambda self, p, tree=tree: tree(self, wrong(p)))
+        trees = route.trees
+        monkeypatch.setattr(
+            route, "trees", lambda self, p, trees=trees: trees(self, [*map(wrong, p)])
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -187,7 +189,9 @@ def test_a_boolean_mask_is_right_with_sdpa_and_wrong_with_eager(load: Load) -> N
     positions = torch.tensor([[0, 1, 1, 2, 2, 2]])
     tree = TreePass(topology([-1, 0, 0, 1, 2, 1]), 0)
     boolean = tree.mask(None, torch.device("cpu"))[None, None]
-    additive = routes.OwnMask("", torch.float32, torch.device("cpu")).tree(tree)["attention_mask"]
+    additive = routes.OwnMask("", torch.float32, torch.device("cpu")).trees([tree])[
+        "attention_mask"
+    ]
     assert additive.is_floating_point()
     logits = {}
     for implementation in ("sdpa", "eager"):

@@ -22,31 +22,30 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, no_type_check
 
 import psutil
 import torch
-from jaxtyping import Int32
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.kernels.calls import calls
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.packed_weights import PackedWeights
-from treespec.models.passes.compiled_attention import BEYOND_ALL_RANKS, MaskedAttention, Seen
+from treespec.models.passes.compiled_attention import MaskedAttention, Seen
 from treespec.models.passes.direct_call import DirectCall
+from treespec.models.passes.joined_pass import JoinedPass
 from treespec.models.passes.packed_layers import packed_linears
+from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.routes import OwnAttention, Route
 
 log = logging.getLogger("treespec")
@@ -61,9 +60,6 @@ LARGEST_SHARE_OF_FREE_MEMORY = 0.25
 
 CHANGING_ARGUMENTS = 4
 """Number of arguments that change from pass to pass: tokens, place, tree, slots."""
-
-MOST_NODES = 2048
-"""Upper bound on the nodes of a compiled pass: for mixtures of experts, the compiler counts in 16 bits."""
 
 
 class CompiledPass:
@@ -100,6 +96,7 @@ class CompiledPass:
         """Why weights are not packed; None if they are."""
         self._packed = packed
         self._graphs: dict[tuple[int | str, ...], tuple[DirectCall, DirectCall]] = {}
+        self._joined: dict[tuple[int | str, ...], JoinedPass | None] = {}
         self.tested: set[tuple[int | str, ...]] = set()
         """The features whose graphs were compared with ordinary passes."""
         start, bytes_before = time.perf_counter(), packed.bytes
@@ -126,11 +123,37 @@ class CompiledPass:
         if reads.states in self._graphs:
             return
         states = HiddenStates(self._model, reads)
+        with self._weights_read(), states.watched():
+            self._graphs[reads.states] = self._compiled(OPTIONS | calls(), states)
+
+    def joined(self, states: HiddenStates) -> JoinedPass | None:
+        """The pass over several texts that returns these states, compiled when it is first asked for.
+
+        None, with the reason in the log, if the model's cannot be compiled.
+        """
+        if states.states not in self._joined:
+            options = OPTIONS | calls()
+            frozen = self.unpacked is None
+            try:
+                with torch.inference_mode(False), self._weights_read(), states.watched():
+                    made = JoinedPass(
+                        self._model, self._route, self._layout, states, options, frozen=frozen
+                    )
+            except (TorchDynamoException, UnsupportedModel) as problem:
+                model_type, why = self._model.config.model_type, in_words(problem, "the compiler")
+                log.warning("passes of several texts of %s models are eager: %s", model_type, why)
+                made = None
+            self._joined[states.states] = made
+        return self._joined[states.states]
+
+    @contextmanager
+    def _weights_read(self) -> Iterator[None]:
+        """Context in which graphs are compiled: they read packed copies of weights, if there is room."""
         layers = (
             packed_linears(self._model, self._packed) if self.unpacked is None else nullcontext()
         )
-        with self._packed.shared(), layers, states.watched():
-            self._graphs[reads.states] = self._compiled(OPTIONS | calls(), states)
+        with self._packed.shared(), layers:
+            yield
 
     def bound(self, cache: TreeCache, states: tuple[int | str, ...]) -> tuple[Pass, Pass]:
         """The passes over one node and over several nodes in this cache, valid until its memory moves.
@@ -287,21 +310,6 @@ def missing_for_compiling() -> str | None:
             "folder in the environment variable TORCHINDUCTOR_CACHE_DIR"
         )
     return None
-
-
-@lru_cache(maxsize=1024)
-def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
-    """For every node of a tree: depth-first rank, end of the subtree's ranks, depth.
-
-    The arrays of a single root have a second, unused node, since compiled code handles varying sizes only
-    from 2.
-    """
-    tree = topology(parents)
-    with torch.inference_mode(False):
-        arrays = torch.stack([tree.pre, tree.end, tree.depth])
-        if tree.size == 1:
-            arrays = torch.cat([arrays, torch.full_like(arrays, BEYOND_ALL_RANKS)], dim=1)
-    return arrays
 
 
 @no_type_check

@@ -11,11 +11,14 @@ from transformers import PreTrainedModel
 from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.models.cache import LayerShape
-from treespec.models.passes.compiled_pass import MOST_NODES, CompiledPass, Pass, tree_arrays
+from treespec.models.passes.compiled_pass import CompiledPass, Pass
+from treespec.models.passes.joined_pass import places_of
+from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 from treespec.models.support import embedding_count
+from treespec.models.waiting import Nodes
 from treespec.step import Scores
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
@@ -45,6 +48,8 @@ class CompiledRunner(TreeRunner):
         super().__init__(model, route, layout)
         self._compiled = compiled
         self._memory: tuple[int, ...] = ()
+        self._joined_memory: tuple[int, ...] = ()
+        self._joined_places: Tensor
         self._one: Pass
         self._many: Pass
 
@@ -91,6 +96,32 @@ class CompiledRunner(TreeRunner):
         results = run(tokens.long().contiguous(), place, tree, used)
         self._parents = parents
         return Scores(*results)
+
+    @torch.inference_mode()
+    def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
+        """One compiled pass over the nodes of several texts; see `TreeRunner.run_together`."""
+        joined = self._compiled.joined(self._states)
+        counts = [len(nodes.tokens) for _, nodes in parts]
+        if joined is None or sum(counts) > MOST_NODES:
+            return super().run_together(parts)
+        self._require_route()
+        self._compiled.require_weights()
+        texts = []
+        for runner, nodes in parts:
+            runner._require_nodes(len(nodes.tokens), len(nodes.parents), nodes.first)
+            runner.cache.begin(nodes.first, len(nodes.tokens))
+            texts.append((runner.cache, runner._places, nodes))
+            runner._parents = nodes.parents
+        logits, *features = joined(texts)
+        states = features[0].split(counts) if features else [None] * len(parts)
+        return [*map(Scores, logits.split(counts), states)]
+
+    @property
+    def _places(self) -> Tensor:
+        """Where the rows of its cache are, for passes over several texts."""
+        if (memory := self.cache.memory) != self._joined_memory:
+            self._joined_places, self._joined_memory = places_of(self.cache), memory
+        return self._joined_places
 
     def _compile(self, reads: Features) -> None:
         try:

@@ -91,7 +91,7 @@ class DirectCall:
         with (
             torch.inference_mode(),
             inductor.patch(freezing=frozen),
-            dynamo.patch(specialize_float=True),
+            dynamo.patch(specialize_float=True, specialize_int=True),
         ):
             run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
             results = run(*example)

@@ -196,6 +196,7 @@ class StaticRunner(TreeRunner):
     """
 
     any_cache = False
+    joins = None
 
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()

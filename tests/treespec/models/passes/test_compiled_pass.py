@@ -17,17 +17,21 @@ from torch._inductor.graph import GraphLowering
 
 from attention_masks.errors import NotATree
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
+from treespec.batch import Text, decode_many
 from treespec.draft import EarlyExit, ModelDrafter
 from treespec.draft import choosing as heads
 from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.experiments.lossless.check_passes import RememberingModel
 from treespec.kernels.drawn_children import drawn_children
 from treespec.models.passes import choosing_passes as passes
-from treespec.models.passes import compiled_pass, compiled_runner
+from treespec.models.passes import compiled_pass, compiled_runner, joined_pass
 from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.passes.joined_pass import JoinedPass
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.sublayers import layers_from
+from treespec.models.waiting import Nodes
+from treespec.step import Step
 from treespec.target import ModelTarget
 from treespec.testing.enumerating_coins import EnumeratingCoins, outcomes
 from treespec.verify import greedy, rrsw
@@ -432,6 +436,98 @@ class TestCompiled:
         monkeypatch.setattr(compiled_runner.CompiledRunner, "run", later)
         with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
             passes._require_same(*llama)
+
+
+@pytest.fixture(scope="module")
+def joined(llama) -> JoinedPass:
+    """The pass over several texts, really compiled."""
+    runner = llama[1].runner
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        made = runner._compiled.joined(runner._states)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    assert made is not None
+    return made
+
+
+class TestSeveralTexts:
+    TREES = ((-1, 0, 0, 1, 1, 2), (-1,), (-1, 0, 1, 2, 3), (-1, 0, 0, 0, 1))
+
+    def test_each_text_gets_its_own_scores(self, llama, joined):
+        """Texts of unequal length, trees whole and in parts, and what is kept of them."""
+        ordinary, compiled = ([model.fresh() for _ in self.TREES] for model in llama)
+        for i, pair in enumerate(zip(ordinary, compiled, strict=True)):
+            for one in pair:
+                one.prefill(torch.arange(1 + 90 * i) * 7 % VOCAB)
+        for ends in ((6, 1, 5, 5), (2, 1, 2, 3)):
+            parts = [
+                Nodes((torch.arange(end) + 5 * i) % VOCAB, tree[:end])
+                for i, (tree, end) in enumerate(zip(self.TREES, ends, strict=True))
+            ]
+            further = [
+                Nodes((torch.arange(len(tree) - end) + 3 * i) % VOCAB, tree, end)
+                for i, (tree, end) in enumerate(zip(self.TREES, ends, strict=True))
+            ]
+            for each in (parts, further):
+                running = [i for i, nodes in enumerate(each) if len(nodes.tokens)]
+                if not running:
+                    continue
+                found = compiled[0].run_together([(compiled[i], each[i]) for i in running])
+                for i, scores in zip(running, found, strict=True):
+                    right = ordinary[i].run(*each[i]).logits
+                    torch.testing.assert_close(scores.logits, right, **CLOSE)
+            for pair in zip(ordinary, compiled, strict=True):
+                for one in pair:
+                    one.keep((0,))
+
+    def test_many_texts_are_decoded_as_each_alone(self, llama, joined):
+        ordinary, compiled = llama
+        cold = Sampling(temperature=0.0)
+
+        def text(model, i):
+            return Text(
+                ModelTarget(model),
+                ModelDrafter(model, BUSHY, Law.DETERMINISTIC, cold),
+                greedy,
+                torch.arange(2 + 7 * i) % VOCAB,
+                cold,
+                TorchCoins(i),
+                6 + 5 * i,
+            )
+
+        found: dict[int, list[int]] = {}
+        for i, step in decode_many([text(compiled, i) for i in range(4)], places=3):
+            assert isinstance(step, Step), step
+            found.setdefault(i, []).extend(step.tokens)
+        alone = [[t for step in text(ordinary, i).steps() for t in step.tokens] for i in range(4)]
+        assert found == dict(enumerate(alone))
+
+    @pytest.mark.parametrize("mutant", ["swapped trees", "swapped caches", "flat positions"])
+    def test_what_belongs_to_a_neighbour_is_seen_by_the_trial(
+        self, mutant, llama, joined, monkeypatch
+    ):
+        right = joined_pass._arguments
+
+        def wrong(texts):
+            tokens, positions, lines, trees, places = right(texts)
+            if mutant == "swapped trees":
+                trees = trees.clone()
+                trees[:, :3] = torch.tensor([[0, 1, 2], [3, 3, 3], [0, 1, 2]])
+            if mutant == "swapped caches":
+                places = places.flip(1)
+            if mutant == "flat positions":
+                positions = positions.clone()
+                positions[1:3] = positions[0]
+            return [tokens, positions, lines, trees, places]
+
+        model, route = llama[1].runner.model, llama[1].runner.route
+        layout, states = llama[1].finding.layout, llama[1].runner._states
+        two = [TreeRunner(model, route, layout) for _ in range(2)]
+        joined._require_same(*two, states)
+        monkeypatch.setattr(joined_pass, "_arguments", wrong)
+        with pytest.raises(UnsupportedModel, match="differs from an ordinary one"):
+            joined._require_same(*two, states)
 
 
 def test_eager_again(llama):
