@@ -1,6 +1,6 @@
 """Take the hidden states that a drafter reads out of a pass of a transformers model.
 
-Hooks on the decoder layers and on the model below the head see the states as they pass by, whatever the
+Hooks on the decoder layers and on the modules around them see the states as they pass by, whatever the
 architecture; `output_hidden_states` of transformers would keep those of all layers. The hooks stand only
 while a pass runs, so that other users of the same modules never pay. A compiled pass is traced with them.
 """
@@ -29,24 +29,24 @@ class HiddenStates:
 
     Raises:
         InvalidArgument: if the model does not have such a boundary.
-        UnsupportedModel: if its layers or the state below its head cannot be found.
+        UnsupportedModel: if its layers cannot be found.
     """
 
     def __init__(self, model: PreTrainedModel, reads: Features) -> None:
         self.states, self._model = reads.states, model
         """The features in their order (`Features.states`)."""
         self._layers: Any = ()
+        self._around: list[nn.Module] = []
         self._seen: dict[int | str, Tensor] = {}
-        model_type = model.config.model_type
-        try:
-            if reads.boundaries:
-                _, self._layers = list_of_layers(model)
-            if reads.final and model.base_model is model:
-                raise UnsupportedModel("they have no module below the head")
-        except UnsupportedModel as problem:
-            raise UnsupportedModel(
-                f"hidden states of {model_type} models cannot be read: {problem}"
-            ) from None
+        if reads.states:
+            try:
+                path, self._layers = list_of_layers(model)
+            except UnsupportedModel as problem:
+                raise UnsupportedModel(
+                    f"hidden states of {model.config.model_type} models cannot be read: {problem}"
+                ) from None
+            names = path.split(".")
+            self._around = [model.get_submodule(".".join(names[:i])) for i in range(1, len(names))]
         last = len(self._layers)
         if (beyond := max(reads.boundaries, default=0)) > last:
             raise InvalidArgument(
@@ -62,7 +62,9 @@ class HiddenStates:
             for state in self.states:
                 seen = partial(self._see, state)
                 if state == "post":
-                    handles.append(self._model.base_model.register_forward_hook(seen))
+                    # The outermost module that a pass enters returns this state, last of all. With a head,
+                    # the pass of OPT does not enter the base model, but a module within it.
+                    handles += [module.register_forward_hook(seen) for module in self._around]
                 elif state == len(self._layers):
                     handles.append(self._layers[-1].register_forward_hook(seen))
                 else:

@@ -15,8 +15,8 @@ from treespec.models.variants.sublayers import layers_from
 from treespec.target import ModelTarget
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-NAMES = ("llama", "qwen3", "gpt_neox", "gemma2")
-MORE = ("gpt2", "opt", "falcon", "gptj", "stablelm", "phi", "cohere", "mixtral", "gpt_oss")
+NAMES = ("llama", "qwen3", "gpt_neox", "gemma2", "opt")
+MORE = ("gpt2", "falcon", "gptj", "stablelm", "phi", "cohere", "mixtral", "gpt_oss")
 SHAPE = TreeShape.expansion([3, 2])
 LEVELS = ((0, 1), (1, 4), (4, 10))
 
