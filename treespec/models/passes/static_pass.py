@@ -248,5 +248,5 @@ class _KernelAttention(TreeAttention):
     """The Triton kernel, over a tree in device memory."""
 
     def __init__(self, tree_pass: BufferedPass) -> None:
-        buffered: Any = tree_pass
-        self.tree_pass, self.impl = buffered, "triton"
+        buffered: Any = (tree_pass,)
+        self.passes, self.impl = buffered, "triton"

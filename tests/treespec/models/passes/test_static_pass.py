@@ -335,6 +335,12 @@ def test_without_the_interpreter_the_kernel_is_missing(load):
 
 
 @plain
+def test_one_architecture_through_the_interpreter(interpret):
+    """Static passes run at all; the rest is `slow`."""
+    interpret(__file__, "-k", "test_features and llama")
+
+
+@plain
 @pytest.mark.slow
 def test_through_the_interpreter(interpret):
     interpret(__file__)
