@@ -39,6 +39,7 @@ from treespec.reading_models import nearest
 from treespec.sampling.distributions import Sampling
 from treespec.search import InvalidGrowth
 from treespec.search.growth.keys import MEASURED
+from treespec.search.growth.shared_budget import OfBatch
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
 
@@ -287,7 +288,9 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
 def _require_batchable(
     path: str, method: Method, batch: int, samplings: Mapping[str, Sampling]
 ) -> None:
-    """Reject baselines of transformers that decode a batch not at all, or other texts than one by one."""
+    """Reject what cannot decode a batch, and baselines that would decode other texts than one by one."""
+    if isinstance(method, TreeMethod) and isinstance(method.shape, OfBatch):
+        _require_nodes(path, method.shape.nodes, batch)
     if batch == 1:
         return
     if isinstance(method, AssistedMethod):
@@ -300,6 +303,15 @@ def _require_batchable(
         raise ConfigError(
             f"{path}: with batch = {batch}, `generate` pads the prompts, and {processed[0]} would read the "
             "padding: use `kind: plain`, or set batch to 1"
+        )
+
+
+def _require_nodes(path: str, nodes: int, batch: int) -> None:
+    """Reject a budget of a batch that leaves no node to draft."""
+    if nodes <= batch:
+        raise ConfigError(
+            f"{path}.shape.nodes = {nodes}, and the roots of batch = {batch} texts take as many: raise it, "
+            "better to several nodes a text"
         )
 
 

@@ -26,6 +26,7 @@ from treespec.search.growth.dyspec import DySpec
 from treespec.search.growth.eagle2 import Eagle2
 from treespec.search.growth.equal_growth import EqualGrowth
 from treespec.search.growth.opt_tree import OptTree
+from treespec.search.growth.shared_budget import EqualShares, SharedBudget
 from treespec.search.growth.specexec import SpecExec
 from treespec.search.growth.values import CalibrationMap
 
@@ -35,7 +36,9 @@ __all__ = [
     "DySpec",
     "Eagle2",
     "EqualGrowth",
+    "EqualShares",
     "OptTree",
+    "SharedBudget",
     "SpecExec",
 ]
 

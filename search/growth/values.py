@@ -133,8 +133,21 @@ def promising(
     The best nodes do not include the root. All other children and their descendants are worth no more than
     the worst node that would be kept now, which was created earlier, so leaving them out changes nothing.
     """
-    drafted = paths[1:]
-    least = np.partition(drafted, -wanted)[-wanted] if len(drafted) >= wanted else 0.0
+    return worth_more(shape, paths, least_of_best(paths[1:], wanted), bounds)
+
+
+def least_of_best(values: Float[np.ndarray, "N"], count: int) -> float:
+    """The smallest of the `count` largest values; 0 if there are fewer."""
+    return float(np.partition(values, -count)[-count]) if len(values) >= count > 0 else 0.0
+
+
+def worth_more(
+    shape: TreeShape,
+    paths: Float[np.ndarray, "N"],
+    least: float,
+    bounds: Float[np.ndarray, "k"],
+) -> list[tuple[int, int]]:
+    """The nodes of the last level with children that could be worth more than `least`, and how many."""
     level = last_level(shape)
     counts = (paths[level, None] * bounds > least).sum(axis=1)
     return [(node, k) for node, k in zip(level.tolist(), counts.tolist(), strict=True) if k]

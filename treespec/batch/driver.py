@@ -3,7 +3,8 @@
 Every text runs `decode` on a stack of its own (`paused`). Where it needs a pass, it stops; once all texts
 have stopped, the driver runs one pass over the nodes of all that wait for the same weights, and each goes
 on with its own scores. Passes of draft models come first, level by level, until every text waits for the
-target. So trees of unequal size and depth need no padding, and a text that is done leaves at once.
+target; between them, texts may decide together (`meeting`). So trees of unequal size and depth need no
+padding, and a text that is done leaves at once.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from treespec.batch.meeting import MEET, Decision
 from treespec.batch.paused import paused
 from treespec.checks import instance, integer, sequence
 from treespec.decoding import decode
@@ -102,6 +104,13 @@ class _Request(NamedTuple):
 
     model: Joinable
     nodes: Nodes
+
+
+class _Meeting(NamedTuple):
+    """A decision that a text takes with others."""
+
+    decision: Decision
+    bid: Any
 
 
 def decode_many(
@@ -210,47 +219,53 @@ def _driven(
                 yield from _go_on(lanes, going.pop(0), None, watch)
             if not lanes:
                 return
-            while groups := _next_passes(lanes):
+            while groups := _next_groups(lanes):
                 for group in groups:
-                    for i, scores in zip(group, _passed(lanes, group, watch), strict=True):
-                        yield from _go_on(lanes, i, scores, watch)
+                    for i, result in zip(group, _results(lanes, group, watch), strict=True):
+                        yield from _go_on(lanes, i, result, watch)
             yield None
     finally:
         _end(lanes)
 
 
 class _Lane:
-    """A text that is being decoded, and the pass that it waits for; None if it has made its step."""
+    """A text that is being decoded, and what it waits for; None if it has made its step."""
 
     def __init__(self, text: Text) -> None:
-        self.waits: _Request | None = None
+        self.waits: _Request | _Meeting | None = None
         self.target = getattr(text.target, "model", None)
-        self.steps: Generator[Step | _Request, Any] = paused(partial(_decoded, text))
+        self.steps: Generator[Step | _Request | _Meeting, Any] = paused(partial(_decoded, text))
 
     @property
     def drafts(self) -> bool:
         """Whether it waits for a pass of a draft model."""
-        return self.waits is not None and self.waits.model is not self.target
+        return isinstance(self.waits, _Request) and self.waits.model is not self.target
+
+    @property
+    def meets(self) -> bool:
+        """Whether it waits for a decision."""
+        return isinstance(self.waits, _Meeting)
 
 
-def _decoded(text: Text, give: Callable[[Step | _Request], Any]) -> None:
-    """Decode a text, handing over its steps and the passes that it needs."""
+def _decoded(text: Text, give: Callable[[Step | _Request | _Meeting], Any]) -> None:
+    """Decode a text, handing over its steps and what it waits for."""
     WAIT.set(lambda model, nodes: give(_Request(model, nodes)))
+    MEET.set(lambda decision, bid: give(_Meeting(decision, bid)))
     for step in text.steps():
         give(step)
 
 
 def _go_on(
-    lanes: dict[int, _Lane], i: int, result: Scores | Exception | None, watch: Watch
+    lanes: dict[int, _Lane], i: int, result: Any, watch: Watch
 ) -> Iterator[tuple[int, Step | Failed]]:
-    """Let a text go on with the result of its pass, up to its next pass or step; drop it at its end."""
+    """Let a text go on with what it waited for, up to its next wait or step; drop it at its end."""
     lane = lanes[i]
     lane.waits = None
     with watch.text(i):
         value = _next_of(lane, i, result)
     if value is None or isinstance(value, Failed):
         del lanes[i]
-    if isinstance(value, _Request):
+    if isinstance(value, _Request | _Meeting):
         lane.waits = value
     elif value is not None:
         yield i, value
@@ -259,11 +274,9 @@ def _go_on(
 # Not around the generators: if signatures are checked (TREESPEC_STRICT), torch does not see that they are
 # generators, and would set its mode only where they are made.
 @torch.inference_mode()
-def _next_of(
-    lane: _Lane, i: int, result: Scores | Exception | None
-) -> Step | _Request | Failed | None:
-    """What text i hands over next, given the result of what it waits for; None if it has ended."""
-    value: Step | _Request | Failed | None
+def _next_of(lane: _Lane, i: int, result: Any) -> Step | _Request | _Meeting | Failed | None:
+    """What text i hands over next, given what it waited for or an error; None if it has ended."""
+    value: Step | _Request | _Meeting | Failed | None
     try:
         steps = lane.steps
         value = steps.throw(result) if isinstance(result, Exception) else steps.send(result)
@@ -286,16 +299,33 @@ def _end(lanes: Mapping[int, _Lane]) -> None:
         lane.steps.close()
 
 
-def _next_passes(lanes: Mapping[int, _Lane]) -> list[list[int]]:
-    """The texts that share each of the next passes; those of the target once no text waits for a draft."""
-    waiting = [i for i, lane in lanes.items() if lane.waits is not None]
+def _next_groups(lanes: Mapping[int, _Lane]) -> list[list[int]]:
+    """The texts that share each of the next passes or decisions.
+
+    Texts decide once none waits for a draft, and the target runs once none waits for a decision.
+    """
+    waiting = sorted(i for i, lane in lanes.items() if lane.waits is not None)
     drafting = [i for i in waiting if lanes[i].drafts]
+    meeting = [i for i in waiting if lanes[i].meets]
     groups: dict[Hashable, list[int]] = {}
-    for i in drafting or waiting:
+    for i in drafting or meeting or waiting:
         waits = lanes[i].waits
-        assert waits is not None
-        groups.setdefault((type(waits.model), waits.model.joins), []).append(i)
+        if isinstance(waits, _Meeting):
+            groups.setdefault(waits.decision, []).append(i)
+        elif waits is not None:
+            groups.setdefault((type(waits.model), waits.model.joins), []).append(i)
     return [*groups.values()]
+
+
+def _results(lanes: Mapping[int, _Lane], group: Sequence[int], watch: Watch) -> Sequence[Any]:
+    """What the texts of a group wait for, or the error that each of them meets."""
+    meetings = [waits for i in group if isinstance(waits := lanes[i].waits, _Meeting)]
+    if not meetings:
+        return _passed(lanes, group, watch)
+    try:
+        return meetings[0].decision([meeting.bid for meeting in meetings])
+    except Exception as error:
+        return [error] * len(group)
 
 
 @torch.inference_mode()
@@ -303,7 +333,7 @@ def _passed(
     lanes: Mapping[int, _Lane], group: Sequence[int], watch: Watch
 ) -> Sequence[Scores | Exception]:
     """The scores that texts wait for, by one pass; or the error that a text's nodes meet in a pass."""
-    parts = [waits for i in group if (waits := lanes[i].waits) is not None]
+    parts = [waits for i in group if isinstance(waits := lanes[i].waits, _Request)]
     nodes = sum(len(part.nodes.tokens) for part in parts)
     try:
         with watch.joined(group, lanes[group[0]].drafts, nodes):

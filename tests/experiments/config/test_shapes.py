@@ -51,6 +51,8 @@ GROWTHS = {
     "dyspec": {"size": 6, "depth": 3},
     "specexec": {"size": 6, "branching": 2, "depth": 3},
     "equal_growth": {"width": 2, "depth": 3, "size": 6},
+    "shared_budget": {"nodes": 6, "branching": 2, "depth": 3},
+    "equal_shares": {"nodes": 6, "branching": 2, "depth": 3},
     "cost_aware": {"size": 6, "branching": 2, "depth": 3},
 }
 

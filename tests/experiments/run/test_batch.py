@@ -112,6 +112,15 @@ def test_a_batch_that_is_not_complete_is_decoded_again(folders, tmp_path):
             },
             r"methods\[0\]: with batch = 4",
         ),
+        (
+            {
+                "batch": 4,
+                "methods": [
+                    {"kind": "tree", "shape": {"kind": "shared_budget", "nodes": 4, "depth": 2}}
+                ],
+            },
+            r"methods\[0\]\.shape\.nodes = 4, and the roots",
+        ),
     ],
 )
 def test_what_cannot_be_batched_is_refused(settings, changes, said):

@@ -11,7 +11,9 @@ from treespec.search.growth import (
     DySpec,
     Eagle2,
     EqualGrowth,
+    EqualShares,
     OptTree,
+    SharedBudget,
     SpecExec,
 )
 from treespec.testing import NotLossless, assert_lossless
@@ -38,6 +40,8 @@ def chosen(growing):
         SpecExec(5, 3, 2, half),
         EqualGrowth(2, 2, 4),
         EqualGrowth(2, 2, latency=times),
+        SharedBudget(4, 2, 3),
+        EqualShares(4, 2, 3),
         CostAware(times, 5, 2, 2),
         CostAware(times, 5, 2, 3, calibration=half),
     ]
