@@ -2,7 +2,7 @@
 
     python -m treespec.experiments.research.studies.greedy_ids [real_sources] [--prompts 24] [--tokens 64]
 
-Three settings: float32 with eager passes, float32 with a compiled target, and bfloat16. The reference is
+Three settings: a compiled target in float32 and in bfloat16, and eager passes in float32. The reference is
 `generate` in the same dtype, with its logits. Where a text first differs from it, the gap is the
 reference's logit of its own token minus that of the other, in float32: two computations of one row round
 differently, so a small gap is a near-tie. The method then goes on from the reference's tokens, so that
@@ -35,9 +35,9 @@ from treespec.models.load import Pair
 from treespec.stopping import stop_at_tokens
 
 SETTINGS = {
-    "float32 eager": {"dtype": "float32", "passes": "eager", "draft_passes": "eager"},
     "float32 compiled": {"dtype": "float32", "passes": "compiled", "draft_passes": "eager"},
     "bfloat16 compiled": {"dtype": "bfloat16", "passes": "compiled", "draft_passes": "eager"},
+    "float32 eager": {"dtype": "float32", "passes": "eager", "draft_passes": "eager"},
 }
 GREEDY = "T=0"
 
