@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.probabilities import require_distribution
+from treespec.tree.probabilities import require_distribution
 
 
 class CheckedRows:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from treespec.checks import instance, token_ids
 from treespec.errors import InvalidTree
-from treespec.probabilities import no_distributions
 from treespec.tree.checked_rows import CheckedRows
 from treespec.tree.law import Group, Law, LawOfNode, laws_by_node
 from treespec.tree.pictures import Look, captioned, draw_looks, draw_svg
+from treespec.tree.probabilities import no_distributions
 from treespec.tree.shape import TreeShape
 
 

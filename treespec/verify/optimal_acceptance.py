@@ -6,9 +6,9 @@ from torch import Tensor
 
 from treespec.checks import instance
 from treespec.errors import InvalidTree
-from treespec.probabilities import require_distribution
 from treespec.sampling.children import chosen_children, next_child, require_children
 from treespec.tree import Law
+from treespec.tree.probabilities import require_distribution
 from treespec.verify.exponential_race import draws_in_prefix
 
 

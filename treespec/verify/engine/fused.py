@@ -12,11 +12,11 @@ from torch import Tensor
 
 from treespec.checks import integer
 from treespec.errors import RefusedTree, Unavailable
-from treespec.probabilities import no_distributions
 from treespec.protocols import Coins, Rows
 from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
+from treespec.tree.probabilities import no_distributions
 from treespec.tree.shape import TreeShape
 from treespec.verify.chain import chain
 from treespec.verify.checked import TargetRows, require_width

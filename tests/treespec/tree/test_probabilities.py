@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treespec.errors import NotADistribution
-from treespec.probabilities import no_distributions, require_distribution, tolerance
+from treespec.tree.probabilities import no_distributions, require_distribution, tolerance
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 SIZES = st.one_of(st.integers(1, 600), st.sampled_from([32_000, 128_256, 200_000]))
