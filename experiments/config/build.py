@@ -8,7 +8,7 @@ from treespec import plugins
 from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
 from treespec.errors import InvalidSampling, TreespecError
-from treespec.experiments.config.combined import CascadeDraft
+from treespec.experiments.config.combined import COMBINED, CascadeDraft
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import (
     NO_DRAFT,
@@ -32,6 +32,7 @@ from treespec.experiments.config.schema import (
     TreeMethod,
 )
 from treespec.experiments.config.shapes import BudgetShape, label_of_shape, tree_of, unmeasured
+from treespec.experiments.config.synthetic import SyntheticDraft
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
@@ -43,6 +44,8 @@ from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
 
 _T = TypeVar("_T")
+
+NO_COST = "; `draft: null` in a synthetic draft is for tokens that cost nothing"
 
 LAWS: dict[str, Law] = {str(law): law for law in Law}
 
@@ -99,6 +102,11 @@ class BuiltMethod:
     def lossless(self) -> bool:
         """Whether the method's rules keep the target's law under all sampling settings."""
         return all(choice.rule.lossless for choice in self.choices.values())
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether given rates decide what is accepted, so that its texts are meaningless."""
+        return isinstance(self.config, TreeMethod) and isinstance(self.config.draft, SyntheticDraft)
 
     def ending(self, ends: Collection[int], max_new_tokens: int) -> "BuiltMethod":
         """This method with processors that know where a text ends."""
@@ -280,7 +288,7 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         raise ConfigError(
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
             f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
-            "source"
+            f"source{NO_COST * isinstance(method.draft, SyntheticDraft)}"
         )
 
 
@@ -331,13 +339,23 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
         for setting, sampling in samplings.items()
     }
     built = BuiltMethod(name, config, tree, choices)
-    return built if built.lossless or "lossy" in name else replace(built, name=f"{name} (lossy)")
+    kind = "synthetic" if built.synthetic else "lossy"
+    return built if built.lossless or kind in name else replace(built, name=f"{name} ({kind})")
 
 
 def _require_tree(
     path: str, config: TreeMethod, source: Part, tree: TreeShape | Growth | Budget
 ) -> None:
     """Reject a tree that the draft source cannot draft."""
+    if isinstance(config.draft, SyntheticDraft):
+        if config.draft.draft is not None:
+            source = source_of(config.draft.draft)
+        elif not isinstance(tree, TreeShape | Budget):
+            raise ConfigError(
+                f"{path}.shape: {config.shape.kind!r} grows by a draft's probabilities, but "
+                f"{path}.draft.draft is null, for tokens without a meaning: name a source there, or give "
+                "a fixed shape"
+            )
     if source.trees == "any":
         if isinstance(tree, Budget):
             raise ConfigError(
@@ -347,7 +365,9 @@ def _require_tree(
         return
     if isinstance(tree, MarginalGrowth):
         suitable = ", ".join(
-            name for name, part in plugins.parts("source").items() if part.trees == "any"
+            name
+            for name, part in plugins.parts("source").items()
+            if part.trees == "any" and name not in COMBINED
         )
         raise ConfigError(
             f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "
@@ -389,7 +409,14 @@ def _choice(
     if law is None:
         preferred = [law for law in _preferred_laws(tree, sampling) if law in possible]
         law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
-    if rule is None:
+    if isinstance(config.draft, SyntheticDraft):
+        if rule is not None:
+            raise ConfigError(
+                f"{path}.rule: {str(rule)!r} compares tokens, but the rates of a synthetic draft decide "
+                "what is accepted: leave the rule out"
+            )
+        rule = config.draft.rule
+    elif rule is None:
         rule = _default_rule(law, tree, sampling)
     if rule.one_hot and not sampling.greedy:
         raise ConfigError(

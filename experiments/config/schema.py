@@ -25,6 +25,7 @@ from treespec.experiments.config.model_draft import NO_DRAFT, Draft, ModelDraft
 from treespec.experiments.config.questions import Compared
 from treespec.experiments.config.samplings import SamplingConfig
 from treespec.experiments.config.shapes import Shape
+from treespec.experiments.config.synthetic import SyntheticDraft
 from treespec.models.known_models import KNOWN
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
@@ -59,7 +60,7 @@ def _size(text: str) -> str:
 
 Size = Annotated[Name, AfterValidator(_size)]
 
-for _combined in (CascadeDraft, MergeDraft):
+for _combined in (CascadeDraft, MergeDraft, SyntheticDraft):
     _combined.model_rebuild(force=True)  # with the sources that were registered since
 
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
@@ -445,7 +446,7 @@ _BUILT = {"version": plugins.version()}
 def refresh() -> None:
     """Rebuild the schema so that configs can name exactly the parts that are registered now."""
     if _BUILT["version"] != plugins.version():
-        for settings in (CascadeDraft, MergeDraft, TreeMethod):
+        for settings in (CascadeDraft, MergeDraft, SyntheticDraft, TreeMethod):
             settings.model_rebuild(force=True)
         Config.model_rebuild(force=True)
         _BUILT["version"] = plugins.version()

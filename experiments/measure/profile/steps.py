@@ -23,15 +23,15 @@ import torch
 
 from treespec.decoding import decode
 from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
+from treespec.draft.undrafted import Undrafted
 from treespec.experiments.config.build import plain_method
 from treespec.experiments.measure.profile.plan import Setting, drift_of
 from treespec.experiments.run.observers import StageTimer, synchronizer
-from treespec.protocols import Coins
 from treespec.sampling.coins import TorchCoins
 from treespec.search.growth import Eagle2
 from treespec.step import Step
 from treespec.target import make_target
-from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree import Law, TreeShape
 from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
@@ -197,23 +197,6 @@ def _measure_deciding(order: random.Random, law: str, into: Samples) -> None:
 
 _growth = lru_cache(maxsize=1024)(StaticGrowth)
 """The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
-
-
-class Undrafted(NoDrafter):
-    """Trees of given shapes whose tokens mean nothing: what a target without a draft model verifies."""
-
-    def __init__(self, growth: StaticGrowth, vocab_size: int, observer: StageTimer) -> None:
-        self.growth, self._vocab_size, self._observer = growth, vocab_size, observer
-        self.max_depth = growth.max_depth
-
-    def propose(self, coins: Coins) -> TokenTree:
-        """A tree of the growth's shape; its levels are told to the observer, as a model's would be."""
-        shape = self.growth.shape
-        for _ in range(shape.depth):
-            with self._observer.stage("level"):
-                pass
-        tokens = [self._root, *(node % self._vocab_size for node in range(1, shape.size))]
-        return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
 
 
 class Loop:
