@@ -34,6 +34,9 @@ class LatencyModel:
     (`treespec.search.latency.interpolation.Curve`), linear between measured sizes and prefixes, and never
     extrapolated.
 
+    In a batch, times are of a whole round: of one step of every text, in which each text has a tree of this
+    size. Sizes and widths are those of one text.
+
     `treespec profile` measures a model; `from_tables` takes published times; `load` reads a file.
 
     Args:
@@ -163,7 +166,8 @@ class LatencyModel:
         if batch not in self.batches:
             raise NotMeasured(
                 f"batch = {batch}, but times are known for {', '.join(map(str, self.batches))}: "
-                "enter them by hand (`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
+                f"measure them (`treespec profile --batch {batch}`), or enter them by hand "
+                "(`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
             )
         return self.batches[batch]
 

@@ -19,10 +19,11 @@ from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
 from treespec.experiments.config.build import build
 from treespec.experiments.config.files import require_within
-from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
+from treespec.experiments.config.schema import MOST_BATCH, MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.profile.loop import Text
 from treespec.experiments.measure.profile.plan import Setting, plan_profile
-from treespec.experiments.measure.profile.steps import Samples, Text, measure_round
+from treespec.experiments.measure.profile.steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.report.table import NONE, Column, Table
@@ -43,6 +44,8 @@ REPEATS = 9
 """Enough for a fall of the time with the size to be proved, see `treespec.search.latency.interpolation`."""
 
 MOST_PREFIXES = 64
+
+MOST_BATCHES = 64
 
 SAMPLES_FOR_QUARTILES = 3
 """Samples of a cell from which on its quartiles are shown."""
@@ -85,7 +88,7 @@ def compared(rounds: Sequence[Round]) -> list[Round]:
         {
             place: float(np.median(seconds))
             for place, seconds in one.samples.items()
-            if place[1] in LARGE_PARTS
+            if place.table in LARGE_PARTS
         }
         for one in rounds
     ]
@@ -160,15 +163,20 @@ def profile(
     *,
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
     repeats: int = REPEATS,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Profile:
-    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which."""
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
+
+    `batches`: numbers of texts to decode side by side; by default one text. Times are of a whole round.
+    """
     for name, values, most, largest in (
         ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
         ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),
+        ("batch", batches or (), MOST_BATCHES, MOST_BATCH),
         ("repeats", (repeats,), 1, MOST_ROUNDS),
     ):
         require_within(f"the number of --{name}", len(values), 0, most)
@@ -179,7 +187,7 @@ def profile(
     chosen_for = build(config).methods if config.models.dtype == "fastest" else None
     loaded = load_with_passes(config.models, (), load, reporter, chosen_for=chosen_for)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    plan = plan_profile(config, pair, raw, sizes, prefixes)
+    plan = plan_profile(config, pair, raw, sizes, prefixes, batches)
     notes = list(plan.notes)
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
     with reporter.units(total, doing="measuring", finished="measured") as begin:
@@ -274,24 +282,26 @@ def model_of_rounds(
     disturbed: str | None = None,
 ) -> LatencyModel:
     """A latency model of the times, with their rounds; as precise as its file (0.1 microseconds)."""
-    times: dict[str, dict[str, Any]] = {}  # by law, table, prefix and size
+    times: dict[tuple[int, str], dict[str, Any]] = {}  # by batch and law; table, prefix and size
     places = {place for one in rounds for place in one}
-    for place in sorted(places, key=lambda place: (*place[:2], place[2] or 0, place[3] or 0)):
-        law, name, prefix, size = place
+    for place in sorted(places, key=lambda place: (*place[:2], place.prefix or 0, place.size or 0)):
         lists = [[round(1e3 * seconds, 4) for seconds in one.get(place, ())] for one in rounds]
-        times.setdefault(law, {}).setdefault(name, {}).setdefault(prefix, {})[size] = lists
-    tables: dict[str, dict[str, Any]] = {
-        law: {name: table_of(name, table, 1e-3) for name, table in own.items()}
-        for law, own in times.items()
-    }
-    laws = {
-        law: StepParts(**tables[""], **tables[law], sampling=setting.name, rule=str(setting.rule))
-        for law, setting in ((str(setting.law), setting) for setting in settings)
-        if "level" in tables.get(law, ())
-    }
-    if not laws:
+        tables = times.setdefault((place.texts, place.law), {})
+        tables.setdefault(place.table, {}).setdefault(place.prefix, {})[place.size] = lists
+    batches: dict[int, dict[str, StepParts]] = {}
+    for setting in settings:
+        texts, law = setting.texts, str(setting.law)
+        own: dict[str, Any] = {
+            name: table_of(name, table, 1e-3)
+            for of in ("", law)
+            for name, table in times.get((texts, of), {}).items()
+        }
+        if "level" in own:
+            parts = StepParts(**own, sampling=setting.name, rule=str(setting.rule))
+            batches.setdefault(texts, {})[law] = parts
+    if not batches:
         raise InvalidLatency("the profile: no step was measured whose draft has two levels")
-    return LatencyModel({1: laws}, about, disturbed)
+    return LatencyModel(batches, about, disturbed)
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
@@ -316,29 +326,43 @@ def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dic
 
 
 def print_profile(model: LatencyModel, console: Console) -> None:
-    """Medians and quartiles of what was measured, two tables for each prefix length."""
-    laws = model.times()
+    """Medians and quartiles of what was measured, two tables for each prefix length.
+
+    If there are times of batches, a row is for a number of texts, and nodes are those of each.
+    """
+    several = [*model.batches] != [1]
+    names = model.laws
     for prefix in model.prefixes:
-        title = f"after {prefix} tokens, milliseconds"
-        verify = next(iter(laws.values())).verify.curves[prefix]
-        columns = [
-            Column[int]("nodes", str),
-            Column[int]("verify", partial(_middle, verify)),
-            Column[int]("q1–q3", partial(_quartiles, verify)),
-            *(
-                Column[int](f"accept, {name}", partial(_middle, law.accept.curves.get(None)))
-                for name, law in laws.items()
-            ),
+        title = f"after {prefix} tokens, milliseconds" + several * " of all texts of a batch"
+        rows = [
+            (texts, size, next(iter(laws.values())).verify.curves[prefix], laws)
+            for texts, laws in model.batches.items()
+            for size in next(iter(laws.values())).verify.curves[prefix].sizes
         ]
-        print_table(Table("", columns, verify.sizes, title=title), console)
+        columns = [
+            *([Column[_Verified]("texts", lambda row: str(row[0]))] if several else []),
+            Column[_Verified]("nodes", lambda row: str(row[1])),
+            Column[_Verified]("verify", lambda row: _middle(row[2], row[1])),
+            Column[_Verified]("q1–q3", lambda row: _quartiles(row[2], row[1])),
+            *(Column[_Verified](f"accept, {name}", partial(_accepting, name)) for name in names),
+        ]
+        print_table(Table("", columns, rows, title=title), console)
         drafts: list[_Draft] = []
-        for name, law in laws.items():
+        for texts, name, law in (
+            (t, n, law) for t, of in model.batches.items() for n, law in of.items()
+        ):
             level = law.level.curves.get(prefix)
             for what, table in (("plain step", law.plain), ("first pass", law.first)):
                 curve = None if table is None else table.curves.get(prefix)
-                drafts.append((what, name, curve, None))
-            drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]
-        print_table(Table("", DRAFTS, drafts, title=title), console)
+                drafts.append((texts, what, name, curve, None))
+            widths = level.sizes if level else ()
+            drafts += [(texts, f"a level of {width}", name, level, width) for width in widths]
+        print_table(Table("", DRAFTS if several else DRAFTS[1:], drafts, title=title), console)
+
+
+def _accepting(law: str, row: "_Verified") -> str:
+    _, size, _, laws = row
+    return _middle(laws[law].accept.curves.get(None), size) if law in laws else NONE
 
 
 def _middle(curve: Curve | None, size: int | None) -> str:
@@ -354,12 +378,16 @@ def _quartiles(curve: Curve | None, size: int | None) -> str:
     return f"{low:.2f}–{high:.2f}"
 
 
-_Draft = tuple[str, str, Curve | None, int | None]
-"""A pass of the draft, its law, its times, and the nodes that it runs."""
+_Verified = tuple[int, int, Curve, Mapping[str, StepParts]]
+"""A pass of the target: texts, nodes of each, times, and the parts of steps of these texts by law."""
+
+_Draft = tuple[int, str, str, Curve | None, int | None]
+"""A pass of the draft: texts, what it is, its law, its times, and the nodes that it runs of each text."""
 
 DRAFTS = (
-    Column[_Draft]("draft", lambda row: row[0], left=True),
-    Column[_Draft]("law", lambda row: row[1], left=True),
-    Column[_Draft]("ms", lambda row: _middle(*row[2:])),
-    Column[_Draft]("q1–q3", lambda row: _quartiles(*row[2:])),
+    Column[_Draft]("texts", lambda row: str(row[0])),
+    Column[_Draft]("draft", lambda row: row[1], left=True),
+    Column[_Draft]("law", lambda row: row[2], left=True),
+    Column[_Draft]("ms", lambda row: _middle(*row[3:])),
+    Column[_Draft]("q1–q3", lambda row: _quartiles(*row[3:])),
 )
