@@ -195,7 +195,7 @@ def build(config: Config) -> Experiment:
                     "add `search: {}`, or name files"
                 )
             method = stand_in(f"methods[{i}]", method)
-        built = _method(f"methods[{i}]", method, samplings)
+        built = _method(f"methods[{i}]", method, samplings, config.batch)
         if built.name in (earlier.name for earlier in methods):
             raise ConfigError(
                 f"methods[{i}]: an earlier method is called {built.name!r} too; give one of them a 'name'"
@@ -204,11 +204,6 @@ def build(config: Config) -> Experiment:
     if config.search is not None and config.models.draft == NO_DRAFT:
         raise ConfigError(
             f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
-        )
-    if config.search is not None and config.batch > 1:
-        raise ConfigError(
-            f"search measures texts that are decoded one by one, but batch = {config.batch}: "
-            "remove `search`, with trees from files where methods wait for it, or set batch to 1"
         )
     if config.search is None:  # else names and trees are known only after the search
         require_answerable(config.compare, [_picked(method) for method in methods])
@@ -320,14 +315,16 @@ def plain_method(name: str, samplings: Mapping[str, Sampling]) -> BuiltMethod:
     return BuiltMethod(name, PlainMethod(kind="plain", name=name), TreeShape.chain(0), choices)
 
 
-def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> BuiltMethod:
+def _method(
+    path: str, config: Method, samplings: Mapping[str, Sampling], batch: int
+) -> BuiltMethod:
     if isinstance(config, GenerateMethod | AssistedMethod):
         return BuiltMethod(config.name or config.kind, config, None, {})
     if isinstance(config, PlainMethod):
         return plain_method(config.name or config.kind, samplings)
     source = source_of(config.draft)
     try:
-        tree = tree_of(config.shape)
+        tree = tree_of(config.shape, batch)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
     _require_tree(path, config, source, tree)

@@ -322,8 +322,9 @@ class SearchConfig(Strict):
     """What to measure before the run, for methods that set a key to `measured` and for predictions.
 
     The search records how often the k-th child is accepted, on prompts of its own, and times passes on the
-    same models in the same process. If methods grow their trees by the draft's confidence, it also records
-    draft probabilities off the decoded texts. The results are kept in the run's folder.
+    same models in the same process: with `batch: 8`, rounds of eight texts. If methods grow their trees by
+    the draft's confidence, it also records draft probabilities off the decoded texts. The results are kept
+    in the run's folder.
     """
 
     prompts: Prompts | None = None

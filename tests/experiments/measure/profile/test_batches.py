@@ -196,6 +196,13 @@ def test_the_command_measures_and_prints_every_batch(call, tmp_path):
             assert [line[:2] for line in printed].count([texts, size]) == 1, done.stdout
         assert any(line[:3] == [texts, "plain", "step"] for line in printed)
     assert "milliseconds of all texts of a batch" in done.stdout
+    found = call("search", "0.6,0.2", "--latency", "many.json")
+    assert found.exit_code == 0, found.output + found.stderr
+    assert (
+        "predicted speed of trees, chains and plain decoding, after 16 tokens, batch 3"
+        in found.stdout
+    )
+    assert [line.split()[0] for line in found.stdout.splitlines()[-2:]] == ["1", "3"]
     one = call("profile", "exp.yaml", "--out", "one.json", *FEW)
     assert "texts" not in one.stdout
     assert [*LatencyModel.load(tmp_path / "one.json").batches] == [1]
