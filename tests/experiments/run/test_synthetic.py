@@ -9,6 +9,7 @@ from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.verdict import sentences
+from treespec.experiments.run.one_text import decode_one
 from treespec.search import expected_tokens
 from treespec.tree import TreeShape
 
@@ -30,10 +31,10 @@ def found(request, settings, loaded_pair, tmp_path_factory):
     prompts = settings["prompts"] | {"count": 4}
     changes = {"methods": METHODS, "prompts": prompts, "batch": request.param, "repeats": 3}
     config = settings | changes | {"max_new_tokens": 60, "compare": COMPARE}
-    # Every end of a text is a stop token here, and one of them comes first.
-    pair = loaded_pair
     path = tmp_path_factory.mktemp("synthetic") / "run"
-    return load_run(run(Config.model_validate(config), folder=path, load=lambda _: pair).folder)
+    return load_run(
+        run(Config.model_validate(config), folder=path, load=lambda _: loaded_pair).folder
+    )
 
 
 def test_lengths_and_tokens_per_step_are_as_given(found):
@@ -82,3 +83,13 @@ def test_it_cannot_be_checked_for_losslessness(settings, loaded_pair):
     config = Config.model_validate(settings | {"methods": METHODS})
     with pytest.raises(ConfigError, match=r"the texts of synthetic .* are meaningless"):
         check_lossless(config, load=lambda _: loaded_pair)
+
+
+def test_a_single_text_is_said_to_be_meaningless(settings, loaded_pair):
+    prompts = {"kind": "text", "path": "-"}
+    changes = {"methods": [METHODS[3]], "prompts": prompts, "samplings": [{"temperature": 0}]}
+    said = []
+    config = Config.model_validate(settings | changes)
+    text = decode_one(config, "def f", say=said.append, load=lambda _: loaded_pair)
+    assert len(text.tokens) == settings["max_new_tokens"]
+    assert "the text is meaningless: acceptance is given by rates" in said
