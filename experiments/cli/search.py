@@ -33,7 +33,7 @@ LatencyFiles = Annotated[
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
         "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
-        "treespec search vector.pt --latency latency.json --sizes 1,2,4,8,16",
+        "treespec search trace.npz --latency batches.json --batch 1,8",
     ),
 )
 def search_command(
@@ -76,7 +76,11 @@ def search_command(
         str | None, typer.Option("--law", help="With --latency: how children are drawn.")
     ] = None,
     batch: Annotated[
-        str | None, typer.Option("--batch", help="With --latency: texts in a batch: 1, or 1,8.")
+        str | None,
+        typer.Option(
+            "--batch",
+            help="With --latency: texts in a batch: 1, or 1,8; by default all that were timed.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the tree to this file, in format --to.")

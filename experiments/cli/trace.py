@@ -253,6 +253,7 @@ def estimate_command(
     epilog=examples(
         "treespec profile speed --out latency.json",
         "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
+        "treespec profile speed --out batches.json --batch 1,2,4,8",
     ),
 )
 def profile_command(
@@ -265,6 +266,12 @@ def profile_command(
     prefixes: Annotated[
         str | None, typer.Option("--prefixes", help="Tokens before the tree, such as 64,256.")
     ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch", help="Texts decoded side by side, such as 1,2,4,8; one by default."
+        ),
+    ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Number of rounds; each measures everything once.")
     ] = 9,
@@ -275,18 +282,21 @@ def profile_command(
     """Measure how long the parts of a step take on this machine.
 
     Times verifying, drafting, accepting and committing, by tree size and number of tokens before the tree.
+    With --batch, times are of a whole round: of a step of every text, each with a tree of that size.
 
     Ctrl-C ends it early: the times measured so far are written, with exit code 130.
     """
     with friendly(debug):
         from treespec.experiments.config.files import integers, require_new, write_new
-        from treespec.experiments.measure.profile.profile import print_profile, profile
+        from treespec.experiments.measure.profile.profile import profile
+        from treespec.experiments.measure.profile.tables import print_profile
 
         require_new(out)
         measured = profile(
             load(config, overrides, plugin),
             sizes=integers("--sizes", sizes),
             prefixes=integers("--prefixes", prefixes),
+            batches=integers("--batch", batch),
             repeats=repeats,
             console=progress(quiet),
         )

@@ -8,7 +8,7 @@ from treespec import plugins
 from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
 from treespec.errors import InvalidSampling, TreespecError
-from treespec.experiments.config.combined import CascadeDraft
+from treespec.experiments.config.combined import COMBINED, CascadeDraft
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import (
     NO_DRAFT,
@@ -32,6 +32,7 @@ from treespec.experiments.config.schema import (
     TreeMethod,
 )
 from treespec.experiments.config.shapes import BudgetShape, label_of_shape, tree_of, unmeasured
+from treespec.experiments.config.synthetic import SyntheticDraft
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
@@ -44,6 +45,8 @@ from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
 
 _T = TypeVar("_T")
+
+NO_COST = "; `draft: null` in a synthetic draft is for tokens that cost nothing"
 
 LAWS: dict[str, Law] = {str(law): law for law in Law}
 
@@ -100,6 +103,11 @@ class BuiltMethod:
     def lossless(self) -> bool:
         """Whether the method's rules keep the target's law under all sampling settings."""
         return all(choice.rule.lossless for choice in self.choices.values())
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether given rates decide what is accepted, so that its texts are meaningless."""
+        return isinstance(self.config, TreeMethod) and isinstance(self.config.draft, SyntheticDraft)
 
     def ending(self, ends: Collection[int], max_new_tokens: int) -> "BuiltMethod":
         """This method with processors that know where a text ends."""
@@ -188,7 +196,7 @@ def build(config: Config) -> Experiment:
                     "add `search: {}`, or name files"
                 )
             method = stand_in(f"methods[{i}]", method)
-        built = _method(f"methods[{i}]", method, samplings)
+        built = _method(f"methods[{i}]", method, samplings, config.batch)
         if built.name in (earlier.name for earlier in methods):
             raise ConfigError(
                 f"methods[{i}]: an earlier method is called {built.name!r} too; give one of them a 'name'"
@@ -197,11 +205,6 @@ def build(config: Config) -> Experiment:
     if config.search is not None and config.models.draft == NO_DRAFT:
         raise ConfigError(
             f"search measures models.draft, which is {NO_DRAFT!r}: name a draft model, or remove `search`"
-        )
-    if config.search is not None and config.batch > 1:
-        raise ConfigError(
-            f"search measures texts that are decoded one by one, but batch = {config.batch}: "
-            "remove `search`, with trees from files where methods wait for it, or set batch to 1"
         )
     if config.search is None:  # else names and trees are known only after the search
         require_answerable(config.compare, [_picked(method) for method in methods])
@@ -281,7 +284,7 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         raise ConfigError(
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
             f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
-            "source"
+            f"source{NO_COST * isinstance(method.draft, SyntheticDraft)}"
         )
 
 
@@ -324,14 +327,16 @@ def plain_method(name: str, samplings: Mapping[str, Sampling]) -> BuiltMethod:
     return BuiltMethod(name, PlainMethod(kind="plain", name=name), TreeShape.chain(0), choices)
 
 
-def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> BuiltMethod:
+def _method(
+    path: str, config: Method, samplings: Mapping[str, Sampling], batch: int
+) -> BuiltMethod:
     if isinstance(config, GenerateMethod | AssistedMethod):
         return BuiltMethod(config.name or config.kind, config, None, {})
     if isinstance(config, PlainMethod):
         return plain_method(config.name or config.kind, samplings)
     source = source_of(config.draft)
     try:
-        tree = tree_of(config.shape)
+        tree = tree_of(config.shape, batch)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
     _require_tree(path, config, source, tree)
@@ -343,13 +348,23 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
         for setting, sampling in samplings.items()
     }
     built = BuiltMethod(name, config, tree, choices)
-    return built if built.lossless or "lossy" in name else replace(built, name=f"{name} (lossy)")
+    kind = "synthetic" if built.synthetic else "lossy"
+    return built if built.lossless or kind in name else replace(built, name=f"{name} ({kind})")
 
 
 def _require_tree(
     path: str, config: TreeMethod, source: Part, tree: TreeShape | Growth | Budget
 ) -> None:
     """Reject a tree that the draft source cannot draft."""
+    if isinstance(config.draft, SyntheticDraft):
+        if config.draft.draft is not None:
+            source = source_of(config.draft.draft)
+        elif not isinstance(tree, TreeShape | Budget):
+            raise ConfigError(
+                f"{path}.shape: {config.shape.kind!r} grows by a draft's probabilities, but "
+                f"{path}.draft.draft is null, for tokens without a meaning: name a source there, or give "
+                "a fixed shape"
+            )
     if source.trees == "any":
         if isinstance(tree, Budget):
             raise ConfigError(
@@ -359,7 +374,9 @@ def _require_tree(
         return
     if isinstance(tree, MarginalGrowth):
         suitable = ", ".join(
-            name for name, part in plugins.parts("source").items() if part.trees == "any"
+            name
+            for name, part in plugins.parts("source").items()
+            if part.trees == "any" and name not in COMBINED
         )
         raise ConfigError(
             f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "
@@ -401,7 +418,14 @@ def _choice(
     if law is None:
         preferred = [law for law in _preferred_laws(tree, sampling) if law in possible]
         law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
-    if rule is None:
+    if isinstance(config.draft, SyntheticDraft):
+        if rule is not None:
+            raise ConfigError(
+                f"{path}.rule: {str(rule)!r} compares tokens, but the rates of a synthetic draft decide "
+                "what is accepted: leave the rule out"
+            )
+        rule = config.draft.rule
+    elif rule is None:
         rule = _default_rule(law, tree, sampling)
     if rule.one_hot and not sampling.greedy:
         raise ConfigError(

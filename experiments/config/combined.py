@@ -35,7 +35,8 @@ from treespec.verify import usual_rule
 EMBEDDED = "embedded"
 """Name of the pair that comes with treespec; as the name of a draft, that pair's draft model."""
 
-COMBINED = frozenset({"merge", "cascade"})
+COMBINED = frozenset({"merge", "cascade", "synthetic"})
+"""Sources made of others; none of them drafts below a cascade."""
 
 DRAWN = (Law.IID, Law.WITHOUT_REPLACEMENT)
 """The laws of the drawn children of mixed trees; the other children are deterministic."""
@@ -48,7 +49,9 @@ RatesOfSources = Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_le
 Budgeted = Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
 
 Single = Annotated[Settings, OneOf("source", "source", without=COMBINED)]
-NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"merge"}))]
+NotMerged = Annotated[
+    Settings, OneOf("source", "source", without=frozenset({"merge", "synthetic"}))
+]
 
 
 @built_in(laws=(*DRAWN, Law.DETERMINISTIC), trees="chain")

@@ -25,6 +25,7 @@ from treespec.experiments.config.model_draft import NO_DRAFT, Draft, ModelDraft
 from treespec.experiments.config.questions import Compared
 from treespec.experiments.config.samplings import SamplingConfig
 from treespec.experiments.config.shapes import Shape
+from treespec.experiments.config.synthetic import SyntheticDraft
 from treespec.models.known_models import KNOWN
 from treespec.reading_models import RENAMED_MODELS_KEYS, Strict
 from treespec.search.growth.keys import Count, Name, Nodes
@@ -59,7 +60,7 @@ def _size(text: str) -> str:
 
 Size = Annotated[Name, AfterValidator(_size)]
 
-for _combined in (CascadeDraft, MergeDraft):
+for _combined in (CascadeDraft, MergeDraft, SyntheticDraft):
     _combined.model_rebuild(force=True)  # with the sources that were registered since
 
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
@@ -321,8 +322,9 @@ class SearchConfig(Strict):
     """What to measure before the run, for methods that set a key to `measured` and for predictions.
 
     The search records how often the k-th child is accepted, on prompts of its own, and times passes on the
-    same models in the same process. If methods grow their trees by the draft's confidence, it also records
-    draft probabilities off the decoded texts. The results are kept in the run's folder.
+    same models in the same process: with `batch: 8`, rounds of eight texts. If methods grow their trees by
+    the draft's confidence, it also records draft probabilities off the decoded texts. The results are kept
+    in the run's folder.
     """
 
     prompts: Prompts | None = None
@@ -445,7 +447,7 @@ _BUILT = {"version": plugins.version()}
 def refresh() -> None:
     """Rebuild the schema so that configs can name exactly the parts that are registered now."""
     if _BUILT["version"] != plugins.version():
-        for settings in (CascadeDraft, MergeDraft, TreeMethod):
+        for settings in (CascadeDraft, MergeDraft, SyntheticDraft, TreeMethod):
             settings.model_rebuild(force=True)
         Config.model_rebuild(force=True)
         _BUILT["version"] = plugins.version()

@@ -238,15 +238,15 @@ class BestShape(FixedShape):
     branching: RatedBranching = None
     prefix: Prefix = None
 
-    def tree(self) -> TreeShape:
-        """The shape that ranks first; the verdict is logged."""
-        ranking = self.search(LatencyModel.load(self.latency))
+    def tree(self, batch: int = 1) -> TreeShape:
+        """The shape that ranks first for so many texts in a batch; the verdict is logged."""
+        ranking = self.search(LatencyModel.load(self.latency), batch)
         lines = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
         files = f"{self.acceptance} with the times of {self.latency}"
         log.warning("kind: best, %s: %s\n%s", files, ranking.best.label, "\n".join(lines))
         return ranking.best.shape
 
-    def search(self, latency: LatencyModel) -> Ranking:
+    def search(self, latency: LatencyModel, batch: int = 1) -> Ranking:
         """Run `search.best_tree` within these limits, on the trace or the rates in the file."""
         path = Path(self.acceptance)
         acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
@@ -260,6 +260,7 @@ class BestShape(FixedShape):
             depth=self.depth,
             branching=self.branching,
             prefix=self.prefix,
+            batch=batch,
         )
 
 
@@ -324,17 +325,22 @@ Shape = Annotated[
 """A shape, as a mapping or spelled as on the command line."""
 
 
-def tree_of(shape: Any) -> TreeShape | Growth | Budget:
-    """Build the shape, growth or budget that a config's `shape` describes."""
-    return shape.tree() if isinstance(shape, FixedShape | BudgetShape) else _growth(shape)
+def tree_of(shape: Any, batch: int = 1) -> TreeShape | Growth | Budget:
+    """Build the shape, growth or budget that a config's `shape` describes.
+
+    `batch`: number of texts that are decoded side by side, to whose times the shape is fitted.
+    """
+    if isinstance(shape, BestShape):
+        return shape.tree(batch)
+    return shape.tree() if isinstance(shape, FixedShape | BudgetShape) else _growth(shape, batch)
 
 
-def _growth(config: Any) -> Growth:
+def _growth(config: Any, batch: int) -> Growth:
     arguments = {key: value for key, value in config if key != "kind"}
     if arguments.get("calibration") is not None:
         arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
     if arguments.get("latency") is not None:
-        arguments["latency"] = LatencyModel.load(arguments["latency"])
+        arguments["latency"] = LatencyModel.load(arguments["latency"]).for_batch(batch)
     part = plugins.parts("growth")[config.kind]
     if not part.plugged:  # null stands for the default
         arguments = {key: value for key, value in arguments.items() if value is not None}

@@ -99,6 +99,12 @@ def check_lossless(
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]
     ready = tuple(method for method in config.methods if not wants_measured(method))
     experiment = build(config.model_copy(update={"methods": ready}))
+    if synthetic := [method.name for method in experiment.methods if method.synthetic]:
+        raise ConfigError(
+            f"methods: the texts of {', '.join(synthetic)} are meaningless, since rates decide what is "
+            "accepted (`source: synthetic`): there is no law to check, so remove "
+            f"{'it' if len(synthetic) == 1 else 'them'}"
+        )
     if all(method.kind != "tree" for method in experiment.methods):
         kinds = ", ".join(dict.fromkeys(method.kind for method in experiment.methods))
         raise ConfigError(

@@ -16,7 +16,7 @@ from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import BEAM, rows_of_position
-from treespec.experiments.measure.profile.plan import SIZES
+from treespec.experiments.measure.profile.plan import default_sizes
 from treespec.experiments.measure.profile.profile import profile
 from treespec.experiments.measure.traces import trace
 from treespec.experiments.records.folder import RunFolder
@@ -89,8 +89,10 @@ def measure(
         named = [getattr(shape, "prefix", None) for shape in _measured_shapes(config, "latency")]
         timed = profile(
             measuring,
-            sizes=config.search.sizes or [size for size in SIZES if size <= LARGEST_TIMED],
+            sizes=config.search.sizes
+            or [size for size in default_sizes("cpu", config.batch) if size <= LARGEST_TIMED],
             prefixes=sorted({prefix, *(length for length in named if length is not None)}),
+            batches=[config.batch],
             repeats=config.search.repeats,
             console=reporter.console,
             load=load,

@@ -16,7 +16,10 @@ from treespec.experiments.measure.search import (
     require_limits,
 )
 from treespec.experiments.measure.source_budgets import flow
+from treespec.experiments.report.table import NONE
 from treespec.search import LatencyModel, Ranking, SearchError, best_tree_among
+from treespec.search.choice.advice import WORDS
+from treespec.search.choice.rows import Choice
 from treespec.search.growth.keys import MOST_NODES
 from treespec.tree.shape import TreeShape
 
@@ -30,6 +33,13 @@ class Advised:
 
     @property
     def shape(self) -> TreeShape:
+        """The tree to write; there is one only if there is one ranking."""
+        if len(self.rankings) > 1:
+            batches = ", ".join(str(ranking.setting.batch) for ranking in self.rankings)
+            raise ConfigError(
+                f"a file holds one tree, but there are rankings for batches of {batches}: choose one by "
+                "--batch (and --prefix)"
+            )
         growth = self.rankings[0].best.growth
         if growth is not None:
             kind = "" if growth.config.get("kind") == "budget" else ", a tree that grows"
@@ -42,7 +52,8 @@ class Advised:
     def __str__(self) -> str:
         lines, growth = [str(ranking) for ranking in self.rankings], self.rankings[0].best.growth
         if len(lines) > 1:
-            return "\n\n".join(lines)
+            several = len({ranking.setting.batch for ranking in self.rankings}) > 1
+            return "\n\n".join([*lines, *([by_batch(self.rankings)] if several else [])])
         if growth is not None:
             return f"{lines[0]}\nin a config: shape: {flow(growth.config)}"
         if self.shape.size == 1:
@@ -67,8 +78,8 @@ def search_fastest(
 ) -> Advised:
     """Rank trees, chains and plain decoding by predicted speed.
 
-    There is one file of times for all sources, or one for each. `options` are those of
-    `treespec.search.best_tree`.
+    There is one file of times for all sources, or one for each. Without `batches`, there is a ranking for
+    each batch size that all files have times of. `options` are those of `treespec.search.best_tree`.
     """
     require_limits(options.get("max_size"), options.get("depth"), options.get("branching"))
     for size in options.get("sizes") or ():
@@ -82,12 +93,47 @@ def search_fastest(
     try:
         rankings = [
             best_tree_among(pairs, prefix=prefix, batch=batch, **options)
-            for batch in batches or (1,)
+            for batch in batches or _measured([latency for _, latency in pairs.values()])
             for prefix in prefixes or (None,)
         ]
     except SearchError as error:
         raise ConfigError(f"{where}: {error}") from error
     return Advised(tuple(rankings), form)
+
+
+def _measured(latencies: Sequence[LatencyModel]) -> list[int]:
+    """The batch sizes that all of these have times of; one text if there are none, which is then missed."""
+    return sorted(set.intersection(*(set(latency.batches) for latency in latencies))) or [1]
+
+
+def by_batch(rankings: Sequence[Ranking]) -> str:
+    """The best of each kind by batch size, with predicted tokens per second of the whole batch."""
+    prefixes = len({ranking.setting.prefix for ranking in rankings}) > 1
+    best = ("best tree", "tokens/s", "best chain", "tokens/s", "plain tokens/s")
+    lines = [("texts", *(["after"] if prefixes else []), *best, "advice")]
+    for ranking in rankings:
+        trees = [row for row in ranking.rows if row.kind in ("tree", "growth")]
+        use, first = ranking.advice.use, ranking.advice.first
+        lines.append(
+            (
+                str(ranking.setting.batch),
+                *([str(ranking.setting.prefix)] if prefixes else []),
+                *_described(trees[0] if trees else None),
+                *_described(ranking.chain),
+                _described(ranking.plain)[1],
+                f"use {WORDS[use.kind]}"
+                if use is not None
+                else f"undecided; fastest by prediction: {WORDS[first.kind]}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(["by texts in a batch, predicted tokens/s of all of them", *shown])
+
+
+def _described(row: Choice | None) -> tuple[str, str]:
+    """A shape and its predicted tokens per second, of all texts of the batch."""
+    return (NONE, NONE) if row is None else (row.label, f"{row.tokens_per_s.estimate:.1f}")
 
 
 def _sources(

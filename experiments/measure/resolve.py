@@ -105,20 +105,22 @@ class _Resolver:
         """Rank trees and chains by replay of what was recorded."""
         times_measured = shape.latency == MEASURED
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
+        batch = self.config.batch
         prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
         if shape.acceptance != MEASURED:
-            return shape.model_copy(update={"prefix": prefix}).search(latency)
+            return shape.model_copy(update={"prefix": prefix}).search(latency, batch)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
         static = replace(recorded, draft_rows=None)  # a growing tree is not a shape
         ranking = best_tree(
             {usual: static},
             latency,
-            chains=chains_as_run(static, latency, 1) if law is None else None,
+            chains=chains_as_run(static, latency, batch) if law is None else None,
             max_size=shape.max_size,
             depth=levels if shape.depth is None else min(shape.depth, levels),
             branching=shape.branching,
             prefix=prefix,
+            batch=batch,
             laws=[usual] if usual in latency.laws else None,  # times of another setting serve too
         )
         if recorded.draft_rows is None:

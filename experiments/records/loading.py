@@ -67,6 +67,17 @@ class Method:
     files: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
+    def mark(self) -> str:
+        """What its name is followed by in tables, unless it says so itself."""
+        kind = "synthetic" if self.synthetic else "lossy"
+        return "" if self.lossless or kind in self.name else f" ({kind})"
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether given rates decided what was accepted, so that its texts are meaningless."""
+        return self.source == "synthetic"
+
+    @property
     def group(self) -> str:
         if self.kind in PLAIN_KINDS:
             return "undrafted" if self.searched else "plain"

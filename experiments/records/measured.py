@@ -57,6 +57,11 @@ class Measured:
         recorded = self.traces.get((sampling, law))
         return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
 
+    @property
+    def batch(self) -> int:
+        """Number of texts that were decoded side by side while the times were measured."""
+        return min(self.latency.batches)
+
     def of_other_rule(self, rule: str, sampling: str, law: str, shape: TreeShape) -> str | None:
         """The rule that a tree's trace was recorded with, if its rates do not hold for another rule.
 

@@ -205,6 +205,15 @@ def machine_caution(run: RunRecords) -> str | None:
     )
 
 
+def synthetic_caution(run: RunRecords) -> str | None:
+    names = ", ".join(method.name for method in run.methods if method.synthetic)
+    return (
+        f"Caution: texts are meaningless: acceptance of {names} is given by rates."
+        if names
+        else None
+    )
+
+
 def generation_caution(run: RunRecords) -> str | None:
     note = unnamed_in_words(run.manifest.get("generation_config") or {})
     return None if note is None else f"{note}."

@@ -71,9 +71,10 @@ class Prediction:
 
     The interval of `speedup` is that of the tokens, because times are predicted without one; for a tree
     that grows, that of tokens over time. `size` counts nodes, root included: the mean for a tree that
-    grows. `speed` is in tokens per second, on the machine as it was profiled. `disturbed` says what else
-    used the machine while times were measured. `sure` is the share of a growth's replayed steps proved to
-    equal those of a live run, and `untimed` says that the time in which it decides is not known.
+    grows. `speed` is in tokens per second of all texts of a batch, on the machine as it was profiled.
+    `disturbed` says what else used the machine while times were measured. `sure` is the share of a growth's
+    replayed steps proved to equal those of a live run, and `untimed` says that the time in which it decides
+    is not known.
     """
 
     method: str
@@ -186,7 +187,7 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
         return _static(shape, law, sampling, recorded)
     if method.growth is None:
         return NOT_KEPT
-    growth = _growth_of(method, searched)
+    growth = _growth_of(method, searched, recorded.batch)
     trace = recorded.trace(sampling, Law.DETERMINISTIC.value)
     if growth is None:
         return NOT_OURS
@@ -248,12 +249,12 @@ def _beside(
     return Prediction(
         name, data.sampling, found.size,
         found.tokens, data.totals.ratio([(name, "emitted")], [(name, "steps")]),
-        found.speedup, measured_speedup, found.speed,
+        found.speedup, measured_speedup, recorded.batch * found.speed,
         recorded.latency.disturbed, found.sure, found.untimed,
     )  # fmt: skip
 
 
-def _growth_of(method: Method, searched: Path) -> Growth | None:
+def _growth_of(method: Method, searched: Path, batch: int) -> Growth | None:
     """Rebuild the growth that a method used; None if it is not one of ours, or a file has changed.
 
     Files are looked for in `searched`, the run's folder `search`, first: the run may have been moved.
@@ -270,7 +271,7 @@ def _growth_of(method: Method, searched: Path) -> Growth | None:
                 if file is None:
                     return None
                 shape = shape.model_copy(update={key: file})
-        tree = tree_of(shape)
+        tree = tree_of(shape, batch)
     except (ValidationError, TreespecError):
         return None
     return tree if isinstance(tree, Growth) else None

@@ -225,9 +225,8 @@ def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str
 
 
 def label(row: MethodSummary) -> str:
-    lossy = "" if row.method.lossless or "lossy" in row.method.name else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
-    return f"{row.method.label}{lossy}{failed}{' *' if row.among_fastest else ''}"
+    return f"{row.method.label}{row.method.mark}{failed}{' *' if row.among_fastest else ''}"
 
 
 def _stage(stage: str) -> Column[MethodSummary]:

@@ -15,6 +15,7 @@ from treespec.experiments.report.cautions import (
     machine_caution,
     samples_for,
     spread_caution,
+    synthetic_caution,
     turns_caution,
 )
 from treespec.experiments.report.comparisons import (
@@ -55,7 +56,13 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
         sampling: _sentences(run, data) + _warnings(run, data)
         for sampling, data in measurements.items()
     }
-    cautions = (drift_caution, load_caution, machine_caution, generation_caution)
+    cautions = (
+        synthetic_caution,
+        drift_caution,
+        load_caution,
+        machine_caution,
+        generation_caution,
+    )
     about_run = [line for caution in cautions if (line := caution(run)) is not None]
     if (end := ending(run.manifest)) is not None:
         about_run.insert(0, f"The run {end}. {REPEATED}")

@@ -174,6 +174,8 @@ def decode_one(
     )
     with _naming_options():
         require_fits(experiment, pair, encoded)
+    if method.synthetic:
+        say("the text is meaningless: acceptance is given by rates")
     choice, steps, accepted = method.choices[sampling], [], 0
     pieces, bench = _Pieces(pair.tokenizer), Bench.of(experiment, pair)
     for step in bench.decode(method, encoded[0], sampling, seed=config.seed):

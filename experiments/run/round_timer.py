@@ -1,5 +1,6 @@
 """Time the rounds of a batch of texts: whatever is done for a text counts for the stage that it is in."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ class RoundTimer:
 
     It is the watch of `decode_rounds`, and `of_text` gives each text its observer. A text that waits for a
     pass is in a stage, but no time goes by for it until the pass runs: a pass counts for the stage of the
-    texts that wait for it.
+    texts that wait for it. A stage inside another one takes its time from the outer one.
 
     Args:
         device: the device that does the work.
@@ -22,7 +23,7 @@ class RoundTimer:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._clock = clock_of(device)
-        self._stages: dict[int, str] = {}
+        self._stages: defaultdict[int, list[str]] = defaultdict(list)
         self._texts: tuple[int, ...] = ()
         self._marks: list[tuple[str, tuple[int, ...], Any]] = []
 
@@ -56,11 +57,11 @@ class RoundTimer:
             yield
 
     def enter(self, text: int, stage: str) -> None:
-        self._stages[text] = stage
+        self._stages[text].append(stage)
         self._mark(self._texts)
 
     def leave(self, text: int) -> None:
-        del self._stages[text]
+        self._stages[text].pop()
         self._mark(self._texts)
 
     @contextmanager
@@ -73,7 +74,8 @@ class RoundTimer:
 
     def _mark(self, texts: tuple[int, ...]) -> None:
         self._texts = texts
-        stage = self._stages.get(texts[0], "") if texts else ""
+        stages = self._stages[texts[0]] if texts else []
+        stage = stages[-1] if stages else ""
         self._marks.append((stage, texts, self._clock.mark()))
 
 

@@ -96,7 +96,7 @@ class Bench:
                 method, prompts[0], sampling, seed=seeds[0], max_new_tokens=max_new_tokens
             )
             return ({0: step} for step in steps)
-        ids, stop = [self._ids(prompt) for prompt in prompts], self.stop
+        ids, stop = [self._ids(prompt) for prompt in prompts], self._stop_of(method)
         if method.kind == "generate":
             settings, seed = self.experiment.samplings[sampling], seeds[0]
             return generate_plain_together(
@@ -105,6 +105,10 @@ class Bench:
         return decode_ours_together(
             self.pair, method, sampling, ids, max_new_tokens=budget, stop=stop, seeds=seeds
         )
+
+    def _stop_of(self, method: BuiltMethod) -> Stop:
+        """A text without a meaning does not end at a stop token or string, which it holds by chance."""
+        return (lambda ids: False) if method.synthetic else self.stop
 
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         return torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
@@ -122,7 +126,7 @@ class Bench:
         config, ids = self.experiment.config, self._ids(prompt)
         arguments: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or config.max_new_tokens,
-            "stop": self.stop,
+            "stop": self._stop_of(method),
             "seed": seed,
         }
         if method.kind in ("plain", "tree"):
@@ -224,7 +228,9 @@ def run_unit(
                 continue
             text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
             try:
-                compared = _compare(bench, prompt, sampling, outcome, reference)
+                # A synthetic text is not meant to equal another.
+                known = None if method.synthetic else reference
+                compared = _compare(bench, prompt, sampling, outcome, known)
             except Exception as error:
                 message = f"comparing with `generate`: {in_words(error, 'the comparison')}"
                 prompts.append(failed_row(columns, message))

@@ -76,7 +76,8 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
 
 def _label(row: _Row) -> str:
     failed = f" ({row['errors']} failed)" if row["errors"] else ""
-    return row["method"] + ("" if row["lossless"] else " (lossy)") + failed
+    said = row["lossless"] or "lossy" in row["method"] or "synthetic" in row["method"]
+    return row["method"] + ("" if said else " (lossy)") + failed
 
 
 def _interval(row: _Row, name: str) -> Interval | None:

@@ -145,5 +145,6 @@ def _grid(
         yield Growing(name, config, 0.0, deepest, 1.0), partial(policy, **settings)
     size = sizes[-1]
     config = {"kind": "cost_aware", "size": size, "depth": deepest, "branching": widest}
-    make = partial(CostAware, times.latency, size, deepest, widest, prefix=times.prefix)
+    latency = times.latency.for_batch(times.batch)
+    make = partial(CostAware, latency, size, deepest, widest, prefix=times.prefix)
     yield Growing(f"cost-aware {size}", config, 0.0, deepest, 1.0), make

@@ -34,6 +34,9 @@ class LatencyModel:
     (`treespec.search.latency.interpolation.Curve`), linear between measured sizes and prefixes, and never
     extrapolated.
 
+    In a batch, times are of a whole round: of one step of every text, in which each text has a tree of this
+    size. Sizes and widths are those of one text.
+
     `treespec profile` measures a model; `from_tables` takes published times; `load` reads a file.
 
     Args:
@@ -119,12 +122,20 @@ class LatencyModel:
         about = next((model.about for model in models.values()), {})
         return cls(batches, about, " ".join(sentences) or None)
 
+    def for_batch(self, batch: int) -> "LatencyModel":
+        """The times of one batch size alone.
+
+        Raises:
+            NotMeasured: if there are none.
+        """
+        return replace(self, batches={batch: self.times(batch)})
+
     @property
     def prefixes(self) -> tuple[int, ...]:
         """Measured prefix lengths of the smallest batch; empty if times hold for every prefix."""
         return self._any(min(self.batches)).verify.prefixes
 
-    def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
+    def prefix_at(self, prefix: int | None, batch: int | None = None) -> int | None:
         """The prefix itself; or, for None, the middle one of those that all tables of a batch size cover.
 
         All tables share this prefix, so that no step is a sum of times for different prefixes. If no prefix
@@ -154,20 +165,25 @@ class LatencyModel:
         laws = [law for laws in self.batches.values() for law in laws.values()]
         return max(table.round_count for law in laws for table in law.tables)
 
-    def times(self, batch: int = 1) -> Mapping[str, StepParts]:
+    def times(self, batch: int | None = None) -> Mapping[str, StepParts]:
         """The times of a batch size by name of the law.
+
+        `batch`: number of texts decoded at once; None for the only known one, or for one text.
 
         Raises:
             NotMeasured: if there are none.
         """
+        if batch is None:
+            batch = next(iter(self.batches)) if len(self.batches) == 1 else 1
         if batch not in self.batches:
             raise NotMeasured(
                 f"batch = {batch}, but times are known for {', '.join(map(str, self.batches))}: "
-                "enter them by hand (`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
+                f"measure them (`treespec profile --batch {batch}`), or enter them by hand "
+                "(`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
             )
         return self.batches[batch]
 
-    def law_times(self, law: str | None = None, batch: int = 1) -> StepParts:
+    def law_times(self, law: str | None = None, batch: int | None = None) -> StepParts:
         """The times of a law; if no law is named, those of the only law.
 
         Raises:
@@ -189,23 +205,28 @@ class LatencyModel:
         return matching
 
     def largest(
-        self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+        self, prefix: int | None = None, *, law: str | None = None, batch: int | None = None
     ) -> int | None:
         """The largest tree for which all parts of a step are known; None if there is no bound."""
         return self.at(prefix, law, batch).largest
 
-    def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
+    def verify_s(self, size: int, prefix: int | None = None, *, batch: int | None = None) -> float:
         """Seconds of the target's pass over a tree of `size` nodes, the root included; see `step_s`."""
         return self._any(batch).verify.at(size, self.prefix_at(prefix, batch))
 
     def draft_level_s(
-        self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+        self,
+        width: int,
+        prefix: int | None = None,
+        *,
+        law: str | None = None,
+        batch: int | None = None,
     ) -> float:
         """Seconds of a draft pass below the first that gives `width` nodes a child each; see `step_s`."""
         return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
     def plain_s(
-        self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+        self, prefix: int | None = None, *, law: str | None = None, batch: int | None = None
     ) -> float:
         """Seconds of a step of plain decoding under the sampling of `law`; see `step_s`."""
         return self.at(prefix, law, batch).step_s(TreeShape.chain(0))
@@ -216,7 +237,7 @@ class LatencyModel:
         prefix: int | None = None,
         *,
         law: str | None = None,
-        batch: int = 1,
+        batch: int | None = None,
     ) -> float:
         """Seconds of a whole step of a static shape; the root alone is a step of plain decoding.
 
@@ -224,14 +245,16 @@ class LatencyModel:
             shape: the tree that is drafted at every step.
             prefix: committed tokens before the root; None for the middle one of those measured.
             law: how children are drawn; None if the model knows one law.
-            batch: number of texts decoded at once.
+            batch: number of texts decoded at once; None for the only known one, or for one text.
 
         Raises:
             NotMeasured: with the table, the requested value, its range and the way out.
         """
         return self.at(prefix, law, batch).step_s(shape)
 
-    def at(self, prefix: int | None = None, law: str | None = None, batch: int = 1) -> StepParts:
+    def at(
+        self, prefix: int | None = None, law: str | None = None, batch: int | None = None
+    ) -> StepParts:
         """The times that steps are sums of, for this prefix, law and batch; arguments as in `step_s`.
 
         Raises:
@@ -244,7 +267,7 @@ class LatencyModel:
             together=name == Law.DETERMINISTIC.value,
         )
 
-    def _any(self, batch: int) -> StepParts:
+    def _any(self, batch: int | None) -> StepParts:
         """The times of the first law, for tables that all laws share."""
         return next(iter(self.times(batch).values()))
 

@@ -24,6 +24,8 @@ NO_TIME = Table("no time", {None: Curve("no time", "size", {None: (0.0,)})})
 class StepParts:
     """The tables of one law and batch size, and steps of any shape as weighted sums of fitted times.
 
+    In a batch a step is a round: times are of all its texts, and sizes are of each.
+
     Steps are kept as weights (`seconds_of` adds them up) because they are linear in the fitted times:
     thousands of resamples of a step are one matrix product.
 

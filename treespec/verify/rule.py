@@ -180,7 +180,7 @@ class Rule:
                 raise InvalidSetting(f"rule '{self}' has no setting {name!r} (settings: {known})")
             if not 0 <= number(f"{name} of rule '{self}'", value, InvalidSetting) <= 1:
                 raise InvalidSetting(f"{name} = {value!r} of rule '{self}', but must be in [0, 1]")
-        changed = object.__new__(Rule)  # `copy` would return this very object: see __reduce__
+        changed = object.__new__(type(self))  # `copy` would return this very object: see __reduce__
         changed.__dict__.update(self.__dict__)
         changed.settings = {**self.settings, **{k: float(v) for k, v in settings.items()}}
         return changed

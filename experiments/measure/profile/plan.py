@@ -4,7 +4,7 @@ The trees are of one family, from which all tables of a latency model follow.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Choice, Experiment, build, label_of
@@ -35,10 +35,12 @@ class Setting(Choice):
     Args:
         name: of the sampling, as in configs.
         shapes: the trees that are measured.
+        texts: number of texts that are decoded side by side, each with such a tree.
     """
 
     name: str
     shapes: tuple[TreeShape, ...]
+    texts: int = 1
 
 
 def bundle(size: int) -> TreeShape:
@@ -144,8 +146,9 @@ def plan_profile(
     raw: Sequence[RawPrompt],
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
 ) -> Plan:
-    """Choose what is timed.
+    """Choose what is timed, for each number of texts in a batch (by default for one text).
 
     For every law that the config's trees use under a sampling setting, and those that are the default
     there: deterministic children at temperature 0; above it, drawn without replacement, and independently
@@ -154,15 +157,13 @@ def plan_profile(
     experiment, notes = build(config), measured_without(config)
     if config.models.draft == NO_DRAFT:
         notes = ["there is no draft model: these are the target's times, and drafting takes none"]
-    sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
-    settings = settings_of(
-        experiment.ending(pair.end_tokens, budget_of(experiment.config)),
-        pair,
-        sizes,
-        context,
-        notes,
-    )
+    settings: list[Setting] = []
+    for texts in sorted(set(batches or (1,))):
+        asked = completed(sizes or default_sizes(pair.target.device.type, texts))
+        ended = experiment.ending(pair.end_tokens, budget_of(experiment.config))
+        own = settings_of(ended, pair, asked, context, notes)
+        settings += [replace(setting, texts=texts) for setting in own]
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)
     steps = max(len(setting.shapes) for setting in settings)
     fits = {p: p + drift_of(p, steps) + 2 * deepest + 2 <= context for p in prefixes or PREFIXES}
@@ -201,11 +202,18 @@ def measured_without(config: Config) -> list[str]:
     return [f"only models.draft is measured: {', '.join(map(repr, names))} {bring}, not looked at"]
 
 
-def default_sizes(device: str) -> tuple[int, ...]:
-    """The sizes that are measured on such a device.
+def default_sizes(device: str, texts: int = 1) -> tuple[int, ...]:
+    """The sizes that are measured on such a device, for so many texts in a batch.
 
-    On CUDA passes are padded to buckets, so that times climb in stairs: both sides of every edge count.
+    On CUDA passes are padded to buckets, so that times climb in stairs: both sides of every edge count. A
+    pass over several texts has at most as many nodes as the largest one over a single text.
+
+    Example:
+        >>> default_sizes("cpu", 64)
+        (1, 2, 3, 4, 5, 6, 7, 8)
     """
+    if texts > 1:
+        return tuple(size for size in default_sizes(device) if texts * size <= SIZES[-1])
     if device != "cuda":
         return SIZES
     from treespec.models.passes.static_pass import bucket

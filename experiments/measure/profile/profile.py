@@ -9,7 +9,6 @@ second works on every system and in rounds of any length. Disturbed rounds are m
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,21 +18,19 @@ from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
 from treespec.experiments.config.build import build
 from treespec.experiments.config.files import require_within
-from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
+from treespec.experiments.config.schema import MOST_BATCH, MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.profile.loop import Text
 from treespec.experiments.measure.profile.plan import Setting, plan_profile
-from treespec.experiments.measure.profile.steps import Samples, Text, measure_round
+from treespec.experiments.measure.profile.steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
-from treespec.experiments.report.table import NONE, Column, Table
-from treespec.experiments.report.terminal import print_table
 from treespec.experiments.run.models import load_models, weights_data
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.search import InvalidLatency, LatencyModel
 from treespec.search.latency.file import table_of
-from treespec.search.latency.interpolation import Curve
 from treespec.search.latency.step_parts import StepParts
 
 if TYPE_CHECKING:
@@ -44,8 +41,7 @@ REPEATS = 9
 
 MOST_PREFIXES = 64
 
-SAMPLES_FOR_QUARTILES = 3
-"""Samples of a cell from which on its quartiles are shown."""
+MOST_BATCHES = 64
 
 SLOW_ROUND = 1.25
 """A round is disturbed if its parts took this many times as long as in calm ones, in the median."""
@@ -85,7 +81,7 @@ def compared(rounds: Sequence[Round]) -> list[Round]:
         {
             place: float(np.median(seconds))
             for place, seconds in one.samples.items()
-            if place[1] in LARGE_PARTS
+            if place.table in LARGE_PARTS
         }
         for one in rounds
     ]
@@ -160,15 +156,20 @@ def profile(
     *,
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
     repeats: int = REPEATS,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Profile:
-    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which."""
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
+
+    `batches`: numbers of texts to decode side by side; by default one text. Times are of a whole round.
+    """
     for name, values, most, largest in (
         ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
         ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),
+        ("batch", batches or (), MOST_BATCHES, MOST_BATCH),
         ("repeats", (repeats,), 1, MOST_ROUNDS),
     ):
         require_within(f"the number of --{name}", len(values), 0, most)
@@ -179,7 +180,7 @@ def profile(
     chosen_for = build(config).methods if config.models.dtype == "fastest" else None
     loaded = load_with_passes(config.models, (), load, reporter, chosen_for=chosen_for)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    plan = plan_profile(config, pair, raw, sizes, prefixes)
+    plan = plan_profile(config, pair, raw, sizes, prefixes, batches)
     notes = list(plan.notes)
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
     with reporter.units(total, doing="measuring", finished="measured") as begin:
@@ -274,24 +275,26 @@ def model_of_rounds(
     disturbed: str | None = None,
 ) -> LatencyModel:
     """A latency model of the times, with their rounds; as precise as its file (0.1 microseconds)."""
-    times: dict[str, dict[str, Any]] = {}  # by law, table, prefix and size
+    times: dict[tuple[int, str], dict[str, Any]] = {}  # by batch and law; table, prefix and size
     places = {place for one in rounds for place in one}
-    for place in sorted(places, key=lambda place: (*place[:2], place[2] or 0, place[3] or 0)):
-        law, name, prefix, size = place
+    for place in sorted(places, key=lambda place: (*place[:2], place.prefix or 0, place.size or 0)):
         lists = [[round(1e3 * seconds, 4) for seconds in one.get(place, ())] for one in rounds]
-        times.setdefault(law, {}).setdefault(name, {}).setdefault(prefix, {})[size] = lists
-    tables: dict[str, dict[str, Any]] = {
-        law: {name: table_of(name, table, 1e-3) for name, table in own.items()}
-        for law, own in times.items()
-    }
-    laws = {
-        law: StepParts(**tables[""], **tables[law], sampling=setting.name, rule=str(setting.rule))
-        for law, setting in ((str(setting.law), setting) for setting in settings)
-        if "level" in tables.get(law, ())
-    }
-    if not laws:
+        tables = times.setdefault((place.texts, place.law), {})
+        tables.setdefault(place.table, {}).setdefault(place.prefix, {})[place.size] = lists
+    batches: dict[int, dict[str, StepParts]] = {}
+    for setting in settings:
+        texts, law = setting.texts, str(setting.law)
+        own: dict[str, Any] = {
+            name: table_of(name, table, 1e-3)
+            for of in ("", law)
+            for name, table in times.get((texts, of), {}).items()
+        }
+        if "level" in own:
+            parts = StepParts(**own, sampling=setting.name, rule=str(setting.rule))
+            batches.setdefault(texts, {})[law] = parts
+    if not batches:
         raise InvalidLatency("the profile: no step was measured whose draft has two levels")
-    return LatencyModel({1: laws}, about, disturbed)
+    return LatencyModel(batches, about, disturbed)
 
 
 def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
@@ -313,53 +316,3 @@ def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dic
         "rounds_measured": timed.measured,
         **environment(),
     }
-
-
-def print_profile(model: LatencyModel, console: Console) -> None:
-    """Medians and quartiles of what was measured, two tables for each prefix length."""
-    laws = model.times()
-    for prefix in model.prefixes:
-        title = f"after {prefix} tokens, milliseconds"
-        verify = next(iter(laws.values())).verify.curves[prefix]
-        columns = [
-            Column[int]("nodes", str),
-            Column[int]("verify", partial(_middle, verify)),
-            Column[int]("q1–q3", partial(_quartiles, verify)),
-            *(
-                Column[int](f"accept, {name}", partial(_middle, law.accept.curves.get(None)))
-                for name, law in laws.items()
-            ),
-        ]
-        print_table(Table("", columns, verify.sizes, title=title), console)
-        drafts: list[_Draft] = []
-        for name, law in laws.items():
-            level = law.level.curves.get(prefix)
-            for what, table in (("plain step", law.plain), ("first pass", law.first)):
-                curve = None if table is None else table.curves.get(prefix)
-                drafts.append((what, name, curve, None))
-            drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]
-        print_table(Table("", DRAFTS, drafts, title=title), console)
-
-
-def _middle(curve: Curve | None, size: int | None) -> str:
-    times = curve.samples.get(size) if curve else None
-    return f"{1e3 * np.median(times):.2f}" if times else NONE
-
-
-def _quartiles(curve: Curve | None, size: int | None) -> str:
-    times = curve.samples.get(size, ()) if curve else ()
-    if len(times) < SAMPLES_FOR_QUARTILES:
-        return NONE
-    low, high = 1e3 * np.quantile(times, [0.25, 0.75])
-    return f"{low:.2f}–{high:.2f}"
-
-
-_Draft = tuple[str, str, Curve | None, int | None]
-"""A pass of the draft, its law, its times, and the nodes that it runs."""
-
-DRAFTS = (
-    Column[_Draft]("draft", lambda row: row[0], left=True),
-    Column[_Draft]("law", lambda row: row[1], left=True),
-    Column[_Draft]("ms", lambda row: _middle(*row[2:])),
-    Column[_Draft]("q1–q3", lambda row: _quartiles(*row[2:])),
-)

@@ -15,24 +15,19 @@ nodes than the largest bundle has on a level, it is the difference of two trees 
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
-from treespec.decoding import decode
-from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
-from treespec.experiments.config.build import plain_method
-from treespec.experiments.measure.profile.plan import Setting, drift_of
-from treespec.experiments.run.observers import StageTimer, synchronizer
-from treespec.protocols import Coins
-from treespec.sampling.coins import TorchCoins
+from treespec.experiments.measure.profile.batch_loop import BatchLoop
+from treespec.experiments.measure.profile.loop import Loop, Text
+from treespec.experiments.measure.profile.plan import Setting
+from treespec.experiments.run.observers import synchronizer
 from treespec.search.growth import Eagle2
-from treespec.step import Step
 from treespec.target import make_target
-from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify import verifier_for
+from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -51,12 +46,22 @@ DECIDED_SIZES = (1, 8, 64, 256, 1024, 2048)
 """Nodes drafted so far when a growth decides; growths draft many times the nodes that they keep."""
 DECIDED_CHILDREN = 8
 
-Samples: TypeAlias = dict[tuple[str, str, int | None, int | None], list[float]]
-"""Measured seconds by law (empty for what all laws share), table, prefix and size; None where these do not
-matter."""
 
-Text = Callable[[int, int], Sequence[int]]
-"""Gives so many token ids of a real text; a number chooses which."""
+class Place(NamedTuple):
+    """Where a time belongs: law (empty for what all laws share), table, prefix, size and texts of a batch.
+
+    Prefix and size are None where they do not matter.
+    """
+
+    law: str
+    table: str
+    prefix: int | None
+    size: int | None
+    texts: int = 1
+
+
+Samples: TypeAlias = dict[Place, list[float]]
+"""Measured seconds by place."""
 
 
 def pass_seconds(
@@ -94,15 +99,25 @@ def measure_round(
     progress: Callable[[str], None],
 ) -> None:
     """Everything once: places in a drawn order, and in each place trees and plain steps likewise."""
-    drafted, plain = make_target(pair.target), make_target(pair.target)
+    most = max(setting.texts for setting, _ in places)
+    drafted, plain = ([make_target(pair.target) for _ in range(most)] for _ in range(2))
     for setting, prefix in order.sample(places, len(places)):
-        progress(f"{name}: {setting.law}, prefix {prefix}")
-        trees = Loop(pair, drafted, setting, prefix, text, order.randrange(1 << 30))
-        alone = Loop(pair, plain, setting, prefix, text, order.randrange(1 << 30), plain=True)
+        texts = setting.texts
+        progress(f"{name}: {setting.law}, prefix {prefix}{f', {texts} texts' * (texts > 1)}")
+        given = setting, prefix, text
+        trees = _loop(pair, drafted[:texts], *given, order.randrange(1 << 30))
+        alone = _loop(pair, plain[:texts], *given, order.randrange(1 << 30), plain=True)
         _measure_place(trees, alone, order, into)
 
 
-def _measure_place(trees: "Loop", alone: "Loop", order: random.Random, into: Samples) -> None:
+def _loop(pair: "Pair", targets: Sequence[Any], *given: Any, **options: Any) -> Loop:
+    """The loop on as many texts as there are targets."""
+    if len(targets) > 1:
+        return BatchLoop(pair, targets, *given, **options)
+    return Loop(pair, targets[0], *given, **options)
+
+
+def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples) -> None:
     """A step of each shape, the smallest first, and before or after them some of plain decoding."""
     second: dict[tuple[int, int], float] = {}
     law = str(trees.setting.law)
@@ -121,68 +136,75 @@ def _measure_place(trees: "Loop", alone: "Loop", order: random.Random, into: Sam
     for turn in order.sample([each_shape, plainly], 2):
         turn()
     if trees.setting.law is Law.DETERMINISTIC:
-        _measure_deciding(order, law, into)
+        _measure_deciding(order, trees.setting, into)
     for (width, most), taken in second.items():
         if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
-            _put(into, law, "draw", None, width, taken - second[width, 1])
+            _put(into, trees.setting, law, "draw", None, width, taken - second[width, 1])
 
 
-def _warm(loop: "Loop", shape: TreeShape) -> None:
+def _warm(loop: Loop, shape: TreeShape) -> None:
     for _ in range(WARM_UP_STEPS):
         loop.step(shape)
 
 
 def _put(
-    into: Samples, law: str, name: str, prefix: int | None, size: int | None, seconds: float
+    into: Samples,
+    setting: Setting,
+    law: str,
+    name: str,
+    prefix: int | None,
+    size: int | None,
+    seconds: float,
 ) -> None:
-    into.setdefault((law, name, prefix, size), []).append(max(0.0, seconds))
+    place = Place(law, name, prefix, size, setting.texts)
+    into.setdefault(place, []).append(max(0.0, seconds))
 
 
 def _measure_tree(
-    loop: "Loop", shape: TreeShape, into: Samples, second: dict[tuple[int, int], float]
+    loop: Loop, shape: TreeShape, into: Samples, second: dict[tuple[int, int], float]
 ) -> None:
     """One step of a shape; `second` gets the time of its second level, by nodes and most children."""
     law, prefix, size = str(loop.setting.law), loop.prefix, shape.size
     seconds = loop.step(shape)
     if seconds is None:
         return
-    levels = seconds["levels"]
-    _put(into, "", "verify", prefix, size, seconds["verify"])
-    _put(into, "", "commit", None, size, seconds["commit"])
-    _put(into, "", "rest", None, None, seconds["rest"])
-    _put(into, law, "accept", None, size, seconds["accept"])
-    _put(into, law, "assemble", None, size, seconds["draft"] - sum(levels))
+    levels, put = seconds["levels"], partial(_put, into, loop.setting)
+    put("", "verify", prefix, size, seconds["verify"])
+    put("", "commit", None, size, seconds["commit"])
+    put("", "rest", None, None, seconds["rest"])
+    put(law, "accept", None, size, seconds["accept"])
+    put(law, "assemble", None, size, seconds["draft"] - sum(levels))
     if len(shape.children[0]) == 1:
-        _put(into, law, "first", prefix, None, levels[0])
+        put(law, "first", prefix, None, levels[0])
     expanded: list[list[int]] = [[] for _ in range(shape.depth)]  # numbers of children, by level
     for node in shape.internal:
         expanded[shape.depths[node]].append(len(shape.children[node]))
     for level, children in enumerate(expanded):
         width, most = len(children), max(children)
         if level and most == 1:
-            _put(into, law, "level", prefix, width, levels[level])
+            put(law, "level", prefix, width, levels[level])
         elif level == 2:  # the same nodes' parents had one child each
-            _put(into, law, "draw", None, width, levels[2] - levels[1])
+            put(law, "draw", None, width, levels[2] - levels[1])
         if level == 1:
             second[width, most] = levels[1]
 
 
-def _measure_plain(loop: "Loop", into: Samples) -> None:
+def _measure_plain(loop: Loop, into: Samples) -> None:
     seconds = loop.step(ROOT)
     if seconds is None:
         return
-    law, prefix = str(loop.setting.law), loop.prefix
-    _put(into, law, "plain", prefix, None, seconds["whole"])
-    _put(into, law, "assemble", None, 1, seconds["draft"])
-    _put(into, law, "accept", None, 1, seconds["accept"])
-    _put(into, "", "verify", prefix, 1, seconds["verify"])
-    _put(into, "", "commit", None, 1, seconds["commit"])
+    law, prefix, put = str(loop.setting.law), loop.prefix, partial(_put, into, loop.setting)
+    put(law, "plain", prefix, None, seconds["whole"])
+    put(law, "assemble", None, 1, seconds["draft"])
+    put(law, "accept", None, 1, seconds["accept"])
+    put("", "verify", prefix, 1, seconds["verify"])
+    put("", "commit", None, 1, seconds["commit"])
 
 
-def _measure_deciding(order: random.Random, law: str, into: Samples) -> None:
+def _measure_deciding(order: random.Random, setting: Setting, into: Samples) -> None:
     """Time decisions of EAGLE-2 on drawn probabilities; the work is the same for all growths.
 
-    It consists of values along paths, and the best of them.
+    It consists of values along paths, and the best of them. Each text of a batch decides by itself.
     """
     for size in DECIDED_SIZES:
         # A new shape each time, since a drafter's is new at each level.
@@ -192,120 +214,5 @@ def _measure_deciding(order: random.Random, law: str, into: Samples) -> None:
         start = time.perf_counter()
         growth.next(shape, lambda probs=probs: probs)
         growth.keep(shape, lambda probs=probs: probs)
-        _put(into, law, "decide", None, size, (time.perf_counter() - start) / 2)
-
-
-_growth = lru_cache(maxsize=1024)(StaticGrowth)
-"""The growth of a shape, made once: as in a run, what follows from the shape is then known to it."""
-
-
-class Undrafted(NoDrafter):
-    """Trees of given shapes whose tokens mean nothing: what a target without a draft model verifies."""
-
-    def __init__(self, growth: StaticGrowth, vocab_size: int, observer: StageTimer) -> None:
-        self.growth, self._vocab_size, self._observer = growth, vocab_size, observer
-        self.max_depth = growth.max_depth
-
-    def propose(self, coins: Coins) -> TokenTree:
-        """A tree of the growth's shape; its levels are told to the observer, as a model's would be."""
-        shape = self.growth.shape
-        for _ in range(shape.depth):
-            with self._observer.stage("level"):
-                pass
-        tokens = [self._root, *(node % self._vocab_size for node in range(1, shape.size))]
-        return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
-
-
-class Loop:
-    """The loop on a text of about one length: it starts over when the text has grown too long.
-
-    The first text is as long as is drawn, within `drift_of` the prefix length, and later ones begin at the
-    lower end. So whatever comes first or last is after texts of all these lengths, prefix length in the
-    mean: had all texts begun at the lower end, what comes first would always be after shorter ones.
-
-    Args:
-        pair: the models.
-        target: of this loop alone.
-        setting: law, rule and trees.
-        prefix: committed tokens before the root.
-        text: the texts.
-        seed: of coins and texts.
-        plain: decode without a draft.
-    """
-
-    def __init__(
-        self,
-        pair: "Pair",
-        target: Any,
-        setting: Setting,
-        prefix: int,
-        text: Text,
-        seed: int,
-        plain: bool = False,
-    ) -> None:
-        self.setting, self.prefix = setting, prefix
-        self._pair, self._target, self._text, self._seed = pair, target, text, seed
-        without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
-        self._choice, self._plain = without if plain else setting, plain
-        self._drafter: ModelDrafter | Undrafted | NoDrafter = NoDrafter()
-        self._coins = TorchCoins(seed)
-        self._steps: Iterator[Step] = iter(())
-        self._drift = drift_of(prefix, len(setting.shapes))
-        self._ahead = random.Random(seed).randrange(2 * self._drift + 1)
-        self._deepest = max(setting.shapes, key=lambda shape: shape.depth)
-        self._length, self._limit = 0, prefix + self._drift + 1
-        self.timer = StageTimer()
-
-    def start(self) -> None:
-        from treespec.models.load import NoDraftModel
-
-        pair, choice, deepest = self._pair, self._choice, self._deepest
-        length = max(1, self.prefix - self._drift + self._ahead) + 1  # and the root
-        self._seed, self._ahead = self._seed + 1, 0
-        prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
-        self.timer = StageTimer(prompt.device)
-        if not self._plain and isinstance(pair.draft, NoDraftModel):
-            vocab_size = pair.target.vocab_size
-            self._drafter = Undrafted(_growth(deepest), vocab_size, self.timer)
-        elif not self._plain:
-            # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.
-            self._drafter = ModelDrafter(
-                pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
-            )
-        room = min(pair.target.max_length, pair.draft.max_length) - length - deepest.depth
-        self._steps = decode(
-            self._target,
-            self._drafter,
-            verifier_for(choice.rule, pair.target),
-            prompt,
-            sampling=choice.sampling,
-            coins=self._coins,
-            max_new_tokens=max(1, room),
-            observer=self.timer,
-        )
-        self._length = length
-
-    def step(self, shape: TreeShape) -> dict[str, Any] | None:
-        """Seconds of one step with this tree: its stages, the whole, and the levels of its draft."""
-        if not 0 < self._length <= self._limit:
-            self.start()
-            self._advance(shape)  # the prefill, and a step that is not like others after it
-        return self._advance(shape)
-
-    def _advance(self, shape: TreeShape) -> dict[str, Any] | None:
-        if isinstance(self._drafter, ModelDrafter | Undrafted):
-            self._drafter.growth = _growth(shape)
-        before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
-        self.timer.clock.settle()
-        start = time.perf_counter()
-        step = next(self._steps, None)
-        if step is None:
-            self._length = 0
-            return None
-        self.timer.clock.settle()
-        whole = time.perf_counter() - start
-        self._length += len(step.tokens)
-        new = {name: seconds[before.get(name, 0) :] for name, seconds in self.timer.seconds.items()}
-        levels = new.pop("level", [])
-        stages = {name: sum(seconds) for name, seconds in new.items() if name != "prefill"}
-        return {"whole": whole, "rest": whole - sum(stages.values()), "levels": levels, **stages}
+        taken = setting.texts * (time.perf_counter() - start) / 2
+        _put(into, setting, str(setting.law), "decide", None, size, taken)

@@ -160,6 +160,56 @@ def test_prefixes_and_batches_are_searched_one_by_one(files):
     assert "--batch = 'x'" in wrong.output
 
 
+def test_every_batch_of_a_profile_is_advised_on(files, tmp_path):
+    """A pass that grows dear with the texts: trees for one, chains for four, nothing for many."""
+    times = {
+        1: ({1: 0.02, 16: 0.022}, 0.0005),
+        4: ({1: 0.02, 3: 0.03, 16: 0.2}, 0.0005),
+        32: ({1: 0.02, 2: 0.2, 16: 1.0}, 0.05),
+    }
+    models = {
+        batch: LatencyModel.from_tables(verify=verify, draft=draft, law="iid", batch=batch)
+        for batch, (verify, draft) in times.items()
+    }
+    latency = LatencyModel.of_batches(models).save(tmp_path / "batches.json")
+    asked = ("search", files / "short.npz", "--latency", latency, "--size", 16)
+    done = call(*asked, "--json")
+    assert done.exit_code == 0, done.output
+    rankings = json.loads(done.stdout)["rankings"]
+    assert [ranking["batch"] for ranking in rankings] == [1, 4, 32]
+    for ranking in rankings:
+        batch = ranking["batch"]
+        plain = next(row for row in ranking["rows"] if row["kind"] == "plain")
+        assert plain["tokens_per_s"]["estimate"] == pytest.approx(batch / 0.02)
+        alone = call(*asked, "--batch", batch, "--json")
+        assert json.loads(alone.stdout) == ranking
+    printed = call(*asked).stdout
+    title = "by texts in a batch, predicted tokens/s of all of them"
+    lines = printed[printed.index(title) :].splitlines()[1:]
+    assert lines[0].split("  ")[0] == "texts"
+    for line, ranking in zip(lines[1:], rankings, strict=True):
+        cells = [cell.strip() for cell in line.split("  ") if cell]
+        first = {}
+        for row in ranking["rows"]:
+            first.setdefault(row["kind"], row)
+        assert cells[0] == str(ranking["batch"])
+        assert cells[1].startswith("tree of ")
+        assert cells[3] == f"chain of {first['chain']['depth']}"
+        shown = [cells[2], cells[4], cells[5]]
+        kinds = ("tree", "chain", "plain")
+        assert shown == [f"{first[kind]['tokens_per_s']['estimate']:.1f}" for kind in kinds]
+    assert "use plain decoding" in lines[3]
+    both = call(*asked[:-2], "--batch", "1,32")
+    assert [line.split()[0] for line in both.stdout.splitlines()[-2:]] == ["1", "32"]
+    wrong = call(*asked, "--batch", "3")
+    assert wrong.exit_code == 2
+    assert "times are known for 1, 4, 32" in " ".join(wrong.output.split())
+    out = call(*asked, "--out", tmp_path / "tree.json")
+    assert out.exit_code == 2
+    assert "there are rankings for batches of 1, 4, 32: choose one" in " ".join(out.output.split())
+    assert not (tmp_path / "tree.json").exists()
+
+
 def test_one_file_holds_one_tree(files, tmp_path):
     out = tmp_path / "tree.json"
     asked = ("search", files / "short.npz", "--latency", files / "cheap.json", "--out", out)

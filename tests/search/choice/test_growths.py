@@ -89,6 +89,20 @@ def test_each_growth_has_its_own_replay(trace, ranking):
     assert any(DECIDING in note for note in ranking.notes)
 
 
+def test_growths_that_know_times_know_those_of_the_batch(trace):
+    """Where eight texts make every node dear, a growth by times drafts hardly any."""
+    dear = LatencyModel.from_tables(
+        verify={1: 0.020, 64: 6.0}, draft={1: 0.0005, 64: 0.0007}, draw=0.0, batch=8
+    )
+    both = LatencyModel.of_batches({1: TIMES, 8: dear})
+    grown_to = {}
+    for batch in (1, 8):
+        found = best_tree(trace, both, max_size=16, draws=50, batch=batch)
+        (row,) = (r for r in found.rows if r.growth and r.growth.config["kind"] == "cost_aware")
+        grown_to[batch] = row.growth.nodes
+    assert grown_to[8] < 2 < grown_to[1]
+
+
 def test_a_step_takes_what_it_drafts_and_verifies(trace, ranking):
     """By hand: a draft pass over the nodes of each level, and a target pass over the kept nodes."""
     growth = EqualGrowth(4, 5, 16)

@@ -129,6 +129,16 @@ def test_batches():
     both = LatencyModel.of_batches({8: full(batch=8, verify=0.5), 1: full()})
     assert tuple(both.batches) == (1, 8)
     assert both.verify_s(4, 64, batch=8) == 0.5
+    assert both.verify_s(4, 64) == full().verify_s(4, 64)
+    # The times of eight texts alone need not be asked for by their number.
+    eight = both.for_batch(8)
+    assert tuple(eight.batches) == (8,)
+    assert eight.verify_s(4, 64) == eight.verify_s(4, 64, batch=8) == 0.5
+    assert eight.prefix_at(None) == both.prefix_at(None, 8)
+    with pytest.raises(NotMeasured, match=r"treespec profile --batch 4"):
+        both.for_batch(4)
+    with pytest.raises(NotMeasured, match="batch = 1, but times are known for 2, 8"):
+        LatencyModel.of_batches({2: full(batch=2), 8: full(batch=8)}).verify_s(4, 64)
     with pytest.raises(NotMeasured, match="batch = 8"):
         LatencyModel.of_batches({8: full()})
     for make in (LatencyModel.of_batches, LatencyModel):

@@ -12,6 +12,7 @@ from fake_cuda import FakeCuda
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
+from treespec.experiments.measure.profile import loop as looping
 from treespec.experiments.measure.profile import steps as measuring
 from treespec.experiments.measure.profile.plan import (
     Setting,
@@ -50,7 +51,7 @@ def together(timed):
     """All samples that count, whatever their round: by law, table, prefix and size."""
     tables = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for measured in timed.parts:
-        for (law, name, prefix, size), seconds in measured.items():
+        for (law, name, prefix, size, _), seconds in measured.items():
             tables[law][name][prefix][size] += seconds
     return tables
 
@@ -297,11 +298,11 @@ def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
         cuda.time += 1000 * (1 + 10 * (len(parents) - first)) if self.model is draft else 7e6
         return run(self, tokens, parents, first)
 
-    monkeypatch.setattr(measuring, "StageTimer", timer)
+    monkeypatch.setattr(looping, "StageTimer", timer)
     monkeypatch.setattr(TransformersModel, "run", queued)
     short, long = TreeShape.chain(1), TreeShape.expansion([2, 1, 1, 1])
     own, plan = make_target(loaded_pair.target), setting(shapes=(short, long) * 8)  # one long text
-    steps = measuring.Loop(loaded_pair, own, plan, 40, text, seed=0)
+    steps = looping.Loop(loaded_pair, own, plan, 40, text, seed=0)
     steps._ahead = 0
     steps.step(short)
     waits = []
@@ -330,9 +331,9 @@ def test_no_size_has_longer_texts_than_others(loaded_pair, monkeypatch):
         lengths[shape.size].append(steps._length - 1)  # without the root
         return advance(steps, shape)
 
-    advance = measuring.Loop._advance
-    monkeypatch.setattr(measuring, "decode", decoded)
-    monkeypatch.setattr(measuring.Loop, "_advance", step)
+    advance = looping.Loop._advance
+    monkeypatch.setattr(looping, "decode", decoded)
+    monkeypatch.setattr(looping.Loop, "_advance", step)
 
     def counted(steps, shape, *into):
         steps.step(shape)
