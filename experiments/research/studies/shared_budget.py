@@ -37,6 +37,8 @@ REAL = (
     "models={target: smollm2, dtype: bfloat16}",
     "prompts={kind: chat, count: 96}",
     *(f"methods.{i}.draft={{source: early_exit, layers: 15}}" for i in (1, 2)),
+    f"methods.1.name={EQUAL}",
+    f"methods.2.name={SHARED}",
 )
 """What makes the config one of the real model."""
 
