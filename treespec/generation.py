@@ -103,11 +103,12 @@ def generate(
     stop_strings: Sequence[str] | str = (),
     logprobs: Literal["raw", "processed"] | None = None,
     observer: Observer | None = None,
+    places: int | None = None,
 ) -> Generation | list[Generation | Failed]:
     """Continue a prompt, or several side by side, by tree-based speculative decoding.
 
     Several prompts share the passes of the target and, if it drafts, of the draft model (`decode_many`);
-    each gives what it gives alone. At most as many as fit into memory: all have a cache at the same time.
+    each gives what it gives alone.
 
     Args:
         pair: target, draft and tokenizer, as returned by `load_pair`.
@@ -130,6 +131,8 @@ def generate(
             token was drawn or chosen from (0 at temperature 0); each is the target's, given the text
             before the token.
         observer: notified of the stages of decoding.
+        places: of several prompts, how many are decoded at the same time, by default all. Memory must hold
+            their caches.
 
     Returns:
         The text and a summary. For several prompts a list, in which an error that only one text meets, such
@@ -202,7 +205,7 @@ def generate(
     ]
     found = [_Told(pair.tokenizer, logprobs) for _ in texts]
     failed: dict[int, Failed] = {}
-    for i, step in decode_many(texts):
+    for i, step in decode_many(texts, places=places):
         if isinstance(step, Failed):
             failed[i] = step
         else:

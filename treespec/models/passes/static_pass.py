@@ -224,6 +224,12 @@ class StaticRunner(TreeRunner):
         features = None if scores.features is None else scores.features[:count]
         return Scores(scores.logits[:count], features)
 
+    def release(self) -> None:
+        """Forget the text and give the memory of its rows back, with the passes that are tied to it."""
+        super().release()
+        self._forget_memory()
+        self._memory = self.cache.memory
+
     def _static(self, first: int, size: Size) -> StaticPass:
         """The pass of this size for the features lent, after making room for its rows in the cache."""
         cache = self.cache
@@ -248,5 +254,5 @@ class _KernelAttention(TreeAttention):
     """The Triton kernel, over a tree in device memory."""
 
     def __init__(self, tree_pass: BufferedPass) -> None:
-        buffered: Any = tree_pass
-        self.tree_pass, self.impl = buffered, "triton"
+        buffered: Any = (tree_pass,)
+        self.passes, self.impl = buffered, "triton"
