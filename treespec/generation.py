@@ -17,7 +17,6 @@ from treespec.sampling.distributions import Sampling, wide
 from treespec.step import Step
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
-from treespec.target.model_target import ModelTarget
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 
@@ -199,8 +198,7 @@ def generate(
         return told.generation()
     drafters, all_coins = _one_each("drafter", drafter, several), _one_each("coins", coins, several)
     texts = [
-        # Captured passes, which a target of `make_target` may have, cannot be joined.
-        text_of(f"prompt[{i}]", given, ModelTarget(pair.target), drafters[i], all_coins[i])
+        text_of(f"prompt[{i}]", given, make_target(pair.target), drafters[i], all_coins[i])
         for i, given in enumerate(several)
     ]
     found = [_Told(pair.tokenizer, logprobs) for _ in texts]

@@ -102,7 +102,7 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
     text = text_bytes(experiment, pair, tokens)
     method_bytes = sum(text.values()) * experiment.config.batch
     if pair.target.device.type == "cuda":
-        method_bytes += _captured_bytes(pair.target, nodes, parts=False)
+        method_bytes += _captured_bytes(pair.target, nodes * experiment.config.batch, parts=False)
         method_bytes += sum(
             _captured_bytes(draft, nodes, parts=True)
             for draft in [*pair.models, *parts]
@@ -146,7 +146,7 @@ def together_in_words(group: Group) -> str:
 def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
     """Bytes of all passes that are captured of a model at one place (`models.passes.captured_runner`).
 
-    There is one pass for each size (`models.passes.static_pass.size_of`), and each keeps its logits. All
+    There is one pass for each size (`models.passes.static_sizes.size_of`), and each keeps its logits. All
     other intermediate values are taken to need as much as the largest logits.
 
     Args:
@@ -154,7 +154,7 @@ def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
         nodes: nodes of the largest tree.
         parts: whether trees are also run in parts, as drafters run them.
     """
-    from treespec.models.passes.static_pass import size_of
+    from treespec.models.passes.static_sizes import size_of
 
     firsts = range(nodes) if parts else (0,)
     sizes = {size_of(first, count) for first in firsts for count in range(1, nodes - first + 1)}

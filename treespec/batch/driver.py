@@ -115,8 +115,7 @@ def decode_many(
     of nodes in a pass, which can decide between near-ties.
 
     Passes over trees are joined. A prompt is run alone, when its text begins; so is a tree on a model
-    that cannot join passes (`treespec.models.waiting.Joinable`), such as one of yours, or with captured
-    passes.
+    that cannot join passes (`treespec.models.waiting.Joinable`), such as one of yours.
 
     Args:
         texts: the texts; each with its own target, drafter and coins.
