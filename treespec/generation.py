@@ -17,7 +17,6 @@ from treespec.sampling.distributions import Sampling, wide
 from treespec.step import Step
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
-from treespec.target.model_target import ModelTarget
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_law, usual_rule, verifier_for
 
@@ -103,11 +102,12 @@ def generate(
     stop_strings: Sequence[str] | str = (),
     logprobs: Literal["raw", "processed"] | None = None,
     observer: Observer | None = None,
+    places: int | None = None,
 ) -> Generation | list[Generation | Failed]:
     """Continue a prompt, or several side by side, by tree-based speculative decoding.
 
     Several prompts share the passes of the target and, if it drafts, of the draft model (`decode_many`);
-    each gives what it gives alone. At most as many as fit into memory: all have a cache at the same time.
+    each gives what it gives alone.
 
     Args:
         pair: target, draft and tokenizer, as returned by `load_pair`.
@@ -130,6 +130,8 @@ def generate(
             token was drawn or chosen from (0 at temperature 0); each is the target's, given the text
             before the token.
         observer: notified of the stages of decoding.
+        places: of several prompts, how many are decoded at the same time, by default all. Memory must hold
+            their caches.
 
     Returns:
         The text and a summary. For several prompts a list, in which an error that only one text meets, such
@@ -196,13 +198,12 @@ def generate(
         return told.generation()
     drafters, all_coins = _one_each("drafter", drafter, several), _one_each("coins", coins, several)
     texts = [
-        # Captured passes, which a target of `make_target` may have, cannot be joined.
-        text_of(f"prompt[{i}]", given, ModelTarget(pair.target), drafters[i], all_coins[i])
+        text_of(f"prompt[{i}]", given, make_target(pair.target), drafters[i], all_coins[i])
         for i, given in enumerate(several)
     ]
     found = [_Told(pair.tokenizer, logprobs) for _ in texts]
     failed: dict[int, Failed] = {}
-    for i, step in decode_many(texts):
+    for i, step in decode_many(texts, places=places):
         if isinstance(step, Failed):
             failed[i] = step
         else:

@@ -11,6 +11,7 @@ from attention_masks.tree_attention.buffered_pass import BufferedPass
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.pass_arrays import PassArrays
 from attention_masks.tree_attention.ragged_pass import RaggedPass
+from attention_masks.tree_attention.scattered_pass import ScatteredPass, ScatteredSize
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "Options",
     "PassArrays",
     "RaggedPass",
+    "ScatteredPass",
+    "ScatteredSize",
     "TreePass",
     "attend",
     "choose",

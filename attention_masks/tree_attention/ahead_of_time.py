@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from attention_masks.compiling import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import HEAD_DIMS, Tile, block_dim, choices
+from attention_masks.tree_attention.tiles import tile as tile_of
 from attention_masks.tree_attention.triton import MERGED
 
 TARGETS = (80, 90, 100)
@@ -103,6 +105,24 @@ def compile_merge(capability: int) -> Compiled:
     )  # fmt: skip
 
 
+def compile_scattered(capability: int, name: str) -> Compiled:
+    """Compile a kernel of passes over sequences in memory of their own, for the tile of one row."""
+    from attention_masks.tree_attention import scattered_kernels
+
+    shape = tile_of(GROUP, 128, 2, capability // 10)
+    constants = {"DIM": 128, "BLOCK_D": 128, "ALIGNED": True}
+    options: dict[str, int] = {}
+    if name == "attend_scattered":
+        constants |= {
+            "GROUP": GROUP, "BLOCK_M": shape.block_m, "BLOCK_N": shape.block_n, "SPLIT": True,
+            "SOFTCAP": False, "WINDOW": False, "SINKS": False, "INTERPRETED": False,
+        }  # fmt: skip
+        options = {"num_warps": shape.warps, "num_stages": shape.stages}
+    kernel = getattr(scattered_kernels, name)
+    types, aligned = _arguments(kernel, "bf16", constants)
+    return compile_kernel(kernel, types, constants, aligned, capability, options, label="bf16 128")
+
+
 def complaints(variant: Variant, made: Compiled) -> tuple[str, ...]:
     """The problems of a compiled variant; empty if there are none."""
     problems = made.problems
@@ -118,6 +138,7 @@ def _arguments(
 ) -> tuple[dict[str, str], list[str]]:
     """The types of the run-time arguments, and the arguments that a launch finds divisible by 16."""
     type_of = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "arrays_ptr": "*i32", "table_ptr": "*i32"}
+    type_of["places_ptr"] = "*i64"
     type_of |= {"inner": "fp32", "outer": "fp32"}
     names = [name for name in kernel.arg_names if name not in constants]
     types = {
@@ -143,16 +164,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [job for job in variants(given.all) if job.capability in targets]
     kernels, problems = [], []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        merges = pool.map(compile_merge, targets)
+        others = [
+            *map(partial(pool.submit, compile_merge), targets),
+            *(
+                pool.submit(compile_scattered, target, name)
+                for target in targets
+                for name in ("store_rows", "attend_scattered")
+            ),
+        ]
         for i, (job, kernel) in enumerate(zip(jobs, pool.map(compile_variant, jobs), strict=True)):
             kernels.append(kernel)
             where = f"{kernel.label} on sm_{kernel.capability}"
             problems += [f"{where}: {text}" for text in complaints(job, kernel)]
             print(f"\r{i + 1} of {len(jobs)} kernels", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
-        kernels += merges
+        kernels += [other.result() for other in others]
     for kernel in kernels[len(jobs) :]:
-        problems += [f"merge on sm_{kernel.capability}: {text}" for text in kernel.problems]
+        problems += [
+            f"{kernel.kernel} on sm_{kernel.capability}: {text}" for text in kernel.problems
+        ]
     print(table(kernels))
     print(f"\n{len(kernels)} kernels, {len(problems)} problems", *problems, sep="\n")
     return bool(problems)

@@ -77,7 +77,7 @@ def triton(
     keys = tree_pass.key_count
     if options.window is not None:
         keys = min(keys, options.window + rows)
-    processors, generation = _properties(q.device)
+    processors, generation = device_properties(q.device)
     if tile_choice is None:
         # Look up the table in any case, so that the interpreter refuses what a GPU would.
         tile_choice = tile(rows * group, dim, q.element_size(), generation)
@@ -149,7 +149,7 @@ def _kernels(device: torch.device) -> Any:
 
 
 @lru_cache
-def _properties(device: torch.device) -> tuple[int, int]:
+def device_properties(device: torch.device) -> tuple[int, int]:
     """Number of multiprocessors, and major compute capability."""
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS, 9

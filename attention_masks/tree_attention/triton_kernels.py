@@ -1,4 +1,4 @@
-# ruff: noqa: N803, SIM102  (compile-time arguments are in capitals, and need an `if` of their own)
+# ruff: noqa: N803  (compile-time arguments are in capitals)
 """The two Triton kernels of tree attention: partial attention over a split of the keys, and their merge.
 
 Stage 1 (`attend_split`): a program owns BLOCK_M query rows of one key head and one split of the keys.
@@ -105,6 +105,99 @@ def _tile(
     return acc, higher, total
 
 
+@triton.jit
+@no_type_check
+def over_keys(
+    q, node, rank, position, prefix, size, of_nodes, nodes, k_base, v_base, table,
+    k_page, k_slot, v_page, v_slot, sinks, in_rows, split, splits, inner, outer, window,
+    DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Sums of a block of rows over one split of their sequence's keys; and whether it has any.
+
+    `position` is read with a window only, `sinks` (pointers) with sinks only.
+    """
+    in_k = tl.arange(0, BLOCK_D) < DIM
+    first = 0
+    oldest = node  # read under WINDOW only
+    if WINDOW:
+        first = tl.maximum(prefix - window + 1, 0) // BLOCK_N * BLOCK_N
+        oldest = position - window
+    chunk = tl.cdiv(tl.cdiv(prefix + size - first, splits), MIN_CHUNK) * MIN_CHUNK
+    begin = first + split * chunk
+    last = tl.max(node)
+    stop = tl.where(last >= 0, tl.minimum(begin + chunk, prefix + last + 1), begin)
+    full = prefix // BLOCK_N * BLOCK_N
+
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    high = tl.full([BLOCK_M], HIDDEN, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    some = begin < stop
+    if SINKS:
+        if split == 0:
+            sink = tl.load(sinks, mask=in_rows, other=0.0).to(tl.float32)
+            high = sink * LOG2E
+            total = tl.full([BLOCK_M], 1.0, tl.float32)
+        some = some | (split == 0)
+
+    cols = tl.arange(0, BLOCK_N)
+    for start in range(begin, tl.minimum(stop, full), BLOCK_N):
+        keys = start + cols
+        inside = keys < prefix
+        k_at = _slots(keys, inside, table, k_page, k_slot, PAGE)
+        v_at = _slots(keys, inside, table, v_page, v_slot, PAGE)
+        visible = keys[None, :] > oldest[:, None]
+        acc, high, total = _tile(
+            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
+            DIM, BLOCK_D, False, WINDOW, SOFTCAP, INTERPRETED,
+        )  # fmt: skip
+    for start in range(tl.maximum(begin, full), stop, BLOCK_N):
+        keys = start + cols
+        inside = keys < prefix + size
+        of_prefix = keys < prefix
+        at_node = inside & (keys >= prefix)
+        key = keys - prefix
+        key_rank = tl.load(of_nodes + key, mask=at_node, other=0)
+        key_end = tl.load(of_nodes + nodes + key, mask=at_node, other=-1)
+        above = (key_rank[None, :] <= rank[:, None]) & (rank[:, None] < key_end[None, :])
+        visible = of_prefix[None, :] | above
+        if WINDOW:
+            key_depth = tl.load(of_nodes + 2 * nodes + key, mask=at_node, other=0)
+            key_position = tl.where(of_prefix, keys, prefix + key_depth)
+            visible = visible & (key_position[None, :] > oldest[:, None])
+        k_at = _slots(keys, inside, table, k_page, k_slot, PAGE)
+        v_at = _slots(keys, inside, table, v_page, v_slot, PAGE)
+        acc, high, total = _tile(
+            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
+            DIM, BLOCK_D, True, True, SOFTCAP, INTERPRETED,
+        )  # fmt: skip
+    return acc, high, total, some
+
+
+@triton.jit
+@no_type_check
+def write_sums(
+    acc, high, total, some, real, in_rows, out_at, part_ptr, lse_ptr, line, OUT: tl.constexpr,
+    DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Write the output of a block of rows, or with splits its partial sums, at their lines."""
+    dims = tl.arange(0, BLOCK_D)
+    in_k = dims < DIM
+    if not SPLIT:
+        out = tl.where(real[:, None], acc / tl.maximum(total, TINY)[:, None], 0.0)
+        ptrs = out_at[:, None] + dims[None, :]
+        tl.store(ptrs, out.to(OUT), mask=in_rows[:, None] & in_k[None, :])
+    else:
+        seen = total > 0
+        lse = tl.where(seen, high + tl.log2(tl.where(seen, total, 1.0)), HIDDEN)
+        tl.store(lse_ptr + line, lse, mask=in_rows)
+        if some:
+            ptrs = part_ptr + line[:, None] * DIM + dims[None, :]
+            part = acc / tl.maximum(total, TINY)[:, None]
+            tl.store(ptrs, part, mask=in_rows[:, None] & in_k[None, :])
+
+
 # Not specialised: values that change from step to step would trigger recompilation by divisibility.
 @triton.jit(
     do_not_specialize=[
@@ -144,6 +237,9 @@ def attend_split(
     q_at = q_ptr + sequence * q_batch + q_head_of * q_head + row.to(tl.int64) * q_row
     q = tl.load(q_at[:, None] + dims[None, :], mask=in_rows[:, None] & in_k[None, :], other=0.0)
 
+    position = node  # read under WINDOW only
+    if WINDOW:
+        position = prefix + tl.load(of_rows + 2 * rows + row, mask=in_rows, other=0)
     table = table_ptr
     k_base = k_ptr + head.to(tl.int64) * k_head
     v_base = v_ptr + head.to(tl.int64) * v_head
@@ -153,74 +249,18 @@ def attend_split(
     else:
         table += sequence * table_batch
 
-    first = 0
-    oldest = node  # read under WINDOW only
-    if WINDOW:
-        first = tl.maximum(prefix - window + 1, 0) // BLOCK_N * BLOCK_N
-        depth = tl.load(of_rows + 2 * rows + row, mask=in_rows, other=0)
-        oldest = prefix + depth - window
-    chunk = tl.cdiv(tl.cdiv(prefix + size - first, splits), MIN_CHUNK) * MIN_CHUNK
-    begin = first + split * chunk
-    last = tl.max(node)
-    stop = tl.where(last >= 0, tl.minimum(begin + chunk, prefix + last + 1), begin)
-    full = prefix // BLOCK_N * BLOCK_N
-
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    high = tl.full([BLOCK_M], HIDDEN, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    if SINKS:
-        if split == 0:
-            sink = tl.load(sinks_ptr + q_head_of, mask=in_rows, other=0.0).to(tl.float32)
-            high = sink * LOG2E
-            total = tl.full([BLOCK_M], 1.0, tl.float32)
-
-    cols = tl.arange(0, BLOCK_N)
-    for start in range(begin, tl.minimum(stop, full), BLOCK_N):
-        keys = start + cols
-        inside = keys < prefix
-        k_at = _slots(keys, inside, table, k_batch, k_slot, PAGE)
-        v_at = _slots(keys, inside, table, v_batch, v_slot, PAGE)
-        visible = keys[None, :] > oldest[:, None]
-        acc, high, total = _tile(
-            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
-            DIM, BLOCK_D, False, WINDOW, SOFTCAP, INTERPRETED,
-        )  # fmt: skip
-    for start in range(tl.maximum(begin, full), stop, BLOCK_N):
-        keys = start + cols
-        inside = keys < prefix + size
-        of_prefix = keys < prefix
-        at_node = inside & (keys >= prefix)
-        key = keys - prefix
-        key_rank = tl.load(of_nodes + key, mask=at_node, other=0)
-        key_end = tl.load(of_nodes + nodes + key, mask=at_node, other=-1)
-        above = (key_rank[None, :] <= rank[:, None]) & (rank[:, None] < key_end[None, :])
-        visible = of_prefix[None, :] | above
-        if WINDOW:
-            key_depth = tl.load(of_nodes + 2 * nodes + key, mask=at_node, other=0)
-            position = tl.where(of_prefix, keys, prefix + key_depth)
-            visible = visible & (position[None, :] > oldest[:, None])
-        k_at = _slots(keys, inside, table, k_batch, k_slot, PAGE)
-        v_at = _slots(keys, inside, table, v_batch, v_slot, PAGE)
-        acc, high, total = _tile(
-            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
-            DIM, BLOCK_D, True, True, SOFTCAP, INTERPRETED,
-        )  # fmt: skip
-
-    real = node >= 0
-    if not SPLIT:
-        out_at = out_ptr + sequence * out_batch + q_head_of * out_head + row.to(tl.int64) * out_row
-        out = tl.where(real[:, None], acc / tl.maximum(total, TINY)[:, None], 0.0)
-        ptrs = out_at[:, None] + dims[None, :]
-        tl.store(ptrs, out.to(out_ptr.dtype.element_ty), mask=in_rows[:, None] & in_k[None, :])
-    else:
-        seen = total > 0
-        lse = tl.where(seen, high + tl.log2(tl.where(seen, total, 1.0)), HIDDEN)
-        line = (tl.program_id(1).to(tl.int64) * splits + split) * (rows * GROUP) + offs
-        tl.store(lse_ptr + line, lse, mask=in_rows)
-        if begin < stop or (SINKS and split == 0):
-            ptrs = part_ptr + line[:, None] * DIM + dims[None, :]
-            part = acc / tl.maximum(total, TINY)[:, None]
-            tl.store(ptrs, part, mask=in_rows[:, None] & in_k[None, :])
+    acc, high, total, some = over_keys(
+        q, node, rank, position, prefix, size, of_nodes, nodes, k_base, v_base, table,
+        k_batch, k_slot, v_batch, v_slot, sinks_ptr + q_head_of, in_rows, split, splits,
+        inner, outer, window,
+        DIM, BLOCK_D, BLOCK_M, BLOCK_N, PAGE, SOFTCAP, WINDOW, SINKS, INTERPRETED,
+    )  # fmt: skip
+    out_at = out_ptr + sequence * out_batch + q_head_of * out_head + row.to(tl.int64) * out_row
+    line = (tl.program_id(1).to(tl.int64) * splits + split) * (rows * GROUP) + offs
+    write_sums(
+        acc, high, total, some, node >= 0, in_rows, out_at, part_ptr, lse_ptr, line,
+        out_ptr.dtype.element_ty, DIM, BLOCK_D, SPLIT,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["arrays_batch", "rows", "kv_heads", "splits"])

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import torch
 
+from treespec.draft.growth import nodes_of
 from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
@@ -35,7 +36,6 @@ from treespec.experiments.run import notes
 from treespec.experiments.run.models import part_name
 from treespec.experiments.run.notes import keep, kept
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.room import nodes_of
 from treespec.tree.shape import TreeShape
 
 if TYPE_CHECKING:

@@ -5,15 +5,20 @@ coins: from its steps it is also read how slow the machine was. The first group 
 ratio shows how small a difference this machine can resolve in this run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from treespec.batch.room import lacking_room
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.models import parts_of
 from treespec.experiments.run.room import largest_tree, rows_of
+from treespec.models.memory import free_bytes, row_bytes
 
 if TYPE_CHECKING:
+    import torch
+
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
@@ -92,19 +97,45 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
         pair: the loaded models.
         tokens: length of the longest prompt.
     """
-    nodes, rows = largest_tree(experiment), rows_of(experiment, tokens)
+    nodes = largest_tree(experiment)
     parts = [*parts_of(experiment.methods, pair.target).values()]
-    own_caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
-    method_bytes = rows * (sum(map(_row_bytes, pair.models)) + max(own_caches, default=0))
-    method_bytes *= experiment.config.batch
+    text = text_bytes(experiment, pair, tokens)
+    method_bytes = sum(text.values()) * experiment.config.batch
     if pair.target.device.type == "cuda":
-        method_bytes += _captured_bytes(pair.target, nodes, parts=False)
+        method_bytes += _captured_bytes(pair.target, nodes * experiment.config.batch, parts=False)
         method_bytes += sum(
             _captured_bytes(draft, nodes, parts=True)
             for draft in [*pair.models, *parts]
             if draft is not pair.target and draft.passes.kind == "captured"
         )
-    return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, method_bytes)))
+    return max(1, int(PART_OF_MEMORY * free_bytes(pair.target.device) / max(1, method_bytes)))
+
+
+def text_bytes(experiment: Experiment, pair: "Pair", tokens: int) -> Counter["torch.device"]:
+    """Bytes, by device, of the caches of one text of the method that needs most.
+
+    Args:
+        experiment: the methods and the token budget.
+        pair: the loaded models.
+        tokens: length of the prompt.
+    """
+    parts = parts_of(experiment.methods, pair.target).values()
+    own = [row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
+    a_row = sum(map(row_bytes, pair.models), max(own, key=Counter.total, default=Counter()))
+    rows = rows_of(experiment, tokens)
+    return Counter({device: rows * size for device, size in a_row.items()})
+
+
+def require_batch_fits(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:
+    """Check that memory holds the caches of a batch of texts.
+
+    Raises:
+        ConfigError: if it does not, with the number of texts that it holds.
+    """
+    batch = experiment.config.batch
+    texts = [text_bytes(experiment, pair, tokens) for tokens in lengths]
+    if batch > 1 and (why := lacking_room(texts, batch)) is not None:
+        raise ConfigError(f"batch = {batch}: {why}; choose a smaller batch")
 
 
 def together_in_words(group: Group) -> str:
@@ -112,19 +143,10 @@ def together_in_words(group: Group) -> str:
     return f"{len(group)} methods in turns" if len(group) > 1 else next(iter(group))
 
 
-def _row_bytes(model: "TransformersModel") -> int:
-    """Bytes that one token takes in a model's cache."""
-    return sum(
-        layer.batch * layer.kv_heads * (layer.key_dim + layer.value_dim) * layer.dtype.itemsize
-        for layer in model.finding.layout
-        if layer is not None
-    )
-
-
 def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
     """Bytes of all passes that are captured of a model at one place (`models.passes.captured_runner`).
 
-    There is one pass for each size (`models.passes.static_pass.size_of`), and each keeps its logits. All
+    There is one pass for each size (`models.passes.static_sizes.size_of`), and each keeps its logits. All
     other intermediate values are taken to need as much as the largest logits.
 
     Args:
@@ -132,20 +154,9 @@ def _captured_bytes(model: "TransformersModel", nodes: int, parts: bool) -> int:
         nodes: nodes of the largest tree.
         parts: whether trees are also run in parts, as drafters run them.
     """
-    from treespec.models.passes.static_pass import size_of
+    from treespec.models.passes.static_sizes import size_of
 
     firsts = range(nodes) if parts else (0,)
     sizes = {size_of(first, count) for first in firsts for count in range(1, nodes - first + 1)}
     rows = sum(size.rows for size in sizes)
     return (rows + nodes) * model.vocab_size * LOGIT_BYTES
-
-
-def _free_bytes(model: "TransformersModel") -> int:
-    """Free memory of the model's device, in bytes."""
-    import torch
-
-    if model.device.type == "cuda":
-        return torch.cuda.mem_get_info(model.device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available

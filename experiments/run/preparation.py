@@ -26,7 +26,13 @@ from treespec.experiments.records.manifest import (
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.records.outcome import Round
 from treespec.experiments.run.fastest_settings import forget
-from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
+from treespec.experiments.run.groups import (
+    groups_of,
+    require_batch_fits,
+    that_fit,
+    together_in_words,
+    twins_of,
+)
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
@@ -160,6 +166,7 @@ def load_inputs(
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
+    require_batch_fits(experiment, pair, [len(prompt.ids) for prompt in prompts])
     reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
         raise RunFolderError(

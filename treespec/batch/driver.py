@@ -19,6 +19,7 @@ from torch import Tensor
 
 from treespec.batch.meeting import MEET, Decision
 from treespec.batch.paused import paused
+from treespec.batch.room import bytes_of, lacking_room, models_of
 from treespec.checks import instance, integer, sequence
 from treespec.decoding import decode
 from treespec.errors import InvalidArgument, in_words
@@ -123,12 +124,12 @@ def decode_many(
     of nodes in a pass, which can decide between near-ties.
 
     Passes over trees are joined. A prompt is run alone, when its text begins; so is a tree on a model
-    that cannot join passes (`treespec.models.waiting.Joinable`), such as one of yours, or with captured
-    passes.
+    that cannot join passes (`treespec.models.waiting.Joinable`), such as one of yours.
 
     Args:
         texts: the texts; each with its own target, drafter and coins.
-        places: texts that are decoded at the same time, by default all. When one ends, the next begins.
+        places: texts that are decoded at the same time, by default all. When one ends, the next begins, and
+            the caches of the one that has ended are freed.
 
     Yields:
         Pairs of a text's index and its next step; or `Failed`, once, if the text ended with an error, while
@@ -136,7 +137,8 @@ def decode_many(
         scores before the next one is requested.
 
     Raises:
-        InvalidArgument: if an argument has the wrong type, or two texts share a target, a drafter or coins.
+        InvalidArgument: if an argument has the wrong type, two texts share a target, a drafter or coins, or
+            memory does not hold the caches of all texts that are decoded at the same time.
 
     Example:
         >>> from treespec import TorchCoins, verify
@@ -183,7 +185,14 @@ def _checked(texts: Sequence[Text], places: int | None) -> tuple[Sequence[Text],
         instance(f"texts[{i}]", text, Text, "a Text")
     for what in ("target", "drafter", "coins"):
         _require_own(given, what)
-    return given, len(given) if places is None else integer("places", places, least=1)
+    most = len(given) if places is None else integer("places", places, least=1)
+    sizes = [
+        bytes_of(text.target, text.drafter, len(text.prompt) + text.max_new_tokens)
+        for text in given
+    ]
+    if (why := lacking_room(sizes, most)) is not None:
+        raise InvalidArgument(f"{why}; decode fewer at a time (places)")
+    return given, most
 
 
 def _gathered(
@@ -206,7 +215,7 @@ def _driven(
 ) -> Iterator[tuple[int, Step | Failed] | None]:
     """The steps of all texts, and None after each round."""
     lanes: dict[int, _Lane] = {}
-    later = iter(range(len(texts)))
+    later, holding = iter(range(len(texts))), set[int]()
     try:
         while True:
             going = [*lanes]
@@ -214,6 +223,9 @@ def _driven(
                 if not going:
                     if (i := next(later, None)) is None:
                         break
+                    for ended in holding - lanes.keys():
+                        _free(texts[ended])
+                    holding = {*lanes, i}
                     lanes[i] = _Lane(texts[i])
                     going = [i]
                 yield from _go_on(lanes, going.pop(0), None, watch)
@@ -290,6 +302,12 @@ def _next_of(lane: _Lane, i: int, result: Any) -> Step | _Request | _Meeting | F
             "model; close such a context before the model runs"
         )
     return value
+
+
+def _free(text: Text) -> None:
+    """Give the memory of a text's caches to the next one."""
+    for model in models_of(text.target, text.drafter):
+        model.release()
 
 
 @torch.inference_mode()

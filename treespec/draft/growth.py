@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count, islice
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,6 +15,12 @@ from treespec.tree import Law, TreeShape
 MOST_ROUNDS, MOST_DRAFTED = 2**12, 2**16
 """The most often that a growth is asked for the nodes of one tree, and the most nodes that it may ask for
 besides the root: a growth that never ends is stopped there."""
+
+NODES_UNSAID = 64
+"""Nodes assumed for a tree that does not state its size."""
+
+MOST_GROWN = 1024
+"""Most nodes of a growing tree that room is reserved for; caches grow if a tree needs more."""
 
 
 def laws_along(growth: object) -> frozenset[Law]:
@@ -88,6 +95,17 @@ def nodes_kept(
 def name_of(growth: Growth) -> str:
     """The name of a growth in messages."""
     return type(growth).__name__
+
+
+def nodes_of(tree: Any) -> int:
+    """Nodes of a shape; for a growth or budget the most nodes that it keeps, or that its draft runs."""
+    if isinstance(tree, TreeShape):
+        return tree.size
+    stated = {name: getattr(tree, name, None) for name in ("size", "width", "k")}
+    limits = {name: value for name, value in stated.items() if isinstance(value, int)}
+    size = limits.pop("size", 0)
+    level = max(limits.values(), default=1)
+    return min(max(size, 1 + getattr(tree, "max_depth", 0) * level), MOST_GROWN)
 
 
 class StaticGrowth:

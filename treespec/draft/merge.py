@@ -102,6 +102,8 @@ class Merge:
             if rates is None
             else Shared(self.sources, rates, size, depth, branching)
         )
+        self.size = self.layout.size
+        """Most nodes of a tree, root included."""
         self.max_depth, self._drawing = self.layout.max_depth, self.layout.drawing
         self._vocab_size = vocab_size
         self._proposed: TokenTree | None = None

@@ -39,7 +39,7 @@ class Shared:
             raise InvalidArgument(
                 "a merge needs a size: the nodes of the tree, root included, that its sources share"
             )
-        size = integer("size", size, least=2)
+        self.size = size = integer("size", size, least=2)
         self.max_depth = max(source.max_depth for source in sources.values())
         if depth is not None:
             self.max_depth = min(self.max_depth, integer("depth", depth, least=1))
@@ -119,7 +119,7 @@ class Apart:
                     f"budgets[{name!r}] = {self.budgets[name]}, but this source reads the rows of all its "
                     f"nodes: give it at least {needed}"
                 )
-        total = sum(self.budgets.values()) + 1
+        self.size = total = sum(self.budgets.values()) + 1
         if size is not None and total > integer("size", size, least=2):
             raise InvalidArgument(
                 f"size = {size}, but the budgets ({' + '.join(map(str, self.budgets.values()))}) and the "

@@ -86,7 +86,7 @@ class TreeAttention:
         mask: Tensor | None,
         **options: Any,
     ) -> Tensor:
-        _refuse_mask(mask, module)
+        refuse_mask(mask, module)
         if len(self.passes) == 1:
             return attend(query, key, value, self.passes[0], impl=self.impl, **options)
         rows = [tree_pass.row_count for tree_pass in self.passes]
@@ -127,7 +127,7 @@ class CausalAttention:
         window: int | None,
         sinks: Float[Tensor, " Hq"] | None,
     ) -> Tensor:
-        _refuse_mask(mask, module)
+        refuse_mask(mask, module)
         if window is not None and window >= self.length:
             window = None
         plain = window is None and softcap is None and sinks is None
@@ -206,7 +206,8 @@ def _refuse_unknown(module: nn.Module, dropout: float, unknown: dict[str, Any]) 
         raise UnsupportedModel(f"{type(module).__name__} uses dropout: call model.eval()")
 
 
-def _refuse_mask(mask: Tensor | None, module: nn.Module) -> None:
+def refuse_mask(mask: Tensor | None, module: nn.Module) -> None:
+    """Refuse a mask that a layer was given: the pass has the tree, and would ignore it."""
     if mask is not None:
         raise UnsupportedModel(
             f"{type(module).__name__} was given a mask that transformers' mask functions did not make, "

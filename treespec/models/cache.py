@@ -151,6 +151,13 @@ class TreeCache(Cache):
     def reset(self) -> None:
         self.length = self.start = self.end = 0
 
+    def release(self) -> None:
+        """Forget all rows and give their memory back; the next pass allocates it anew."""
+        self.reset()
+        self._capacity = 0
+        for pool in self._pools:
+            pool.release()
+
     def adopt(self, layer: "TreeLayer", shape: LayerShape) -> None:
         """Allocate tensors for a layer that is not in the layout."""
         self._pools.append(_Pool(shape, [layer]))
@@ -227,6 +234,12 @@ class _Pool:
             layer.keys, layer.values = keys[i], values[i]
             layer.is_initialized = True
         self._mover = RowMover(keys, values)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self.keys = self.values = self._mover = None
+        for layer in self.layers:
+            layer.keys = layer.values = None
 
     def move(self, sources: Sequence[int], target: int) -> None:
         """Copy rows `sources` to target, target + 1, ...; all are read before any is written."""

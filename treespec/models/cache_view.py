@@ -69,3 +69,10 @@ class CacheView(TreeCache):
 
     def reset(self) -> None:
         self.keep(())
+
+    def release(self) -> None:
+        """Hold the memory of the other cache no longer."""
+        self._seen = ()
+        every: list[Any] = [*self.layers]
+        for layer in every:
+            layer.keys = layer.values = None

@@ -6,11 +6,11 @@ node may attend to among them is decided by the attention (`TreeAttention`) or t
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from treespec.models.cache import TreeCache
 
@@ -53,3 +53,31 @@ class JoinedCache(Cache):
 def joined(caches: Sequence[TreeCache]) -> Cache:
     """One cache for a pass over the nodes of these: a single one is used as it is."""
     return caches[0] if len(caches) == 1 else JoinedCache(caches)
+
+
+@no_type_check
+class Unstored(CacheLayerMixin):
+    """A layer of a cache that hands on the rows of the pass: the attention's kernel stores them."""
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: there is no memory."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1

@@ -53,6 +53,11 @@ class TreeRunner:
     def prepare(self) -> None:
         """Do before a text what its passes would otherwise wait for: nothing, if they are ordinary."""
 
+    def release(self) -> None:
+        """Forget the text and give the memory of its rows back, until the next prefill."""
+        self.cache.release()
+        self._parents = ()
+
     @torch.inference_mode()
     def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
         """Forget all rows, run these tokens in one pass without logits, and commit their rows.

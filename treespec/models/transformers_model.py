@@ -193,6 +193,10 @@ class TransformersModel:
         for part in self._shortened.values():
             part.reserve(rows)
 
+    def release(self) -> None:
+        """Give the memory of the cache back, once a text is over; the next `prefill` allocates it anew."""
+        self._runner.release()
+
     @property
     def runner(self) -> TreeRunner:
         """What runs the passes, with its cache."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from treespec.errors import StaleScores, Unavailable
-from treespec.models.passes.captured_runner import CapturedRunner, Place, Places
+from treespec.models.passes.captured_runner import CapturedRunner, Places
 from treespec.models.passes.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
 from treespec.step import Scores
@@ -31,7 +31,8 @@ class GraphTarget(ModelTarget):
     overwrites them; from then on `Scores.logits` and `Scores.features` of the earlier step raise
     `StaleScores`, so stale numbers cannot be misread. To keep the logits of the latest step, copy them:
     `step.scores.logits.clone()`. A tensor that was taken out of the scores earlier is not protected.
-    `step.features`, those of the tokens that the step keeps, are a copy.
+    `step.features`, those of the tokens that the step keeps, are a copy. In a batch the scores of all texts
+    are lent until its next pass of that size.
 
     `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
     target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`).
@@ -45,18 +46,27 @@ class GraphTarget(ModelTarget):
         self.model = model.fresh(runner=_PLACES[model].runner)
         runner = self.model.runner
         assert isinstance(runner, CapturedRunner)
-        self._place = runner.place
+        self._runner = runner
+        self._lent: LentScores | None = None
 
     def score(self, tree: TokenTree) -> Scores:
         """Logits after every node of the tree, and features that are lent, valid until the next call."""
-        _take_back(self._place)
+        if self._lent is not None:
+            self._lent.revoke()
         scores = self.model.run(tree.tokens, tree.shape.parents)
-        self._place.lent = LentScores(scores.logits, scores.features)
-        return self._place.lent
+        self._lent = LentScores(scores.logits, scores.features)
+        self._runner.lent.append(self._lent)
+        return self._lent
 
 
 class LentScores(Scores):
     """Scores that can be revoked."""
+
+    def revoke(self) -> None:
+        """From now on, raise where logits or features are read."""
+        for name in ("logits", "features"):
+            if vars(self).get(name) is not None:
+                object.__delattr__(self, name)
 
     def __repr__(self) -> str:
         return f"LentScores({vars(self).get('logits', 'overwritten')})"
@@ -72,15 +82,6 @@ class LentScores(Scores):
 
 _PLACES: weakref.WeakKeyDictionary[TransformersModel, Places] = weakref.WeakKeyDictionary()
 """Caches and graphs of each model that passed the trial."""
-
-
-def _take_back(place: Place) -> None:
-    """Revoke the scores that the last step lent."""
-    if place.lent is not None:
-        object.__delattr__(place.lent, "logits")
-        if place.lent.features is not None:
-            object.__delattr__(place.lent, "features")
-        place.lent = None
 
 
 def _require_cuda(model: TransformersModel) -> None:

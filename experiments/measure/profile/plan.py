@@ -216,7 +216,7 @@ def default_sizes(device: str, texts: int = 1) -> tuple[int, ...]:
         return tuple(size for size in default_sizes(device) if texts * size <= SIZES[-1])
     if device != "cuda":
         return SIZES
-    from treespec.models.passes.static_pass import bucket
+    from treespec.models.passes.static_sizes import bucket
 
     edges = sorted({bucket(size) for size in range(1, SIZES[-1] + 1)})
     return tuple(sorted({size for edge in edges for size in (edge, edge + 1) if size <= SIZES[-1]}))

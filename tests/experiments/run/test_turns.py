@@ -281,7 +281,7 @@ def test_memory_for_one_method_only_is_said_and_goes_by_prompts(start, monkeypat
     from treespec.experiments.records.loading import read_manifest
     from treespec.experiments.run import groups
 
-    monkeypatch.setattr(groups, "_free_bytes", lambda model: 1)
+    monkeypatch.setattr(groups, "free_bytes", lambda device: 1)
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 1}}
     folder = start({"methods": [{"kind": "plain"}, chain]}, console=Console(width=300)).folder
     assert "memory holds the caches of one method only" in capsys.readouterr().out
@@ -300,7 +300,7 @@ def test_captured_passes_take_their_part_of_the_memory(loaded_pair, settings, mo
         device=torch.device("cuda"), finding=loaded_pair.target.finding, vocab_size=1_000_000
     )
     on_cuda = SimpleNamespace(target=target, models=(target, loaded_pair.draft))
-    monkeypatch.setattr(groups, "_free_bytes", lambda model: 2 * 3 * 192 * 4_000_000 + 10**8)
+    monkeypatch.setattr(groups, "free_bytes", lambda device: 2 * 3 * 192 * 4_000_000 + 10**8)
     assert groups.that_fit(experiment, on_cuda, tokens=20) == 3
     assert groups._captured_bytes(target, 64, parts=False) == 191 * 4_000_000
     # Each size but the largest also behind other nodes.
@@ -315,7 +315,7 @@ def test_a_part_of_the_target_takes_memory_if_it_has_a_cache(loaded_pair, settin
 
     target = loaded_pair.target
     alone = SimpleNamespace(target=target, models=(target,))
-    monkeypatch.setattr(groups, "_free_bytes", lambda model: 10**8)
+    monkeypatch.setattr(groups, "free_bytes", lambda device: 10**8)
     layers = target.layer_count
     fit = []
     for draft in (
@@ -388,3 +388,14 @@ def test_texts_that_end_at_their_first_step(settings, loaded_pair, tmp_path):
     for name in found.samplings:
         assert "totals decide" in found.measurements[name].totals_because
         assert any("totals decide" in line for line in found.verdicts[name])
+
+
+def test_a_batch_larger_than_memory_is_refused_before_anything_runs(start, monkeypatch):
+    from treespec.batch import room
+    from treespec.experiments.errors import ConfigError
+
+    monkeypatch.setattr(room, "free_bytes", lambda device: 1)
+    with pytest.raises(
+        ConfigError, match=r"batch = 2: .*2 texts at a time.*not even one.*smaller batch"
+    ):
+        start({"batch": 2, "methods": [{"kind": "plain"}]})

@@ -81,16 +81,20 @@ def taped(monkeypatch):
     from treespec.target import graph
 
     api = importlib.import_module("attention_masks.tree_attention.api")
-    kernel, tapes, recording = api.triton, [], []
+    scattered = importlib.import_module("attention_masks.tree_attention.scattered")
+    tapes, recording = [], []
 
-    def launch(q, k, v, tree_pass, options):
-        with _disable_current_modes():
-            out = kernel(q, k, v, tree_pass, options)
-        for tape in recording:
-            tape.operations.append((lambda: kernel(q, k, v, tree_pass, options), out))
-        return out
+    def recorded(kernel):
+        def launch(*given):
+            with _disable_current_modes():
+                out = kernel(*given)
+            for tape in recording:
+                tape.operations.append((lambda: kernel(*given), out))
+            return out
 
-    def capture(self, static):
+        return launch
+
+    def capture(static, side, pool):
         for _ in range(captured_runner.WARM_UPS):
             static.run()
         tape = Tape()
@@ -101,8 +105,10 @@ def taped(monkeypatch):
         recording.clear()
         return tape, scores
 
-    monkeypatch.setattr(api, "triton", launch)
-    monkeypatch.setattr(captured_runner.CapturedRunner, "_capture", capture)
+    monkeypatch.setattr(api, "triton", recorded(api.triton))
+    whole = scattered.scattered_attention
+    monkeypatch.setattr(scattered, "scattered_attention", recorded(whole))
+    monkeypatch.setattr(captured_runner, "capture", capture)
     monkeypatch.setattr(graph, "_require_cuda", lambda model: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)

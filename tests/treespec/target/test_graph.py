@@ -16,7 +16,8 @@ from treespec.errors import StaleScores, Unavailable, UnsupportedModel
 from treespec.features import Features
 from treespec.models.pass_kinds import Passes
 from treespec.models.passes.captured_runner import Places
-from treespec.models.passes.static_pass import StaticPass, most_sizes
+from treespec.models.passes.static_pass import StaticPass
+from treespec.models.passes.static_sizes import most_sizes
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.target.graph import GraphTarget
@@ -146,7 +147,7 @@ def test_graphs_are_no_more_than_sizes(make_model, taped):
     target.prefill(torch.arange(5))
     for size in (1, 3, 2, 7, 5, 12, 16, 9, 4, 6):
         target.score(tree_of(range(-1, size - 1), seed=size))
-    assert len(taped) == len(target._place.graphs) == most_sizes(16) == 5
+    assert len(taped) == len(target._runner.place.graphs) == most_sizes(16) == 5
 
 
 @interpreted

@@ -19,7 +19,7 @@ from treespec import (
 )
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import StaleScores, UnsupportedModel
-from treespec.models.passes.static_pass import bucket, most_sizes
+from treespec.models.passes.static_sizes import bucket, most_sizes
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget, make_target
 from treespec.target.graph import GraphTarget
@@ -93,7 +93,7 @@ def test_logits_of_every_bucket(family, dtype, make_model):
         path = tree.shape.path(size - 1)
         commit(target, tree, path, scores)
         commit(other, tree, path, expected)
-    graphs = target._place.graphs
+    graphs = target._runner.place.graphs
     assert set(graphs) == set(target.model._runner._passes)
     assert {size.rows for size in graphs} <= {bucket(size) for size in range(1, 513)}
     assert len(graphs) <= most_sizes(512)
@@ -137,10 +137,10 @@ def test_targets_after_and_beside_each_other(make_model, monkeypatch):
     from treespec.models.passes import captured_runner
 
     captures = []
-    capture = captured_runner.CapturedRunner._capture
+    capture = captured_runner.capture
     monkeypatch.setattr(
-        captured_runner.CapturedRunner,
-        "_capture",
+        captured_runner,
+        "capture",
         lambda *args: (captures.append(None), capture(*args))[1],  # arguments would live on
     )
     model = make_model(device="cuda")
@@ -209,3 +209,33 @@ def test_generate(monkeypatch):
         made.append(text_of.tokens)
     assert [type(one) for one in made[::2]] == [GraphTarget, ModelTarget]
     assert made[1] == made[3]
+
+
+def test_a_batch_of_unequal_texts(make_model):
+    """One captured pass for all texts, of the target and of the draft; each is what it is alone."""
+    from many_texts import alone, together
+
+    from treespec.batch import Text
+    from treespec.models.pass_kinds import Passes
+    from treespec.models.passes.captured_runner import Places
+
+    for family in ("Llama", "Gemma2"):
+        target, draft = (make_model(family, seed=seed, device="cuda") for seed in (0, 1))
+        draft.run_by(Places().copying_runner, Passes("captured"))
+        sampling = Sampling(temperature=0.0)
+
+        def text(i, target=target, draft=draft, sampling=sampling):
+            shape = (TreeShape.expansion([3, 2]), TreeShape.chain(4))[i % 2]
+            drafter = ModelDrafter(draft, shape, Law.DETERMINISTIC, sampling)
+            generator = torch.Generator().manual_seed(i)
+            prompt = torch.randint(1, 96, (1 + 90 * i,), generator=generator).cuda()
+            return Text(
+                GraphTarget(target), drafter, verify.greedy, prompt, sampling, TorchCoins(i), 20 + 7 * i
+            )  # fmt: skip
+
+        found = together([text(i) for i in range(6)], places=4)
+        for i, told in enumerate(found):
+            expected = alone(text(i))
+            assert told.error is expected.error is None
+            assert told.tokens == expected.tokens
+            torch.testing.assert_close(told.chances, expected.chances, rtol=0, atol=1e-3)

@@ -14,10 +14,14 @@ for a text (`TransformersModel.fresh`) first captures the sizes that other runne
 step is timed (`CapturedRunner.prepare`). A size that no text has needed before is still captured in a step:
 a run's warm-up meets the sizes of trees of fixed shape, but not all sizes of trees that grow.
 
-There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
+A pass over several texts has graphs that their runners share (`CapturedTogether`): it reads on the device
+where the rows of each text are, so it is tied to no place (`models.passes.static_joined`).
+
+There is one graph per size, and there are few sizes (`static_sizes.most_sizes`): a target whose trees have
 up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
 """
 
+import logging
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,11 +34,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention_masks import topology
+from treespec.errors import UnsupportedModel
 from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.passes.static_joined import StaticJoinedPass, StaticTogether
 from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner
+from treespec.models.passes.static_trial import require_joined
 from treespec.models.routes import Route
+from treespec.models.waiting import Nodes
 from treespec.step import Scores
+
+log = logging.getLogger("treespec")
 
 WARM_UPS = 2
 """Passes before a capture. They compile kernels, choose algorithms and allocate scratch memory, which
@@ -53,7 +63,7 @@ class Place:
         side: the stream of warm-ups and captures.
         pool: memory pool of the graphs. Graphs run one at a time, and the scores of each are held, so that
             no other graph is given their memory.
-        lent: the scores of the last pass, if they must be revoked when overwritten.
+        lent: scores of the last pass that must be revoked when they are overwritten.
     """
 
     cache: TreeCache
@@ -62,7 +72,37 @@ class Place:
     passes: dict[Kind, StaticPass] = field(default_factory=dict)
     graphs: dict[Kind, tuple[Any, Scores]] = field(default_factory=dict)
     memory: tuple[int, ...] = ()
-    lent: Any = None
+    lent: list[Any] = field(default_factory=list)
+
+    def capture(self, static: "StaticPass | StaticJoinedPass") -> tuple[Any, Scores]:
+        """Capture `static.run`; return the graph and the memory that it writes scores to."""
+        return capture(static, self.side, self.pool)
+
+
+class CapturedTogether(StaticTogether):
+    """Runs nodes of several texts by replaying captured graphs, which all runners of a model share.
+
+    A size is captured when a batch first needs it.
+    """
+
+    def __init__(self, model: PreTrainedModel, layout: Sequence[LayerShape | None]) -> None:
+        super().__init__(model, layout)
+        self._side = torch.cuda.Stream(model.device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[StaticJoinedPass, tuple[Any, Scores]] = {}
+        self._lent: defaultdict[StaticJoinedPass, list[Any]] = defaultdict(list)
+        self.lent: list[Any] = []
+        """Scores of the last pass that must be revoked when they are overwritten. Each graph has memory of
+        its own: in one round, texts whose drafters read different features are run by different graphs."""
+
+    def _launch(self, static: StaticJoinedPass) -> Scores:
+        self.lent = self._lent[static]
+        take_back(self.lent)
+        if static not in self._graphs:
+            self._graphs[static] = capture(static, self._side, self._pool)
+        graph, scores = self._graphs[static]
+        graph.replay()
+        return scores
 
 
 class Places:
@@ -70,7 +110,27 @@ class Places:
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
-        self._needed: defaultdict[int, set[Kind]] = defaultdict(set)
+        self.needed: defaultdict[int, set[Kind]] = defaultdict(set)
+        """The passes that runners of the model have needed so far, by the rows that were reserved for their
+        texts (`TransformersModel.reserve`)."""
+        self._together: list[CapturedTogether | None] = []
+
+    def together(
+        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
+    ) -> CapturedTogether | None:
+        """What runs nodes of several texts; tested when it is first asked for.
+
+        None, with the reason in the log, if such passes cannot be captured.
+        """
+        if not self._together:
+            try:
+                require_joined(model, route, layout)
+                self._together.append(CapturedTogether(model, layout))
+            except UnsupportedModel as why:
+                model_type = model.config.model_type
+                log.warning("each text of a batch of %s models runs alone: %s", model_type, why)
+                self._together.append(None)
+        return self._together[0]
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -93,7 +153,7 @@ class Places:
     ) -> "CapturedRunner":
         place = self._idle.pop() if self._idle else _new_place(model, layout)
         place.cache.reset()
-        runner = kind(model, route, place, self._needed)
+        runner = kind(model, route, place, self)
         reuse: Any = weakref.finalize(runner, self._idle.append, place)
         reuse.atexit = False
         return runner
@@ -102,8 +162,11 @@ class Places:
 class CapturedRunner(StaticRunner):
     """Runs static passes by replaying captured graphs.
 
-    `needed`: the passes that runners of the model have needed so far, by the rows that were reserved for
-    their texts (`TransformersModel.reserve`); this one adds its own.
+    Args:
+        model: the model.
+        route: how the model learns what each row may attend to.
+        place: its cache and graphs.
+        places: what it shares with other runners of the model.
     """
 
     def __init__(
@@ -111,12 +174,33 @@ class CapturedRunner(StaticRunner):
         model: PreTrainedModel,
         route: Route,
         place: Place,
-        needed: defaultdict[int, set[Kind]],
+        places: Places,
     ) -> None:
         super().__init__(model, route)
-        self._needed = needed
+        self._places, self._needed = places, places.needed
         self.place, self.cache = place, place.cache
+        self.lent = place.lent
+        """What else was lent of the memory that the last pass wrote its scores to."""
         self._passes, self._memory = place.passes, place.memory
+
+    @property
+    def together(self) -> CapturedTogether | None:
+        """What runs nodes of several texts."""
+        return self._places.together(self.model, self.route, self.cache.layout)
+
+    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+        """Logits after nodes first .. first + T - 1; see `StaticRunner.run`."""
+        self.lent = self.place.lent
+        take_back(self.lent)
+        return super().run(tokens, parents, first)
+
+    def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
+        """One pass over the nodes of several texts; see `StaticRunner.run_together`."""
+        scores = super().run_together(parts)
+        if len(parts) > 1 and (together := self.together) is not None:
+            for runner, _ in parts:
+                runner.lent = together.lent
+        return scores
 
     def lend(self, reads: Features) -> None:
         """From the next prefill on, return these features; captures the sizes that texts needed with them.
@@ -146,33 +230,17 @@ class CapturedRunner(StaticRunner):
             if static.kind not in self.place.graphs:
                 # Any token does: the next pass overwrites its row.
                 static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
-                self.place.graphs[static.kind] = self._capture(static)
+                self.place.graphs[static.kind] = self.place.capture(static)
         self.cache.reset()
 
     def _launch(self, static: StaticPass) -> Scores:
         graphs, kind = self.place.graphs, static.kind
         self._needed[self.cache.least].add(kind)
         if kind not in graphs:
-            graphs[kind] = self._capture(static)
+            graphs[kind] = self.place.capture(static)
         graph, scores = graphs[kind]
         graph.replay()
         return scores
-
-    def _capture(self, static: StaticPass) -> tuple[Any, Scores]:
-        """Capture `static.run`; return the graph and the memory that it writes scores to.
-
-        Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before
-        the capture.
-        """
-        place = self.place
-        place.side.wait_stream(torch.cuda.current_stream(self.model.device))
-        with torch.cuda.stream(place.side):
-            for _ in range(WARM_UPS):
-                static.run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=place.pool, stream=place.side):
-            scores = static.run()
-        return graph, scores
 
     def _forget_memory(self) -> None:
         super()._forget_memory()
@@ -186,9 +254,43 @@ class _CopyingRunner(CapturedRunner):
     """Returns copies of scores."""
 
     def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
-        scores = super().run(tokens, parents, first)
-        features = None if scores.features is None else scores.features.clone()
-        return Scores(scores.logits.clone(), features)
+        return _copied(super().run(tokens, parents, first))
+
+    def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
+        return [*map(_copied, super().run_together(parts))]
+
+
+def capture(static: StaticPass | StaticJoinedPass, side: Any, pool: Any) -> tuple[Any, Scores]:
+    """Capture `static.run`; return the graph and the memory that it writes scores to.
+
+    Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before the
+    capture.
+
+    Args:
+        static: a loaded pass.
+        side: the stream of warm-ups and captures.
+        pool: memory pool of the graph.
+    """
+    side.wait_stream(torch.cuda.current_stream(static.model.device))
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            static.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=side):
+        scores = static.run()
+    return graph, scores
+
+
+def take_back(lent: list[Any]) -> None:
+    """Revoke scores whose memory is overwritten, and forget them."""
+    for scores in lent:
+        scores.revoke()
+    lent.clear()
+
+
+def _copied(scores: Scores) -> Scores:
+    features = None if scores.features is None else scores.features.clone()
+    return Scores(scores.logits.clone(), features)
 
 
 def _new_place(model: PreTrainedModel, layout: Sequence[LayerShape | None]) -> Place:

@@ -50,8 +50,8 @@ class CompiledRunner(TreeRunner):
         self._memory: tuple[int, ...] = ()
         self._joined_memory: tuple[int, ...] = ()
         self._joined_places: Tensor
-        self._one: Pass
-        self._many: Pass
+        self._one: Pass | None = None
+        self._many: Pass | None = None
 
     def lend(self, reads: Features) -> None:
         """From the next prefill on, return these features; compiles and tests graphs that return them.
@@ -67,6 +67,12 @@ class CompiledRunner(TreeRunner):
             self._compiled.tested.add(reads.states)
         super().lend(reads)
         self._memory = ()
+
+    def release(self) -> None:
+        """Forget the text and give the memory of its rows back; see `TreeRunner.release`."""
+        super().release()
+        self._one = self._many = None
+        self._memory = self._joined_memory = ()
 
     @torch.inference_mode()
     def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
@@ -92,6 +98,7 @@ class CompiledRunner(TreeRunner):
             self._slots = torch.arange(cache.capacity)
             self._memory = memory
         run = self._one if count == 1 else self._many
+        assert run is not None
         place, used = torch.tensor([cache.length, first]), self._slots[: cache.end]
         results = run(tokens.long().contiguous(), place, tree, used)
         self._parents = parents

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from treespec.errors import UnsupportedModel
 from treespec.kernels.masked_attention import can_attend
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.joined_cache import Unstored
 from treespec.models.passes.direct_call import DirectCall
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
@@ -158,7 +159,7 @@ def _pass(model: PreTrainedModel, layout: Sequence[LayerShape | None], states: H
         output = model(
             input_ids=tokens[None],
             position_ids=positions[None],
-            **{taken_as: Cache(layers=[_Unstored() for _ in layout])},
+            **{taken_as: Cache(layers=[Unstored() for _ in layout])},
             use_cache=True,
             treespec_pass=_Attention(texts, tree, places, stored),
         )
@@ -203,31 +204,3 @@ class _Attention:
             query.shape[-1] ** -0.5 if scale is None else scale,
             softcap or 0.0,
         ).transpose(1, 2)
-
-
-@no_type_check
-class _Unstored(CacheLayerMixin):
-    """A layer of a cache that hands on the rows of the pass: the attention's kernel stores them."""
-
-    is_sliding = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: there is no memory."""
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-    def get_max_length(self) -> int:
-        return -1

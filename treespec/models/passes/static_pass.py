@@ -14,7 +14,7 @@ earlier passes. Such a pass gets the whole tree so far, and the range of nodes t
 This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's interpreter too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,41 +29,12 @@ from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.passes.static_joined import StaticTogether
+from treespec.models.passes.static_sizes import Size, size_of
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
+from treespec.models.waiting import Nodes
 from treespec.step import Scores
-
-BUCKET_STEP = 64
-"""Buckets up to this size are powers of two; larger buckets are multiples of it."""
-
-
-def bucket(size: int) -> int:
-    """Number of nodes that a pass over `size` nodes is padded to.
-
-    Up to 64 nodes, a pass costs about as much as reading the weights once, so doubling costs little. Beyond
-    that, at most 63 nodes are padding.
-
-    Example:
-        >>> [bucket(size) for size in (1, 2, 3, 33, 64, 65, 129, 500)]
-        [1, 2, 4, 64, 64, 128, 192, 512]
-    """
-    return (
-        1 << (size - 1).bit_length()
-        if size <= BUCKET_STEP
-        else -(-size // BUCKET_STEP) * BUCKET_STEP
-    )
-
-
-class Size(NamedTuple):
-    """The capacity of a pass.
-
-    Args:
-        rows: number of nodes that it runs.
-        nodes: number of nodes of the tree so far, including those that it runs.
-    """
-
-    rows: int
-    nodes: int
 
 
 class Kind(NamedTuple):
@@ -76,41 +47,6 @@ class Kind(NamedTuple):
 
     size: Size
     states: tuple[int | str, ...] = ()
-
-
-def size_of(first: int, count: int) -> Size:
-    """The capacity of the pass that runs nodes first .. first + count - 1 of a tree.
-
-    Nodes of earlier passes only add integers to copy, so their number is rounded up to a multiple of 64:
-    this keeps the number of sizes small.
-
-    Example:
-        >>> size_of(0, 5), size_of(5, 3), size_of(70, 70)
-        (Size(rows=8, nodes=8), Size(rows=4, nodes=64), Size(rows=128, nodes=192))
-    """
-    rows = bucket(count)
-    return Size(rows, -(-(first + count) // BUCKET_STEP) * BUCKET_STEP if first else rows)
-
-
-def most_sizes(nodes: int, parts: bool = False) -> int:
-    """Number of sizes that static passes, and so captured graphs, can have.
-
-    Args:
-        nodes: nodes of the largest tree, including pending tokens that a drafter runs above its root.
-        parts: whether trees are also run in parts, as drafters run them. This adds one size for each bucket
-            of a part and each 64 nodes of the tree so far.
-
-    Example:
-        >>> most_sizes(1), most_sizes(64), most_sizes(512), most_sizes(64, parts=True)
-        (1, 7, 14, 14)
-    """
-    last = bucket(nodes)
-    buckets = (
-        last.bit_length()
-        if last <= BUCKET_STEP
-        else BUCKET_STEP.bit_length() + last // BUCKET_STEP - 1
-    )
-    return buckets * (1 + -(-nodes // BUCKET_STEP)) if parts else buckets
 
 
 class StaticPass:
@@ -191,17 +127,22 @@ class StaticPass:
 class StaticRunner(TreeRunner):
     """Runs nodes of trees by static passes, one per size; prompts by ordinary passes.
 
+    Nodes of several texts are run by what their runners have in common (`together`). A text alone keeps the
+    passes over its own cache: they read no table of addresses, and are there already if it was decoded
+    outside of a batch.
+
     Unlike with `TreeRunner`, the next pass of the same size may overwrite the returned scores; callers must
     copy what they keep.
     """
 
     any_cache = False
-    joins = None
 
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> None:
         super().__init__(model, route, layout)
+        self.share: StaticTogether | None = None
+        """What runs nodes of several texts, which runners share; None if each runs alone."""
         self._passes: dict[Kind, StaticPass] = {}
         self._memory: tuple[int, ...] = ()
 
@@ -223,6 +164,39 @@ class StaticRunner(TreeRunner):
         self._parents = tree.parents
         features = None if scores.features is None else scores.features[:count]
         return Scores(scores.logits[:count], features)
+
+    @property
+    def together(self) -> StaticTogether | None:
+        """What runs nodes of several texts; None if each runs alone."""
+        return self.share
+
+    @property
+    def joins(self) -> Hashable:
+        """Passes of runners with equal values can be run as one; None if each must run alone."""
+        together = self.together
+        return None if together is None else (type(self), id(together), self._states.states)
+
+    @torch.inference_mode()
+    def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
+        """One pass over the nodes of several texts; see `TreeRunner.run_together` and `run`."""
+        if len(parts) == 1:
+            return [self.run(*parts[0][1])]
+        together = self.together
+        assert together is not None, "`joins` says so"
+        self._require_route()
+        for runner, (tokens, parents, first) in parts:
+            runner._require_nodes(len(tokens), len(parents), first)
+            runner.cache.begin(first, len(tokens))
+        scores = together.run([(runner.cache, nodes) for runner, nodes in parts], self._states)
+        for runner, nodes in parts:
+            runner._parents = topology(nodes.parents).parents
+        return scores
+
+    def release(self) -> None:
+        """Forget the text and give the memory of its rows back, with the passes that are tied to it."""
+        super().release()
+        self._forget_memory()
+        self._memory = self.cache.memory
 
     def _static(self, first: int, size: Size) -> StaticPass:
         """The pass of this size for the features lent, after making room for its rows in the cache."""

@@ -24,13 +24,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 
 from attention_masks.tree_attention.triton import available
 from treespec.errors import Unavailable, UnsupportedModel, in_words
+from treespec.models.cache import LayerShape
+from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.probe import TOLERANCE
-from treespec.models.routes import OwnAttention
+from treespec.models.routes import OwnAttention, Route
+from treespec.models.runner import TreeRunner
+from treespec.models.support import embedding_count
 from treespec.models.transformers_model import TransformersModel
+from treespec.models.waiting import Nodes
 
 PREFIX = 3
 PARENTS = (-1, 0, 0, 2, 1)
@@ -98,6 +104,52 @@ def _error(model: TransformersModel) -> float:
         with NoHostReads(), _no_synchronisation(model.device):
             static.run(nodes, PARENTS[:end], first)
     return max(_distance(in_one_pass, expected), _distance(torch.cat(in_parts), expected))
+
+
+def require_joined(
+    model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
+) -> None:
+    """Check that static passes over several texts are correct and never wait for a value from the device.
+
+    Two texts, whole trees and parts of them; `require_static` has approved of passes of one text.
+
+    Raises:
+        UnsupportedModel: if they are not, with the reason.
+    """
+    tokens = torch.arange(1, PREFIX + len(PARENTS) + 2, device=model.device) % embedding_count(
+        model
+    )
+    together = StaticTogether(model, layout)
+    ordinary = [TreeRunner(model, route, layout) for _ in range(2)]
+    static = [StaticRunner(model, route, layout) for _ in range(2)]
+    errors = []
+    try:
+        for i, runners in enumerate(zip(ordinary, static, strict=True)):
+            runners[1].share = together
+            for runner in runners:
+                runner.prefill(tokens[: PREFIX - i])
+        for first, end in (PARTS[0], (PARTS[0][1], PARTS[-1][1])):
+            nodes = [
+                Nodes(tokens[PREFIX - i + first : PREFIX - i + end], PARENTS[:end], first)
+                for i in range(2)
+            ]
+            expected = ordinary[0].run_together([*zip(ordinary, nodes, strict=True)])
+            found = static[0].run_together([*zip(static, nodes, strict=True)])
+            for mine, right in zip(found, expected, strict=True):
+                errors.append(_distance(mine.logits.double(), right.logits.double()))
+            with NoHostReads(), _no_synchronisation(model.device):
+                static[0].run_together([*zip(static, nodes, strict=True)])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # whatever the error, the pass cannot be captured
+        why = in_words(problem, "a pass in fixed memory")
+        raise UnsupportedModel(f"passes of several texts cannot be captured: {why}") from problem
+    tolerance = TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16])
+    if not max(errors) <= tolerance:
+        raise UnsupportedModel(
+            f"logits of passes of several texts in fixed memory differ from those of ordinary ones by "
+            f"{max(errors):.2g} of their norm ({tolerance:.2g} is allowed in {model.dtype})"
+        )
 
 
 def _distance(logits: Float[Tensor, "N V"], expected: Float[Tensor, "N V"]) -> float:

@@ -15,15 +15,8 @@ from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
 from treespec.features import Features
 from treespec.models.cache import cache_argument
 from treespec.models.hidden_states import HiddenStates
-from treespec.models.passes.static_pass import (
-    Kind,
-    Size,
-    StaticPass,
-    StaticRunner,
-    bucket,
-    most_sizes,
-    size_of,
-)
+from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner
+from treespec.models.passes.static_sizes import Size, bucket, most_sizes, size_of
 from treespec.models.passes.static_trial import NoHostReads, require_static
 from treespec.models.transformers_model import TransformersModel
 
