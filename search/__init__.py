@@ -44,6 +44,7 @@ from treespec.search.value.expected import expected_tokens
 from treespec.search.value.frontier import Frontier, optimal_frontier
 from treespec.search.value.marginals import marginal_tree
 from treespec.search.value.optimal import optimal_tree
+from treespec.search.value.top2gap import Top2Gap
 
 __all__ = [
     "AcceptanceEstimate",
@@ -66,6 +67,7 @@ __all__ = [
     "Replay",
     "SearchError",
     "SmallSample",
+    "Top2Gap",
     "Trace",
     "best_tree",
     "best_tree_among",

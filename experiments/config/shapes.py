@@ -160,6 +160,27 @@ class IndependentChainsShape(FixedShape):
         return TreeShape.independent_chains(self.width, self.depth)
 
 
+class SpineShape(FixedShape):
+    """A chain of first children, with further children of each of its nodes that stay leaves."""
+
+    kind: Literal["spine"]
+    depth: Nodes
+    """Draft tokens of the chain."""
+    siblings: Annotated[int, Field(strict=True, ge=0, le=MOST_NODES)]
+    """Leaves beside each node of the chain; with 0 it is a chain."""
+
+    @property
+    def label(self) -> str:
+        return f"spine {self.depth}+{self.siblings}"
+
+    @property
+    def nodes(self) -> int:
+        return 1 + self.depth * (1 + self.siblings)
+
+    def tree(self) -> TreeShape:
+        return TreeShape.spine(self.depth, self.siblings)
+
+
 class ParentsShape(FixedShape):
     """Any tree, as a parent array; node 0 is the root and has parent -1."""
 
@@ -297,6 +318,7 @@ AnyShape = Annotated[
     | ExpansionShape
     | DelayedExpansionShape
     | IndependentChainsShape
+    | SpineShape
     | ParentsShape
     | PathsShape
     | OptimalShape

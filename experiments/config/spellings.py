@@ -24,6 +24,7 @@ EXAMPLES = {
     "expansion": "{kind: expansion, branching: [3, 2, 1]}",
     "delayed_expansion": "{kind: delayed_expansion, chain: 2, branching: [3, 1]}",
     "independent_chains": "{kind: independent_chains, width: 2, depth: 4}",
+    "spine": "{kind: spine, depth: 4, siblings: 2}",
     "parents": "{kind: parents, parents: [-1, 0, 0, 1]}",
     "paths": "{kind: paths, paths: [[0], [1], [0, 0]]}",
     "optimal": "{kind: optimal, rates: [0.6, 0.2, 0.1], size: 16}",

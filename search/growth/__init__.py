@@ -25,6 +25,7 @@ from treespec.search.growth.cost_aware import CostAware
 from treespec.search.growth.dyspec import DySpec
 from treespec.search.growth.eagle2 import Eagle2
 from treespec.search.growth.equal_growth import EqualGrowth
+from treespec.search.growth.margin import Margin
 from treespec.search.growth.opt_tree import OptTree
 from treespec.search.growth.shared_budget import EqualShares, SharedBudget
 from treespec.search.growth.specexec import SpecExec
@@ -37,6 +38,7 @@ __all__ = [
     "Eagle2",
     "EqualGrowth",
     "EqualShares",
+    "Margin",
     "OptTree",
     "SharedBudget",
     "SpecExec",

@@ -1,5 +1,6 @@
 """The best tree under one distribution for each position: DDTree."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -7,13 +8,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec import Law, TokenTree
-from treespec.checks import instance, integer
+from treespec.checks import instance, integer, sequence
 from treespec.search.errors import InvalidLimit
 from treespec.search.value.optimal import optimal_tree
 
 
 def marginal_tree(
-    marginals: Float[Tensor, "D V"], root: int, size: int, *, branching: int | None = None
+    marginals: Float[Tensor, "D V"],
+    root: int,
+    size: int,
+    *,
+    branching: int | Sequence[int] | None = None,
 ) -> TokenTree:
     """The most probable continuations if each position has one distribution, whatever precedes it.
 
@@ -28,7 +33,8 @@ def marginal_tree(
         root: the last committed token.
         size: maximum number of nodes, the root included; the tree has fewer if fewer continuations have a
             positive probability.
-        branching: maximum number of children of a node; None for no limit.
+        branching: maximum number of children of a node, or one such number for each position; None for no
+            limit.
 
     Raises:
         InvalidArgument: if an argument has the wrong type, or the root is not one of the V tokens.
@@ -50,13 +56,26 @@ def marginal_tree(
         raise InvalidLimit(
             "each row of marginals must be a distribution: probabilities of at least 0 that sum to 1"
         )
-    widest = min(max(size - 1, 1), rows.shape[1])
-    if branching is not None:
-        widest = min(widest, integer("branching", branching, least=1))
-    values, tokens = (rows / total[:, None]).topk(widest)
+    limits = _limits(branching, len(rows), min(max(size - 1, 1), rows.shape[1]))
+    values, tokens = (rows / total[:, None]).topk(max(limits))
+    values[torch.arange(values.shape[1]) >= torch.tensor(limits)[:, None]] = 0.0
     possible = [min(int(n), size) for n in (values > 0).sum(-1)]
     level_sizes = accumulate(possible, lambda above, n: min(above * n, size), initial=1)
     size = min(size, sum(level_sizes))
     shape = optimal_tree(values.numpy(), size)
     ids = [tokens[d - 1, r] for d, r in zip(shape.depths[1:], shape.ranks[1:], strict=True)]
     return TokenTree(shape, torch.tensor([root, *map(int, ids)]), None, Law.DETERMINISTIC)
+
+
+def _limits(branching: int | Sequence[int] | None, positions: int, widest: int) -> list[int]:
+    """The most children of a node at each position."""
+    if branching is None:
+        return [widest] * positions
+    if isinstance(branching, int):
+        return [min(widest, integer("branching", branching, least=1))] * positions
+    given = sequence("branching", branching, "integers, one for each position")
+    if len(given) != positions:
+        raise InvalidLimit(
+            f"branching has {len(given)} numbers for {positions} positions: give one for each"
+        )
+    return [min(widest, integer(f"branching[{i}]", k, least=1)) for i, k in enumerate(given)]

@@ -104,6 +104,15 @@ class TreeShape:
         return cls.expansion([chains, *repeat(1, edges - 1)])
 
     @classmethod
+    def spine(cls, depth: SupportsIndex, siblings: SupportsIndex) -> "TreeShape":
+        """A chain of `depth` first children, each with `siblings` younger siblings, which are leaves."""
+        edges, beside = _integer("depth", depth, least=0), _integer("siblings", siblings, least=0)
+        _require_size(1 + edges * (1 + beside))
+        step = 1 + beside
+        parents = (max(0, 1 + (level - 1) * step) for level in range(edges) for _ in range(step))
+        return cls((-1, *parents))
+
+    @classmethod
     def from_paths(cls, paths: Iterable[Iterable[SupportsIndex]]) -> "TreeShape":
         """The tree of these paths of child ranks, the root implied (Medusa's choices).
 

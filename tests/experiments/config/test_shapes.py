@@ -12,6 +12,7 @@ from treespec.protocols import Growth, MarginalGrowth
 from treespec.search import (
     DDTree,
     LatencyModel,
+    Top2Gap,
     Trace,
     best_tree,
     estimate_acceptance,
@@ -53,6 +54,7 @@ GROWTHS = {
     "equal_growth": {"width": 2, "depth": 3, "size": 6},
     "shared_budget": {"nodes": 6, "branching": 2, "depth": 3},
     "equal_shares": {"nodes": 6, "branching": 2, "depth": 3},
+    "margin": {"size": 6, "depth": 3},
     "cost_aware": {"size": 6, "branching": 2, "depth": 3},
 }
 
@@ -65,6 +67,10 @@ def test_ddtree_and_delayed_expansion_have_names_in_configs():
     shape = SHAPE.validate_python({"kind": "delayed_expansion", "chain": 2, "branching": [3, 1]})
     assert tree_of(shape) == TreeShape.expansion([1, 1, 3, 1])
     assert shape.label == "delayed expansion 2+3x1"
+    assert made(kind="top2gap", size=6, depth=3, branching=2) == Top2Gap(6, 3, 2)
+    spine = SHAPE.validate_python({"kind": "spine", "depth": 3, "siblings": 2})
+    assert tree_of(spine) == TreeShape.spine(3, 2)
+    assert (spine.label, spine.nodes) == ("spine 3+2", 10)
     for wrong in (
         {"kind": "delayed_expansion", "chain": 0, "branching": [2]},
         {"kind": "delayed_expansion", "chain": 2, "branching": []},
@@ -79,7 +85,7 @@ def test_ddtree_and_delayed_expansion_have_names_in_configs():
 
 @pytest.mark.parametrize("kind", GROWTHS)
 def test_every_policy_has_a_name_in_configs(kind, files):
-    assert {*GROWTHS, "ddtree"} == {
+    assert {*GROWTHS, "ddtree", "top2gap"} == {
         name for name, part in plugins.parts("growth").items() if not part.plugged
     }
     data = {"kind": kind, **GROWTHS[kind], "calibration": str(files / "trace.npz")}

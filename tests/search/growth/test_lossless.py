@@ -5,13 +5,14 @@ import torch
 
 from treespec import Law, Sampling, TokenTree, TreeShape, plugins, verify
 from treespec.draft import ModelDrafter
-from treespec.search import DDTree
+from treespec.search import DDTree, Top2Gap
 from treespec.search.growth import (
     CostAware,
     DySpec,
     Eagle2,
     EqualGrowth,
     EqualShares,
+    Margin,
     OptTree,
     SharedBudget,
     SpecExec,
@@ -42,6 +43,8 @@ def chosen(growing):
         EqualGrowth(2, 2, latency=times),
         SharedBudget(4, 2, 3),
         EqualShares(4, 2, 3),
+        Margin(4, 2),
+        Margin(5, 2, 3, 0.5, half),
         CostAware(times, 5, 2, 2),
         CostAware(times, 5, 2, 3, calibration=half),
     ]
@@ -49,7 +52,7 @@ def chosen(growing):
 
 def test_every_policy_is_here(chosen):
     built_in = {part.make for part in plugins.parts("growth").values() if not part.plugged}
-    assert {type(growth) for growth in [*chosen, *DRAWN]} == built_in - {DDTree}
+    assert {type(growth) for growth in [*chosen, *DRAWN]} == built_in - {DDTree, Top2Gap}
     for growth in [*chosen, *DRAWN]:
         assert growth.laws == {Law.WITHOUT_REPLACEMENT if growth in DRAWN else Law.DETERMINISTIC}
 

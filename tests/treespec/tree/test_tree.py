@@ -244,3 +244,11 @@ def test_sizes_of_expansions_follow_from_their_numbers():
     assert TreeShape.chain(0).size == TreeShape.kary(5, 0).size == 1
     assert TreeShape.chain(3) == TreeShape.kary(1, 3) == TreeShape.independent_chains(1, 3)
     assert expansion_size([2**20]) == LARGEST_TREE + 1
+
+
+def test_spines():
+    assert TreeShape.spine(3, 0) == TreeShape.chain(3)
+    assert TreeShape.spine(0, 4) == TreeShape.chain(0)
+    assert TreeShape.spine(3, 2).parents == (-1, 0, 0, 0, 1, 1, 1, 4, 4, 4)
+    paths = [path for d in range(3) for path in [(0,) * d + (rank,) for rank in range(2)]]
+    assert TreeShape.spine(3, 1) == TreeShape.from_paths(paths)
