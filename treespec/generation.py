@@ -159,6 +159,8 @@ def generate(
     sampling = sampling or Sampling(temperature=0.0)
     if getattr(sampling, "processors", None) is not None:
         sampling = sampling.ending(pair.end_tokens, max_new_tokens)
+    if places is not None:
+        integer("places", places, least=1)
     if logprobs not in (None, "raw", "processed"):
         raise InvalidArgument(f"logprobs = {logprobs!r}, but must be 'raw', 'processed' or None")
     if drafter is not None and (growth is not None or law is not None):

@@ -6,7 +6,7 @@
 program finds in the table of places where the keys of its sequence are. Its partial sums are merged by
 `merge_splits`, for which all rows are one sequence.
 
-Addresses are integers in the memory of the device. A captured graph so reads whatever memory the table
+Addresses are integers in the memory of the device. So a captured graph reads the memory that the table
 names at the replay.
 """
 

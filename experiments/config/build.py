@@ -40,7 +40,7 @@ from treespec.reading_models import nearest
 from treespec.sampling.distributions import Sampling
 from treespec.search import InvalidGrowth
 from treespec.search.growth.keys import MEASURED
-from treespec.search.growth.shared_budget import OfBatch
+from treespec.search.growth.shared_budget import BatchBudgetSettings
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
 
@@ -284,7 +284,7 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         raise ConfigError(
             f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
             f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or use another "
-            f"source{NO_COST * isinstance(method.draft, SyntheticDraft)}"
+            f"source{NO_COST if isinstance(method.draft, SyntheticDraft) else ''}"
         )
 
 
@@ -292,7 +292,7 @@ def _require_batchable(
     path: str, method: Method, batch: int, samplings: Mapping[str, Sampling]
 ) -> None:
     """Reject what cannot decode a batch, and baselines that would decode other texts than one by one."""
-    if isinstance(method, TreeMethod) and isinstance(method.shape, OfBatch):
+    if isinstance(method, TreeMethod) and isinstance(method.shape, BatchBudgetSettings):
         _require_nodes(path, method.shape.nodes, batch)
     if batch == 1:
         return

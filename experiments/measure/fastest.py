@@ -102,7 +102,7 @@ def search_fastest(
 
 
 def _measured(latencies: Sequence[LatencyModel]) -> list[int]:
-    """The batch sizes that all of these have times of; one text if there are none, which is then missed."""
+    """The batch sizes that all of these have times of; if there are none, one text, which then fails."""
     return sorted(set.intersection(*(set(latency.batches) for latency in latencies))) or [1]
 
 

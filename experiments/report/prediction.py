@@ -29,6 +29,7 @@ from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 from treespec.search.errors import NotMeasured
 from treespec.search.growth.keys import GrowthSettings
+from treespec.search.growth.shared_budget import BatchBudget
 from treespec.search.intervals import Interval
 from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
@@ -60,6 +61,7 @@ NOT_OURS = "a growth of a plug-in, or one whose files are gone or have changed"
 NOT_KEPT = "the run did not keep how its trees are drafted"
 DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
 MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
+SHARED = "nodes that texts of a batch share: a trace holds one text at a time"
 NOT_RECORDED = "what was recorded before the run does not hold what is needed"
 TOO_LARGE = "wider or deeper than what was recorded"
 NOT_TIMED = "a part of a step was not timed"
@@ -191,6 +193,8 @@ def _replayed(method: Method, sampling: str, recorded: Measured, searched: Path)
     trace = recorded.trace(sampling, Law.DETERMINISTIC.value)
     if growth is None:
         return NOT_OURS
+    if isinstance(growth, BatchBudget) and recorded.batch > 1:
+        return SHARED
     if isinstance(growth, MarginalGrowth):
         return MARGINAL
     if law != Law.DETERMINISTIC.value:

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 
 from treespec.draft.growth import NODES_UNSAID, nodes_of
 from treespec.experiments.config.build import Experiment
+from treespec.models.memory import rows_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
-
-CAPACITY_STEP = 64
-"""Capacities are multiples of this."""
 
 
 def largest_tree(experiment: Experiment) -> int:
@@ -20,13 +18,8 @@ def largest_tree(experiment: Experiment) -> int:
 
 
 def rows_of(experiment: Experiment, tokens: int) -> int:
-    """Rows that a cache needs to hold any text of a run, followed by a tree.
-
-    This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
-    padded (`treespec.models.passes.static_pass`).
-    """
-    rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
-    return -(-rows // CAPACITY_STEP) * CAPACITY_STEP
+    """Rows that a cache needs to hold any text of a run, followed by a tree."""
+    return rows_for(tokens + experiment.config.max_new_tokens, largest_tree(experiment))
 
 
 def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from treespec import plugins
 from treespec.batch.meeting import Decision, meet
+from treespec.checks import integer
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Size
 from treespec.search.growth.values import (
@@ -101,13 +102,20 @@ class EqualParts:
 
 
 @dataclass(frozen=True)
-class _Together(Chosen):
-    """A growth of most probable nodes whose number texts decide together, level by level."""
+class BatchBudget(Chosen):
+    """A growth of most probable nodes; how many of them a text keeps, the texts decide together."""
 
     nodes: int
     depth: int
     branching: int | None = None
     calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse budgets without a draft."""
+        least = {"nodes": 2, "depth": 1, "branching": 1}
+        for name, smallest in least.items():
+            if (value := getattr(self, name)) is not None:
+                integer(name, value, least=smallest)
 
     @property
     @abstractmethod
@@ -128,7 +136,7 @@ class _Together(Chosen):
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
         """Nodes of the last level whose children can still be kept."""
-        if self.nodes == 1 or shape.depth == self.depth:
+        if shape.depth == self.depth:
             return ()
         paths = read_values(shape, probs, self.calibration).paths
         share = meet(self.decision, Bid(paths, done=False))
@@ -143,14 +151,14 @@ class _Together(Chosen):
 
 
 @dataclass(frozen=True)
-class SharedBudget(_Together):
+class SharedBudget(BatchBudget):
     """The nodes of a step, given to the texts of a batch in which they are worth most.
 
     A node's value is the product of the (calibrated) draft probabilities along its path, an estimate of the
     probability that it is accepted. All texts are searched best first as if they were one tree: after each
-    level, a text expands only nodes whose children can still be among the best `nodes` of all texts; these
-    are verified, at least the root of each text. So a text that its draft predicts well gets a deep tree,
-    and one that it does not may get no node at all.
+    level, a text expands only nodes whose children can still be among the best `nodes` of all texts. These
+    are verified, and the root of each text. So a text that its draft predicts well gets a deep tree, and
+    another perhaps only its root. That a text is about to reach its last token is not known here.
 
     A text alone gets all nodes: then this is SpecExec (arXiv:2406.02532, Algorithm 2). As texts of a batch
     end, the others share their nodes.
@@ -174,7 +182,7 @@ class SharedBudget(_Together):
 
 
 @dataclass(frozen=True)
-class EqualShares(_Together):
+class EqualShares(BatchBudget):
     """The nodes of a step in equal parts for all texts of a batch: what `SharedBudget` is compared with.
 
     The same search as there, in each text by itself. As texts end, the parts of the others grow.
@@ -200,8 +208,8 @@ def _require_roots(nodes: int, texts: int) -> None:
         )
 
 
-class OfBatch(GrowthSettings):
-    """What both growths are made from."""
+class BatchBudgetSettings(GrowthSettings):
+    """What growths with one budget for a batch are made from."""
 
     nodes: Size
     """Verified nodes of all texts of the batch together, their roots included."""
@@ -216,7 +224,7 @@ class OfBatch(GrowthSettings):
         return self.nodes
 
 
-class SharedBudgetGrowth(OfBatch):
+class SharedBudgetGrowth(BatchBudgetSettings):
     """One budget of nodes for all texts of a `batch`: best first over all of them by path probability."""
 
     example = "{kind: shared_budget, nodes: 64, depth: 8}"
@@ -225,7 +233,7 @@ class SharedBudgetGrowth(OfBatch):
     kind: Literal["shared_budget"]
 
 
-class EqualSharesGrowth(OfBatch):
+class EqualSharesGrowth(BatchBudgetSettings):
     """The nodes of a budget in equal parts for all texts of a `batch`, each best first."""
 
     example = "{kind: equal_shares, nodes: 64, depth: 8}"

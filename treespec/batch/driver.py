@@ -19,7 +19,7 @@ from torch import Tensor
 
 from treespec.batch.meeting import MEET, Decision
 from treespec.batch.paused import paused
-from treespec.batch.room import bytes_of, lacking_room, models_of
+from treespec.batch.room import bytes_of, lacking_room, models_of, reserve
 from treespec.checks import instance, integer, sequence
 from treespec.decoding import decode
 from treespec.errors import InvalidArgument, in_words
@@ -186,13 +186,20 @@ def _checked(texts: Sequence[Text], places: int | None) -> tuple[Sequence[Text],
     for what in ("target", "drafter", "coins"):
         _require_own(given, what)
     most = len(given) if places is None else integer("places", places, least=1)
-    sizes = [
-        bytes_of(text.target, text.drafter, len(text.prompt) + text.max_new_tokens)
-        for text in given
-    ]
+    sizes = [bytes_of(*parts) for text in given if (parts := _room_for(text)) is not None]
     if (why := lacking_room(sizes, most)) is not None:
         raise InvalidArgument(f"{why}; decode fewer at a time (places)")
     return given, most
+
+
+def _room_for(text: Text) -> tuple[Target, Drafter, int] | None:
+    """What the size of a text's caches depends on; None for a text that `decode` will refuse."""
+    prompt, budget = text.prompt, text.max_new_tokens
+    if not (isinstance(prompt, Tensor) and prompt.ndim == 1 and isinstance(budget, int)):
+        return None
+    tokens = len(prompt) + budget
+    longest = getattr(text.target, "max_length", tokens)
+    return (text.target, text.drafter, tokens) if tokens <= longest else None
 
 
 def _gathered(
@@ -226,6 +233,8 @@ def _driven(
                     for ended in holding - lanes.keys():
                         _free(texts[ended])
                     holding = {*lanes, i}
+                    if (parts := _room_for(texts[i])) is not None:
+                        reserve(*parts)
                     lanes[i] = _Lane(texts[i])
                     going = [i]
                 yield from _go_on(lanes, going.pop(0), None, watch)

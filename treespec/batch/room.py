@@ -1,4 +1,4 @@
-"""Whether memory holds the caches of a batch of texts; said before any pass runs.
+"""Room for the caches of a batch of texts: whether memory holds them, said before any pass runs.
 
 A text takes the rows of its prompt, of its new tokens and of its largest tree, in the cache of every model
 that runs it. Models without a cache that we know take nothing here, and neither do weights and passes.
@@ -12,7 +12,7 @@ import torch
 
 from treespec.draft.cascade import parts_of
 from treespec.draft.growth import NODES_UNSAID, nodes_of
-from treespec.models.memory import free_bytes, row_bytes
+from treespec.models.memory import free_bytes, row_bytes, rows_for
 
 if TYPE_CHECKING:
     from treespec.models.transformers_model import TransformersModel
@@ -47,7 +47,7 @@ def lacking_room(texts: Sequence[Bytes], most: int | None = None) -> str | None:
 
 
 def bytes_of(target: object, drafter: object, tokens: int) -> Counter[torch.device]:
-    """What the caches of a text take that they do not hold yet.
+    """What is allocated for the caches of a text if it begins after `reserve`.
 
     Args:
         target: its target.
@@ -56,10 +56,21 @@ def bytes_of(target: object, drafter: object, tokens: int) -> Counter[torch.devi
     """
     taken: Counter[torch.device] = Counter()
     for model in models_of(target, drafter):
-        cache, rows = model.runner.cache, min(tokens, model.max_length) + _largest_tree(drafter)
-        for device, size in row_bytes(model).items():
-            taken[device] += size * max(0, max(rows, cache.least) - cache.capacity)
+        cache = model.runner.cache
+        if (capacity := cache.capacity_for(_rows(model, drafter, tokens))) > cache.capacity:
+            for device, size in row_bytes(model).items():
+                taken[device] += size * capacity
     return taken
+
+
+def reserve(target: object, drafter: object, tokens: int) -> None:
+    """Let the caches of a text be allocated once, for the whole text; see `bytes_of`.
+
+    A cache that grows takes twice its memory while it is copied, and loses captured graphs.
+    """
+    for model in models_of(target, drafter):
+        cache = model.runner.cache
+        cache.least = max(cache.least, _rows(model, drafter, tokens))
 
 
 def models_of(target: object, drafter: object) -> "list[TransformersModel]":
@@ -73,6 +84,10 @@ def models_of(target: object, drafter: object) -> "list[TransformersModel]":
         if not (shares and getattr(getattr(part, "reads", None), "cache", 0))
     ]
     return [model for model in (scoring, *drafting) if model is not None]
+
+
+def _rows(model: "TransformersModel", drafter: object, tokens: int) -> int:
+    return rows_for(min(tokens, model.max_length), _largest_tree(drafter))
 
 
 def _known(model: Any) -> "TransformersModel | None":

@@ -1,5 +1,7 @@
 """Trees whose tokens mean nothing, at no cost: for timing what comes after the draft."""
 
+from contextlib import nullcontext
+
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.nothing import NoDrafter
 from treespec.protocols import Coins, Observer
@@ -20,14 +22,14 @@ class Undrafted(NoDrafter):
     ) -> None:
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         self.max_depth = self.growth.max_depth
-        self._vocab_size, self._observer = vocab_size, observer
+        self._vocab_size = vocab_size
+        self._stage = nullcontext if observer is None else observer.stage
 
     def propose(self, coins: Coins) -> TokenTree:
         """A tree of the shape; takes no coin."""
         shape = self.growth.shape
-        for _ in range(shape.depth if self._observer else 0):
-            assert self._observer is not None
-            with self._observer.stage("level"):
+        for _ in range(shape.depth):
+            with self._stage("level"):
                 pass
         tokens = [self._root, *(node % self._vocab_size for node in range(1, shape.size))]
         return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)

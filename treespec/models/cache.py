@@ -114,11 +114,18 @@ class TreeCache(Cache):
         self.end = self.start + count
         self.reserve(self.end, used=self.start)
 
+    def capacity_for(self, rows: int) -> int:
+        """The capacity after room was made for `rows` rows."""
+        rows = max(rows, self.least)
+        if rows <= self._capacity:
+            return self._capacity
+        return max(2 * self._capacity, rows, FIRST_CAPACITY)
+
     def reserve(self, rows: int, used: int) -> None:
         """Make room for `rows` rows, and for at least `least`."""
-        rows = max(rows, self.least)
-        if rows > self._capacity:
-            self._capacity = max(2 * self._capacity, rows, FIRST_CAPACITY)
+        capacity = self.capacity_for(rows)
+        if capacity > self._capacity:
+            self._capacity = capacity
             for pool in self._pools:
                 pool.grow(self._capacity, used=used)
 

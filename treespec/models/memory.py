@@ -10,6 +10,23 @@ if TYPE_CHECKING:
     from treespec.models.transformers_model import TransformersModel
 
 
+CAPACITY_STEP = 64
+"""Capacities of caches are multiples of this."""
+
+
+def rows_for(tokens: int, nodes: int) -> int:
+    """Rows that a cache needs to hold a text, followed by a tree.
+
+    This counts the largest tree twice: a draft may run nodes that are not verified, and captured passes are
+    padded (`treespec.models.passes.static_pass`).
+
+    Args:
+        tokens: tokens of the text.
+        nodes: nodes of the largest tree.
+    """
+    return -(-(tokens + 2 * nodes) // CAPACITY_STEP) * CAPACITY_STEP
+
+
 def row_bytes(model: "TransformersModel") -> Counter[torch.device]:
     """Bytes that one token takes in a model's cache, on each device that holds layers of it."""
     taken: Counter[torch.device] = Counter()

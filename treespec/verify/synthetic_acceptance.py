@@ -85,7 +85,7 @@ def require_rates(name: str, given: Sequence[Sequence[float]]) -> Rates:
         rows = tuple(tuple(float(entry) for entry in row) for row in given)
     except (TypeError, ValueError):
         rows = ()
-    if not rows or not all(0 <= entry <= 1 for row in rows for entry in row):
+    if not rows or not rows[0] or not all(0 <= entry <= 1 for row in rows for entry in row):
         raise InvalidArgument(
             f"{name} = {shown(given)}, but must be rows of probabilities by rank, one for each depth, such "
             "as [[0.7, 0.1], [0.6]]"

@@ -18,7 +18,9 @@ from treespec.tree import TreeShape
 def whole(searching, loaded_pair, tmp_path_factory):
     """A run of batches of two texts, from its measurements to its records. Read only."""
     path = tmp_path_factory.mktemp("searched") / "run"
-    config = Config.model_validate(searching | {"batch": 2})
+    shared = {"kind": "shared_budget", "nodes": 6, "depth": 2, "branching": 2}
+    methods = [*searching["methods"], {"kind": "tree", "shape": shared}]
+    config = Config.model_validate(searching | {"batch": 2, "methods": methods})
     result = run(config, folder=path, load=lambda models: loaded_pair)
     assert not result.failures, result.failures[0].error
     return result.folder
@@ -28,7 +30,7 @@ def test_times_are_those_of_rounds(whole):
     latency = LatencyModel.load(whole / "search" / "latency.json")
     assert [*latency.batches] == [2]
     found = load_run(whole)
-    assert len(found.methods) == 10
+    assert len(found.methods) == 11
     for place in (0, 1):
         (advice,) = json.loads((whole / "search" / f"best-{place}.json").read_text()).values()
         assert advice["batch"] == 2
@@ -40,6 +42,8 @@ def test_predictions_are_of_all_texts_of_a_batch(whole):
     prefix = json.loads((whole / "search" / STAMP).read_text())["prefix"]
     rows = {row.method: row for row in found.predictions if row.sampling == "T=0"}
     assert {"plain", "chain 2", "cost-aware 6"} <= set(rows)
+    reasons = {row.method: row.reason for row in found.unpredicted if row.sampling == "T=0"}
+    assert "share" in reasons["shared 6"]
     chain = rows["chain 2"]
     taken = latency.step_s(TreeShape.chain(2), prefix, law="deterministic")
     assert chain.speed == pytest.approx(2 * chain.tokens.estimate / taken)

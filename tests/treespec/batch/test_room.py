@@ -1,5 +1,6 @@
 """Memory of a batch: what its caches take, said before any pass, and given to the next text."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 from tiny_models import build
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, generate, load_pair, verify
-from treespec.batch import Text, decode_many, decode_rounds, room
+from treespec.batch import Failed, Text, decode_many, decode_rounds, room
 from treespec.draft import Cascade, EarlyExit, Merge, ModelDrafter, NoDrafter, PromptLookup
 from treespec.errors import InvalidArgument
 from treespec.models import memory
+from treespec.models.cache import FIRST_CAPACITY
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
@@ -45,10 +47,15 @@ def row(model: TransformersModel) -> int:
     return 2 * 4 * config.num_hidden_layers * heads
 
 
+def rows(tokens: int, nodes: int) -> int:
+    """Rows of a cache that holds a text and its trees."""
+    return max(FIRST_CAPACITY, memory.rows_for(tokens, nodes))
+
+
 def test_too_many_texts_are_refused_before_any_pass(
     model: TransformersModel, free: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = 2 * row(model) * (PROMPT + NEW + SHAPE.size)
+    needed = 2 * row(model) * rows(PROMPT + NEW, SHAPE.size)
     free(6 * needed)
     texts = [text(model, i) for i in range(8)]
     monkeypatch.setattr(TransformersModel, "prefill", lambda *_: pytest.fail("it ran"))
@@ -71,12 +78,33 @@ def test_too_many_texts_are_refused_before_any_pass(
 def test_what_is_reserved_or_allocated_counts(model: TransformersModel) -> None:
     made = text(model, drafter=NoDrafter())
     parts = made.target, made.drafter
-    assert room.bytes_of(*parts, 100)[CPU] == row(model) * 101
-    assert room.bytes_of(*parts, 10**9)[CPU] == row(model) * (model.max_length + 1)
+    assert room.bytes_of(*parts, 100)[CPU] == row(model) * FIRST_CAPACITY
+    assert room.bytes_of(*parts, 10**9)[CPU] == row(model) * rows(model.max_length, 1)
     made.target.model.reserve(500)
     assert room.bytes_of(*parts, 100)[CPU] == row(model) * 500
     made.target.prefill(made.prompt)
     assert room.bytes_of(*parts, 100)[CPU] == 0
+
+
+@pytest.mark.parametrize("new", [20, 240])
+def test_what_is_said_is_what_is_taken(model: TransformersModel, new: int) -> None:
+    """Caches are allocated once, for the whole text."""
+    texts = [replace(text(model, i), max_new_tokens=new) for i in range(3)]
+    caches = [m.runner.cache for one in texts for m in room.models_of(one.target, one.drafter)]
+    said = sum(room.bytes_of(t.target, t.drafter, PROMPT + new)[CPU] for t in texts)
+    taken = set()
+    for _ in decode_many(texts):
+        taken.add(sum(row(model) * cache.capacity for cache in caches))
+    assert max(taken) == said
+    assert len(taken - {0}) == 1
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_text_of_another_kind_does_not_end_the_others(model: TransformersModel) -> None:
+    wrong = ({"prompt": None}, {"prompt": torch.tensor(3)}, {"max_new_tokens": "5"})
+    texts = [text(model), *(replace(text(model, i), **given) for i, given in enumerate(wrong, 1))]
+    failed = {i for i, step in decode_many(texts) if isinstance(step, Failed)}
+    assert failed == {1, 2, 3}
 
 
 def test_every_cache_of_a_drafter_counts(model: TransformersModel) -> None:
@@ -86,16 +114,16 @@ def test_every_cache_of_a_drafter_counts(model: TransformersModel) -> None:
     lookup = PromptLookup(3)
     table = TabularModel(random_table(5, 0), 5)
     one = row(model)
-    for drafter, rows in (
-        (lookup, 100 + 64),
-        (draft, 2 * (100 + SHAPE.size)),
-        (Merge({"a": draft, "b": lookup}, 9, rates={"a": [[0.5]], "b": [[0.5]]}), 2 * (100 + 9)),
-        (Cascade(model, other, verify.greedy, 3, COLD, law=Law.DETERMINISTIC), 3 * (100 + 4)),
-        (EarlyExit(model, 1, SHAPE, Law.DETERMINISTIC, COLD), 100 + SHAPE.size),
-        (ModelDrafter(table, SHAPE, Law.DETERMINISTIC, COLD), 100 + SHAPE.size),
+    for drafter, (caches, nodes) in (
+        (lookup, (1, 64)),
+        (draft, (2, SHAPE.size)),
+        (Merge({"a": draft, "b": lookup}, 90, rates={"a": [[0.5]], "b": [[0.5]]}), (2, 90)),
+        (Cascade(model, other, verify.greedy, 3, COLD, law=Law.DETERMINISTIC), (3, 4)),
+        (EarlyExit(model, 1, SHAPE, Law.DETERMINISTIC, COLD), (1, SHAPE.size)),
+        (ModelDrafter(table, SHAPE, Law.DETERMINISTIC, COLD), (1, SHAPE.size)),
     ):
-        found = room.bytes_of(ModelTarget(model), drafter, 100)
-        assert found[CPU] == one * rows, type(drafter).__name__
+        found = room.bytes_of(ModelTarget(model), drafter, 200)
+        assert found[CPU] == one * caches * rows(200, nodes), type(drafter).__name__
     assert not room.bytes_of(ModelTarget(table), lookup, 100)
 
 
