@@ -5,22 +5,33 @@
 The passes are compiled, and taken in turns. The goal is a ratio of at most 1.15 behind 128 tokens. Behind
 2,048 tokens each further text reads a cache of its own, which the bandwidth of memory bounds: the goal is
 1.15 times (the pass of one text + those bytes over the measured bandwidth).
+
+Besides, what rounds of greedy decoding with a chain of 4 take outside of the passes, for one text and for
+eight (the goal is 0.05 ms for each further text), and the memory that eight texts add to the process.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Any
 
 import numpy as np
+import psutil
 import torch
 import typer
 
-from treespec import load_pair
+from treespec import Law, Sampling, TorchCoins, load_pair, verify
+from treespec.batch import Text, decode_rounds
+from treespec.draft import make_drafter
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save
+from treespec.models.load import Pair
+from treespec.models.memory import row_bytes
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.waiting import Nodes
+from treespec.target import make_target
 from treespec.tree import TreeShape
+from treespec.verify import verifier_for
 
 TEXTS, ROUNDS = 8, 30
 SHAPES = {
@@ -97,14 +108,80 @@ def measured(model: TransformersModel, prefix: int, name: str, rate: float) -> d
     }  # fmt: skip
 
 
+class Passes:
+    """Times the passes of a batch."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def text(self, text: int) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    @contextmanager
+    def joined(self, texts: Sequence[int], drafts: bool, nodes: int) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
+
+
+def outside_ms(pair: Pair, count: int) -> float:
+    """Median milliseconds of a round that no pass takes."""
+    cold, chain = Sampling(temperature=0.0), TreeShape.chain(4)
+    texts = [
+        Text(
+            make_target(pair.target), make_drafter(pair.draft, chain, Law.DETERMINISTIC, cold),
+            verifier_for(verify.greedy, pair.target), torch.arange(64) % 1000 + i, cold, TorchCoins(0),
+            max_new_tokens=160,
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    watch, outside = Passes(), []
+    rounds = decode_rounds(texts, watch=watch)
+    start = time.perf_counter()
+    for made in rounds:
+        took = time.perf_counter() - start - watch.seconds
+        if len(made) == count:
+            outside.append(took)
+        watch.seconds, start = 0.0, time.perf_counter()
+    return float(np.median(outside[2:])) * 1e3
+
+
+def memory(model: TransformersModel, prefix: int) -> dict[str, float]:
+    """MiB that the process holds more with eight texts, and MiB of their caches."""
+    rows = prefix + 64
+    resident = psutil.Process().memory_info().rss
+    texts = []
+    for _ in range(TEXTS):
+        text = model.fresh()
+        text.reserve(rows)
+        text.prefill(torch.arange(prefix) % 1000)
+        texts.append((text, Nodes(torch.arange(5), (-1, 0, 1, 2, 3))))
+    model.run_together(texts)
+    added = psutil.Process().memory_info().rss - resident
+    caches = TEXTS * rows * sum(row_bytes(model).values())
+    return {"added_mib": added / 2**20, "caches_mib": caches / 2**20, "prefix": prefix}
+
+
 def main(models: Annotated[str, typer.Argument(help="The pair.")] = "embedded") -> None:
     """Measure, print and save the figures."""
-    model = load_pair(models, dtype="float32", passes="compiled", draft_passes="eager").target
+    pair = load_pair(models, dtype="float32", passes="compiled", draft_passes="compiled")
+    model = pair.target
     rate = bandwidth()
     longest = min(2048, model.max_length - 256)
     rows = [measured(model, prefix, name, rate) for prefix in (128, longest) for name in SHAPES]
-    figures = {"models": models, "texts": TEXTS, "bytes_per_s": rate, "passes": rows}
-    print_and_save("joined_passes", figures, Table("passes over 8 texts", COLUMNS, rows), width=140)
+    outside = {f"{count} texts": outside_ms(pair, count) for count in (1, TEXTS)}
+    held = memory(model, longest)
+    figures = {
+        "models": models, "texts": TEXTS, "bytes_per_s": rate, "passes": rows, "outside_ms": outside,
+        "memory": held,
+    }  # fmt: skip
+    said = (
+        f"outside of the passes a round takes {outside['1 texts']:.2f} ms with one text, "
+        f"{outside[f'{TEXTS} texts']:.2f} ms with {TEXTS}; {TEXTS} texts behind {longest:,} tokens add "
+        f"{held['added_mib']:.0f} MiB to the process, their caches are {held['caches_mib']:.0f} MiB"
+    )
+    table = Table("passes over 8 texts", COLUMNS, rows)
+    print_and_save("joined_passes", figures, table, said, width=140)
 
 
 if __name__ == "__main__":
