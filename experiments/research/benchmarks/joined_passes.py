@@ -7,7 +7,8 @@ The passes are compiled, and taken in turns. The goal is a ratio of at most 1.15
 1.15 times (the pass of one text + those bytes over the measured bandwidth).
 
 Besides, what rounds of greedy decoding with a chain of 4 take outside of the passes, for one text and for
-eight (the goal is 0.05 ms for each further text), and the memory that eight texts add to the process.
+eight (the goal: for each of them at most what one text takes alone, and 0.05 ms), and the memory that
+eight texts add to the process.
 """
 
 import time
