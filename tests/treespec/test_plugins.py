@@ -188,7 +188,7 @@ def test_a_growth_that_does_not_take_its_settings_is_named(tmp_path):
     )  # fmt: skip
     load(path)
     with pytest.raises(InvalidPlugin, match=r"growth 'bare' of .*bare.py: .*takes no arguments"):
-        shapes._growth(Named())
+        shapes._growth(Named(), 1)
 
 
 class Named:

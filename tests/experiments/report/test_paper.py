@@ -107,7 +107,7 @@ def test_every_part_with_a_paper_has_an_entry(folder):
     for rule in plugins.parts("rule").values():
         (paper,) = re.findall(r"\d{4}\.\d{5}", rule.make.reference)
         assert paper in cited(rule={"T=0": rule.name})
-    own = {"model", "merge", "synthetic"}  # of these there is no paper
+    own = {"model", "merge", "synthetic", "margin"}  # of these there is no paper
     kinds = {*plugins.parts("source"), *plugins.parts("growth")} - own
     assert {"lookup", "eagle2"} <= kinds
     assert not [kind for kind in kinds if not cited(draft={"source": kind})]
