@@ -1,6 +1,6 @@
 """Measure a pass over the nodes of several texts against a pass of one text over as many nodes.
 
-    python -m treespec.experiments.research.benchmarks.joined_passes [MODELS]
+    python -m treespec.experiments.research.benchmarks.joined_passes
 
 The passes are compiled, and taken in turns. The goal is a ratio of at most 1.15 behind 128 tokens. Behind
 2,048 tokens each further text reads a cache of its own, which the bandwidth of memory bounds: the goal is
@@ -14,7 +14,7 @@ eight texts add to the process.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -42,6 +42,7 @@ SHAPES = {
 }
 
 COLUMNS = (
+    keyed("target", "parameters", left=True),
     keyed("tokens before", "prefix", ","),
     keyed("nodes of a text", "shape", left=True),
     keyed("8 texts: ms", "joined_ms", ".2f"),
@@ -150,6 +151,10 @@ def outside_ms(pair: Pair, count: int) -> float:
 def memory(model: TransformersModel, prefix: int) -> dict[str, float]:
     """MiB that the process holds more with eight texts, and MiB of their caches."""
     rows = prefix + 64
+    small = [(model.fresh(), Nodes(torch.arange(5), (-1, 0, 1, 2, 3))) for _ in range(TEXTS)]
+    for text, _ in small:
+        text.prefill(torch.arange(8))
+    model.run_together(small)
     resident = psutil.Process().memory_info().rss
     texts = []
     for _ in range(TEXTS):
@@ -163,26 +168,31 @@ def memory(model: TransformersModel, prefix: int) -> dict[str, float]:
     return {"added_mib": added / 2**20, "caches_mib": caches / 2**20, "prefix": prefix}
 
 
-def main(models: Annotated[str, typer.Argument(help="The pair.")] = "embedded") -> None:
-    """Measure, print and save the figures."""
-    pair = load_pair(models, dtype="float32", passes="compiled", draft_passes="compiled")
-    model = pair.target
-    rate = bandwidth()
-    longest = min(2048, model.max_length - 256)
-    rows = [measured(model, prefix, name, rate) for prefix in (128, longest) for name in SHAPES]
-    outside = {f"{count} texts": outside_ms(pair, count) for count in (1, TEXTS)}
-    held = memory(model, longest)
+def main() -> None:
+    """Measure the embedded pair, and its target enlarged; print and save the figures."""
+    rate, rows, outside, held = bandwidth(), [], {}, {}
+    for enlarge in (None, "50M"):
+        pair = load_pair(
+            "embedded", dtype="float32", enlarge=enlarge, passes="compiled", draft_passes="compiled"
+        )
+        model, parameters = pair.target, enlarge or "9M"
+        longest = min(2048, model.max_length - 256)
+        held[parameters] = memory(model, longest)
+        for prefix in (128, longest):
+            for name in SHAPES:
+                rows.append({"parameters": parameters, **measured(model, prefix, name, rate)})
+        outside[parameters] = {str(count): outside_ms(pair, count) for count in (1, TEXTS)}
+    said = [
+        f"{size}: outside of the passes a round takes {outside[size]['1']:.2f} ms with one text, "
+        f"{outside[size][str(TEXTS)]:.2f} ms with {TEXTS}; {TEXTS} texts add {held[size]['added_mib']:.0f} "
+        f"MiB to the process, their caches are {held[size]['caches_mib']:.0f} MiB"
+        for size in outside
+    ]
     figures = {
-        "models": models, "texts": TEXTS, "bytes_per_s": rate, "passes": rows, "outside_ms": outside,
-        "memory": held,
+        "texts": TEXTS, "bytes_per_s": rate, "passes": rows, "outside_ms": outside, "memory": held,
     }  # fmt: skip
-    said = (
-        f"outside of the passes a round takes {outside['1 texts']:.2f} ms with one text, "
-        f"{outside[f'{TEXTS} texts']:.2f} ms with {TEXTS}; {TEXTS} texts behind {longest:,} tokens add "
-        f"{held['added_mib']:.0f} MiB to the process, their caches are {held['caches_mib']:.0f} MiB"
-    )
-    table = Table("passes over 8 texts", COLUMNS, rows)
-    print_and_save("joined_passes", figures, table, said, width=140)
+    table = Table(f"passes over {TEXTS} texts", COLUMNS, rows)
+    print_and_save("joined_passes", figures, table, *said, width=140)
 
 
 if __name__ == "__main__":
