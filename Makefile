@@ -67,13 +67,13 @@ bench: setup ## measure every claim about speed, as ratios
 	$(BIN)/python -m treespec.experiments.research.benchmarks.search_speed
 	$(BIN)/python -m treespec.experiments.research.studies.dynamic_trees
 
-studies: $(VENV)/.real ## run every shipped config, into runs/ and sweeps/ (about three and a half hours on two cores)
+studies: $(VENV)/.real ## run every shipped config, into runs/ and sweeps/ (about four hours on two cores)
 	$(BIN)/python -m treespec.experiments.training.drafts
 	@status=0; $(BIN)/treespec models get smollm2 || status=1; \
 	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
-	    draft_sources merged dynamic_trees search_then_run real_sources; do \
+	    draft_sources merged dynamic_trees search_then_run shared_budget real_sources; do \
 	  echo "== $$study"; $(BIN)/treespec run $$study || status=1; done; \
-	for study in context_length draft_quality batch; do \
+	for study in context_length draft_quality batch real_batch; do \
 	  echo "== $$study"; $(BIN)/treespec sweep $$study || status=1; done; \
 	echo "== check_lossless"; $(BIN)/treespec check-lossless check_lossless --out runs/check_lossless || status=1; \
 	exit $$status

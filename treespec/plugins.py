@@ -60,8 +60,8 @@ Trees = Literal["any", "budget", "chain"]
 T = TypeVar("T")
 
 SHAPES = (
-    "chain", "kary", "expansion", "delayed_expansion", "independent_chains", "parents", "paths", "optimal",
-    "best", "budget",
+    "chain", "kary", "expansion", "delayed_expansion", "independent_chains", "spine", "parents", "paths",
+    "optimal", "best", "budget",
 )  # fmt: skip
 """What `kind` of a shape means already."""
 
