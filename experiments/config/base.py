@@ -85,3 +85,9 @@ class Named:
 
 LAW = Named("law", lambda: {str(law): about_law(law) for law in Law})
 RULE = Named("rule", lambda: {name: part.about for name, part in plugins.parts("rule").items()})
+
+
+def mark_of(name: str, *, lossless: bool, synthetic: bool) -> str:
+    """What a method's name is followed by if its texts are not the target's; empty if it says so itself."""
+    kind = "synthetic" if synthetic else "lossy"
+    return "" if lossless or kind in name else f" ({kind})"

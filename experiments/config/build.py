@@ -8,6 +8,7 @@ from treespec import plugins
 from treespec.draft import NoDrafter
 from treespec.draft.growth import laws_along
 from treespec.errors import InvalidSampling, TreespecError
+from treespec.experiments.config.base import mark_of
 from treespec.experiments.config.combined import COMBINED, CascadeDraft
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import (
@@ -348,8 +349,8 @@ def _method(
         for setting, sampling in samplings.items()
     }
     built = BuiltMethod(name, config, tree, choices)
-    kind = "synthetic" if built.synthetic else "lossy"
-    return built if built.lossless or kind in name else replace(built, name=f"{name} ({kind})")
+    marked = name + mark_of(name, lossless=built.lossless, synthetic=built.synthetic)
+    return replace(built, name=marked)
 
 
 def _require_tree(

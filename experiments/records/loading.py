@@ -9,6 +9,7 @@ from typing import Any, Self
 import polars as pl
 from pydantic import BaseModel
 
+from treespec.experiments.config.base import mark_of
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
 from treespec.experiments.records.outcome import STAGED
 from treespec.experiments.records.rows import (
@@ -69,8 +70,7 @@ class Method:
     @property
     def mark(self) -> str:
         """What its name is followed by in tables, unless it says so itself."""
-        kind = "synthetic" if self.synthetic else "lossy"
-        return "" if self.lossless or kind in self.name else f" ({kind})"
+        return mark_of(self.name, lossless=self.lossless, synthetic=self.synthetic)
 
     @property
     def synthetic(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
+from treespec.experiments.config.base import mark_of
 from treespec.experiments.report.table import Column, Table, interval, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
@@ -76,8 +77,9 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
 
 def _label(row: _Row) -> str:
     failed = f" ({row['errors']} failed)" if row["errors"] else ""
-    said = row["lossless"] or "lossy" in row["method"] or "synthetic" in row["method"]
-    return row["method"] + ("" if said else " (lossy)") + failed
+    name = row["method"]
+    mark = mark_of(name, lossless=row["lossless"] or "synthetic" in name, synthetic=False)
+    return f"{name}{mark}{failed}"
 
 
 def _interval(row: _Row, name: str) -> Interval | None:

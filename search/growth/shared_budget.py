@@ -1,17 +1,16 @@
 """One budget of nodes for all texts of a batch: it goes to the texts in which nodes are worth most."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from treespec import plugins
-from treespec.batch.meeting import Decision, meet
+from treespec.batch.meeting import meet
 from treespec.checks import integer
 from treespec.search.errors import InvalidGrowth
 from treespec.search.growth.keys import CalibrationFile, GrowthSettings, Levels, Nodes, Size
@@ -105,6 +104,9 @@ class EqualParts:
 class BatchBudget(Chosen):
     """A growth of most probable nodes; how many of them a text keeps, the texts decide together."""
 
+    decides: ClassVar[type[BestOverAll | EqualParts]]
+    """How many nodes each text keeps, made from the number of nodes."""
+
     nodes: int
     depth: int
     branching: int | None = None
@@ -116,11 +118,6 @@ class BatchBudget(Chosen):
         for name, smallest in least.items():
             if (value := getattr(self, name)) is not None:
                 integer(name, value, least=smallest)
-
-    @property
-    @abstractmethod
-    def decision(self) -> Decision:
-        """How many nodes each text keeps."""
 
     @property
     def size(self) -> int:
@@ -139,13 +136,13 @@ class BatchBudget(Chosen):
         if shape.depth == self.depth:
             return ()
         paths = read_values(shape, probs, self.calibration).paths
-        share = meet(self.decision, Bid(paths, done=False))
+        share = meet(self.decides(self.nodes), Bid(paths, done=False))
         return worth_more(shape, paths, share.least, self._bounds)
 
     def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
         """The best nodes, as many as this text's share, once no text drafts any further."""
         paths = read_values(shape, probs, self.calibration).paths
-        while not (share := meet(self.decision, Bid(paths, done=True))).settled:
+        while not (share := meet(self.decides(self.nodes), Bid(paths, done=True))).settled:
             pass
         return [0, *(1 + best(paths[1:], share.kept - 1)).tolist()]
 
@@ -175,10 +172,7 @@ class SharedBudget(BatchBudget):
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
     """
 
-    @property
-    def decision(self) -> BestOverAll:
-        """The best nodes of all texts."""
-        return BestOverAll(self.nodes)
+    decides = BestOverAll
 
 
 @dataclass(frozen=True)
@@ -194,10 +188,7 @@ class EqualShares(BatchBudget):
         calibration: ranks by acceptance instead of the draft's probability; must be non-decreasing.
     """
 
-    @property
-    def decision(self) -> EqualParts:
-        """Equal parts."""
-        return EqualParts(self.nodes)
+    decides = EqualParts
 
 
 def _require_roots(nodes: int, texts: int) -> None:

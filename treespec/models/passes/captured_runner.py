@@ -74,10 +74,6 @@ class Place:
     memory: tuple[int, ...] = ()
     lent: list[Any] = field(default_factory=list)
 
-    def capture(self, static: "StaticPass | StaticJoinedPass") -> tuple[Any, Scores]:
-        """Capture `static.run`; return the graph and the memory that it writes scores to."""
-        return capture(static, self.side, self.pool)
-
 
 class CapturedTogether(StaticTogether):
     """Runs nodes of several texts by replaying captured graphs, which all runners of a model share.
@@ -113,7 +109,8 @@ class Places:
         self.needed: defaultdict[int, set[Kind]] = defaultdict(set)
         """The passes that runners of the model have needed so far, by the rows that were reserved for their
         texts (`TransformersModel.reserve`)."""
-        self._together: list[CapturedTogether | None] = []
+        self._together: CapturedTogether | None = None
+        self._tested = False
 
     def together(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
@@ -122,15 +119,15 @@ class Places:
 
         None, with the reason in the log, if such passes cannot be captured.
         """
-        if not self._together:
+        if not self._tested:
             try:
                 require_joined(model, route, layout)
-                self._together.append(CapturedTogether(model, layout))
+                self._together = CapturedTogether(model, layout)
             except UnsupportedModel as why:
                 model_type = model.config.model_type
                 log.warning("each text of a batch of %s models runs alone: %s", model_type, why)
-                self._together.append(None)
-        return self._together[0]
+            self._tested = True
+        return self._together
 
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -230,14 +227,14 @@ class CapturedRunner(StaticRunner):
             if static.kind not in self.place.graphs:
                 # Any token does: the next pass overwrites its row.
                 static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
-                self.place.graphs[static.kind] = self.place.capture(static)
+                self.place.graphs[static.kind] = capture(static, self.place.side, self.place.pool)
         self.cache.reset()
 
     def _launch(self, static: StaticPass) -> Scores:
         graphs, kind = self.place.graphs, static.kind
         self._needed[self.cache.least].add(kind)
         if kind not in graphs:
-            graphs[kind] = self.place.capture(static)
+            graphs[kind] = capture(static, self.place.side, self.place.pool)
         graph, scores = graphs[kind]
         graph.replay()
         return scores

@@ -138,11 +138,14 @@ class StaticRunner(TreeRunner):
     any_cache = False
 
     def __init__(
-        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
+        self,
+        model: PreTrainedModel,
+        route: Route,
+        layout: Sequence[LayerShape | None] = (),
+        together: StaticTogether | None = None,
     ) -> None:
         super().__init__(model, route, layout)
-        self.share: StaticTogether | None = None
-        """What runs nodes of several texts, which runners share; None if each runs alone."""
+        self._shared = together
         self._passes: dict[Kind, StaticPass] = {}
         self._memory: tuple[int, ...] = ()
 
@@ -167,8 +170,8 @@ class StaticRunner(TreeRunner):
 
     @property
     def together(self) -> StaticTogether | None:
-        """What runs nodes of several texts; None if each runs alone."""
-        return self.share
+        """What runs nodes of several texts, which runners share; None if each runs alone."""
+        return self._shared
 
     @property
     def joins(self) -> Hashable:

@@ -121,11 +121,10 @@ def require_joined(
     )
     together = StaticTogether(model, layout)
     ordinary = [TreeRunner(model, route, layout) for _ in range(2)]
-    static = [StaticRunner(model, route, layout) for _ in range(2)]
+    static = [StaticRunner(model, route, layout, together) for _ in range(2)]
     errors = []
     try:
         for i, runners in enumerate(zip(ordinary, static, strict=True)):
-            runners[1].share = together
             for runner in runners:
                 runner.prefill(tokens[: PREFIX - i])
         for first, end in (PARTS[0], (PARTS[0][1], PARTS[-1][1])):

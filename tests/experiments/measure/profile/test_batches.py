@@ -5,13 +5,10 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
 from treespec import Law, Sampling, TreeShape
 from treespec.draft import ModelDrafter
 from treespec.errors import InvalidArgument
-from treespec.experiments.cli.main import app
 from treespec.experiments.measure.profile.batch_loop import BatchLoop
 from treespec.experiments.measure.profile.loop import Loop
 from treespec.experiments.measure.profile.plan import Setting, bundle, default_sizes
@@ -167,18 +164,6 @@ def test_passes_over_batches_are_no_larger_than_over_one_text():
     assert max(default_sizes("cpu", 8)) == 64
     assert default_sizes("cpu", 1) == default_sizes("cpu")
     assert max(default_sizes("cuda", 16)) <= 32
-
-
-@pytest.fixture
-def call(settings, tmp_path, monkeypatch):
-    """Call `treespec` in an empty folder with the tiny config in `exp.yaml`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings))
-
-    def call(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    return call
 
 
 FEW = ("samplings=[{temperature: 0}]", "--sizes", "1,2,5", "--prefixes", "16", "--repeats", "2")

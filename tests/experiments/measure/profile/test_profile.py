@@ -4,28 +4,14 @@ import json
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from treespec import TreeShape
-from treespec.experiments.cli.main import app
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile import profile as profile_commands
 from treespec.experiments.measure.profile.plan import default_sizes
 from treespec.experiments.measure.profile.profile import profile
 from treespec.search import AcceptanceEstimate, LatencyModel, expected_tokens
-
-
-@pytest.fixture
-def call(settings, tmp_path, monkeypatch):
-    """Call `treespec` in an empty folder with the tiny config in `exp.yaml`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings))
-
-    def call(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    return call
 
 
 def config(settings, **changes):

@@ -5,6 +5,7 @@ with TRITON_INTERPRET=1.
 """
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -43,9 +44,8 @@ def texts_of(model, prompts=PROMPTS, reads=None, together=True):
     """Texts of a model, behind their prompts."""
     layout = model.finding.layout
     shared = StaticTogether(model.model, layout) if together else None
-    texts = [model.fresh(runner=StaticRunner) for _ in prompts]
+    texts = [model.fresh(runner=partial(StaticRunner, together=shared)) for _ in prompts]
     for i, (text, length) in enumerate(zip(texts, prompts, strict=True)):
-        text.runner.share = shared
         if reads is not None:
             text.lend(reads)
         text.prefill(tokens_of(length, i))
