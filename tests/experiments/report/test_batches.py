@@ -46,7 +46,7 @@ def test_speeds_are_those_of_the_batch_and_of_a_text(found):
     assert row.batch.wasted == pytest.approx(wasted / rounds)
     whole, one = row.tokens_per_second.estimate, row.batch.text_tokens_per_second.estimate
     assert whole / one == pytest.approx(rows["rounds_s"].sum() / rows["decode_s"].sum())
-    assert 1 < whole / one <= 2
+    assert 1 < whole / one <= 2 * (1 + 1e-9)  # all rounds may have held both texts
     # a step of the batch: what all its texts take together
     seconds = found.measurements["T=0"].total("chain 3", "decode_s")
     assert row.step_ms == pytest.approx(1e3 * seconds / rounds)
