@@ -1,0 +1,1 @@
+"""Trained drafts: heads on the target's hidden states, in the formats in which they are published."""

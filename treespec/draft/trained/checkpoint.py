@@ -1,0 +1,206 @@
+"""The files of a published head: its settings and its tensors, each asked for by name.
+
+Heads are published without code: a `config.json` and weights, as safetensors or as a pickle, of which
+tensors alone are read and no code is run. Whoever reads a checkpoint takes each tensor by its name and
+states its shape; a tensor that nobody took is one whose meaning is unknown, and is refused too. So a head
+of another format, size or flag gets one sentence, never wrong numbers.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from safetensors import safe_open
+from torch import Tensor
+
+from treespec.errors import LoadError, TreespecError
+from treespec.files import brief, in_json
+from treespec.models.reading import AGAIN, INDEX, PICKLES, WEIGHTS, Files
+
+__all__ = ["Checkpoint", "read_checkpoint"]
+
+MOST_NAMED = 4
+"""Tensors that a message names at most."""
+
+_MISSING: Any = object()
+
+
+class Checkpoint:
+    """A head's settings and tensors.
+
+    Args:
+        name: its folder or hub id, for messages.
+        config: the content of its config.json.
+        tensors: its tensors by name.
+    """
+
+    def __init__(self, name: str, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.name, self.config = name, config
+        self._tensors, self._taken = dict(tensors), set[str]()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return sorted(self._tensors)
+
+    def setting(self, key: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
+        """A value of config.json; a dot in the key leads into a nested object.
+
+        Args:
+            key: such as `eagle_config.norm_before_fc`.
+            kind: the type that the value must have.
+            default: the value where the file has none, or null.
+
+        Raises:
+            LoadError: if the value is of another type, or is missing and has no default.
+        """
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None:
+            if default is _MISSING:
+                raise LoadError(f"config.json of {self.name!r} does not state {key!r}: add it")
+            return default
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            wanted = " or ".join(each.__name__ for each in kinds)
+            raise LoadError(
+                f"config.json of {self.name!r}: {key} = {in_json(value)}, but must be of type {wanted}"
+            )
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return name in self._tensors
+
+    def take(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."]:
+        """A tensor, which must be there and have this shape.
+
+        Raises:
+            LoadError: naming the tensor, if it is missing or has another shape.
+        """
+        tensor = self.maybe(name, shape)
+        if tensor is None:
+            raise LoadError(
+                f"{self.name!r} has no tensor {name!r}, which a head of this format needs; it has "
+                f"{_some(self.names)}"
+            )
+        return tensor
+
+    def maybe(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."] | None:
+        """A tensor that may be missing; see `take`."""
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            return None
+        if tuple(tensor.shape) != tuple(shape):
+            raise LoadError(
+                f"tensor {name!r} of {self.name!r} has the shape {list(tensor.shape)}, but must have "
+                f"{list(shape)}: is the head for another target, or its config.json another head's?"
+            )
+        self._taken.add(name)
+        return tensor
+
+    def ignore(self, *names: str) -> None:
+        """Do without these tensors, whether they are there or not."""
+        self._taken.update(names)
+
+    def require_all_taken(self) -> None:
+        """Refuse tensors that nobody asked for.
+
+        Raises:
+            LoadError: naming the first of them.
+        """
+        unknown = sorted(set(self._tensors) - self._taken)
+        if unknown:
+            raise LoadError(
+                f"{self.name!r} has tensors that a head of this format does not have: {_some(unknown)}; "
+                "with them left out, it would compute something else"
+            )
+
+
+def read_checkpoint(source: str, weights: Collection[str] = ()) -> Checkpoint:
+    """Read a head from its folder, or from the local cache of the Hugging Face hub.
+
+    Args:
+        source: the folder, or a hub id.
+        weights: names under which a format stores its weights besides `model.safetensors`, its shards and
+            `pytorch_model.bin`; files ending in `.safetensors` are not pickles.
+
+    Raises:
+        LoadError: if there is no such head, or a file is damaged or would run code.
+    """
+    name = str(Path(source).expanduser()) if Path(source).expanduser().exists() else source
+    files = Files(name)
+    if Path(name).is_file():
+        raise LoadError(
+            f"{source!r} is a file: give the folder that holds config.json and the weights"
+        )
+    if files.path("config.json") is None:
+        raise LoadError(
+            f"there is no head {source!r}: neither a folder with a config.json nor in the local cache of "
+            f"the Hugging Face hub (`hf download {source}` fetches one from there)"
+        )
+    try:
+        config = files.data("config.json")
+    except TreespecError as error:
+        raise LoadError(str(error)) from None
+    return Checkpoint(name, config, _tensors(files, weights))
+
+
+def _tensors(files: Files, weights: Collection[str]) -> dict[str, Tensor]:
+    for file in (*weights, WEIGHTS, INDEX, PICKLES[0]):
+        path = files.path(file)
+        if path is None:
+            continue
+        if file == INDEX:
+            return _sharded(files)
+        return _safe(path) if path.suffix == ".safetensors" else _pickled(path)
+    known = ", ".join((*weights, WEIGHTS, INDEX, PICKLES[0]))
+    raise LoadError(f"{files.name!r} has no weights: none of {known}")
+
+
+def _sharded(files: Files) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for file in dict.fromkeys(dict(files.data(INDEX).get("weight_map") or {}).values()):
+        shard = files.path(str(file))
+        if shard is None:
+            raise LoadError(
+                f"{INDEX} of {files.name!r} names {file!r}, which does not exist: {AGAIN}"
+            )
+        tensors |= _safe(shard)
+    return tensors
+
+
+def _safe(path: Path) -> dict[str, Tensor]:
+    with (
+        _sentence(path, "is truncated, damaged, or not a safetensors file"),
+        safe_open(path, "pt") as file,
+    ):
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _pickled(path: Path) -> dict[str, Tensor]:
+    with _sentence(path, "cannot be read as tensors alone, and no code in a pickle is ever run"):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise LoadError(f"{path} holds {brief(content, 60)}, but must hold tensors by name")
+    return content
+
+
+@contextmanager
+def _sentence(path: Path, why: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of safetensors, pickle, zip or torch
+        raise LoadError(f"{path} {why}: {AGAIN}, as safetensors") from error
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(json.dumps(name) for name in names[:MOST_NAMED])
+    return shown + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
