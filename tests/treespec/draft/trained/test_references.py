@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from heads import eagle, eagle3, files
+from heads import block, eagle, eagle3, files, medusa
 from torch import Tensor
 
 TOKENS = [5, 17, 80, 2, 41, 63, 9, 33]
@@ -116,3 +116,51 @@ def test_a_reduced_vocabulary_has_rows_of_its_tokens_only(tmp_path):
     logits = eagle3.rows(tensors, config, TOKENS, features, [], embedding, head)
     assert (torch.isfinite(logits) == tensors["t2d"]).all()
     assert tensors["t2d"].sum() == len(tensors["d2t"]) == files.DRAFT_VOCAB
+
+
+@pytest.mark.parametrize("layout", ["medusa", "legacy"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_medusa_row_is_of_its_own_head(tmp_path, layout, layers):
+    medusa.checkpoint(tmp_path, layout, layers=layers, said=False)
+    tensors, config = files.read(tmp_path)
+    state, _, head = target()
+    whole = medusa.rows(tensors, config, state[0, 0], head)
+    assert whole.shape == (4, files.VOCAB)
+    tensors["2.0.linear.bias"] += 1
+    moved = distance(whole, medusa.rows(tensors, config, state[0, 0], head)) > 1e-4
+    assert moved.tolist() == [False, False, True, False]
+    moved = distance(whole, medusa.rows(tensors, config, state[0, 0], head + 1))
+    assert (moved[0] > 1e-4) == (layout == "legacy")
+
+
+BLOCK = {
+    "dflash": {},
+    "dflash, size nested": {"nested_size": True},
+    "jetspec": {"layout": "jetspec"},
+    "transformers": {"layout": "transformers"},
+    "speculators": {"layout": "speculators"},
+    "speculators, small, from anchor": {
+        "layout": "speculators", "small": True, "sample_from_anchor": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BLOCK.values(), ids=BLOCK)
+def test_what_a_block_row_sees(tmp_path, case):
+    """A token in place of a mask moves its own row and later ones; earlier ones if the block is two-way."""
+    block.checkpoint(tmp_path, **case)
+    tensors, config = files.read(tmp_path)
+    features, embedding, head = target(3)
+    whole = block.rows(tensors, config, features, 5, embedding, head)
+    skipped = not case.get("sample_from_anchor")
+    assert whole.shape == (6 - skipped, files.VOCAB)
+    assert len(set(whole.argmax(-1).tolist())) > 2
+    masks = block.rows(tensors, config, features, 5, embedding, head, [95])
+    assert distance(whole, masks).max() == 0
+    other = block.rows(tensors, config, features, 5, embedding, head, [95, 11])
+    moved = distance(whole, other) > 1e-5
+    assert moved[2 - skipped :].all()
+    assert moved[: 2 - skipped].all() == (case.get("layout") != "jetspec")
+    features = torch.cat((features[:-1], features[-1:] + 1))
+    other = block.rows(tensors, config, features, 5, embedding, head)
+    assert distance(whole, other).min() > 1e-4
