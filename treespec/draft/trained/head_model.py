@@ -92,16 +92,15 @@ class HeadModel(TransformersModel):
         waiting = None if anew else self._given
         self._given = states if waiting is None else torch.cat([waiting, states])
 
-    def prefill(
-        self, tokens: Int[Tensor, "T"], states: Float[Tensor, "T W"] | None = None
-    ) -> Float[Tensor, "T F H"] | None:
+    def prefill(self, tokens: Int[Tensor, "T"], states: Float[Tensor, "T W"] | None = None) -> None:
         """Run the pairs of a prompt without its last token; the state of that one's pair stays waiting."""
         self._own = self._no_states()
         if self._given is None:  # without a target: states of tokens alone
-            return super().prefill(tokens, states)
+            super().prefill(tokens, states)
+            return
         pairs = max(len(tokens) - 1, 0)
         states, self._given = self._given[:pairs], self._given[pairs:]
-        return super().prefill(tokens[1:], states)
+        super().prefill(tokens[1:], states)
 
     def run(
         self,

@@ -115,7 +115,8 @@ class HeadBody(nn.Module):
         self.embed_tokens, self.combine, self.norm = embedding, combine, norm
         self.layers = nn.ModuleList(layers)
         self.rotary_emb = LlamaRotaryEmbedding(config)
-        self._cache_argument = cache_argument(layers[0])  # pyrefly: ignore[bad-argument-type]
+        attention: Any = layers[0].self_attn
+        self._cache_argument = cache_argument(attention)
 
     @no_type_check
     def forward(
@@ -123,6 +124,7 @@ class HeadBody(nn.Module):
         input_ids: Tensor,
         states: Tensor | None = None,
         position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool = True,
         **options: Any,
@@ -139,6 +141,7 @@ class HeadBody(nn.Module):
                 hidden,
                 position_ids=position_ids,
                 position_embeddings=positions,
+                attention_mask=attention_mask,
                 use_cache=use_cache,
                 **{self._cache_argument: past_key_values},
                 **options,
