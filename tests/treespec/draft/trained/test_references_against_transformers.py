@@ -1,6 +1,7 @@
 """The references of MTP modules and of the two-way block drafter, against the classes of transformers."""
 
 import json
+
 import pytest
 import torch
 import transformers
@@ -44,7 +45,9 @@ def test_mtp_is_that_of_transformers(tmp_path, monkeypatch, layout):
     assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def test_the_two_way_block_is_that_of_transformers(tmp_path):
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_block_is_that_of_transformers(tmp_path, causal):
+    """Its class is two-way; a mask makes it causal."""
     block.checkpoint(tmp_path, "transformers")
     kind = transformers.MuseGlimmerAssistantModel
     model = kind.from_pretrained(tmp_path, dtype=torch.float32).eval()
@@ -52,9 +55,12 @@ def test_the_two_way_block_is_that_of_transformers(tmp_path):
     random = files.Random(5)
     features, embedding, head = random.normal(7, 3, 32), random.embedding(96), random.head(96)
     noise = embedding[[11] + [95] * 5]
+    seen = torch.ones(1, 1, 6, 13, dtype=torch.bool).tril(7)
+    mask = {"full_attention": seen} if causal else None
     with torch.no_grad():
-        state = model(noise[None], features.flatten(1)[None]).last_hidden_state[0, 1:]
-    expected = state @ head.T
+        outputs = model(noise[None], features.flatten(1)[None], attention_mask=mask)
+    expected = outputs.last_hidden_state[0, 1:] @ head.T
+    config["causal"] = causal
     ours = block.rows(tensors, config, features, 11, embedding, head)
     assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
 
