@@ -41,6 +41,15 @@ def theta(config: dict[str, Any]) -> float:
     return parameters.get("rope_theta", config.get("rope_theta", 10000.0))
 
 
+def turning(config: dict[str, Any]) -> float:
+    """The share of the dimensions of a head that turn: as said, else what the family takes for granted."""
+    parameters = config.get("rope_parameters") or {}
+    usual = {"glm4_moe": 0.5, "qwen3_next": 0.25, "qwen3_5_text": 0.25}.get(
+        config.get("model_type", ""), 1.0
+    )
+    return parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", usual))
+
+
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x over its root mean square, times the gain."""
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
@@ -90,7 +99,8 @@ def attention(
     seen: Tensor,
     before: Tensor | None = None,
 ) -> Tensor:
-    """Grouped attention with rotary positions, as in llama, qwen2 (biases) and qwen3 (norms of q and k).
+    """Grouped attention with rotary positions, as in llama, qwen2 (biases), qwen3 (norms of q and k), glm4
+    (half of each head turns) and qwen3-next (the projection of q also gives gates: per head [q, gate]).
 
     Args:
         x: [T, width], normed.
@@ -105,14 +115,19 @@ def attention(
     kv_heads = config.get("num_key_value_heads", heads)
     rows = x if before is None else torch.cat((before, x))
     q = projected(x, tensors, f"{name}.q_proj").unflatten(-1, (heads, -1))
+    gate = None
     k = projected(rows, tensors, f"{name}.k_proj").unflatten(-1, (kv_heads, -1))
     v = projected(rows, tensors, f"{name}.v_proj").unflatten(-1, (kv_heads, -1))
+    if q.shape[-1] == 2 * k.shape[-1]:
+        q, gate = q.chunk(2, -1)
     if f"{name}.q_norm.weight" in tensors:
         q = rms(q, tensors[f"{name}.q_norm.weight"], eps)
         k = rms(k, tensors[f"{name}.k_norm.weight"], eps)
-    q = rotated(q, positions[-len(x) :], theta(config))
-    k = rotated(k, positions, theta(config))
+    q = rotated(q, positions[-len(x) :], theta(config), turning(config))
+    k = rotated(k, positions, theta(config), turning(config))
     mixed = spread(q, k, v, seen, q.shape[-1] ** -0.5)
+    if gate is not None:
+        mixed = mixed * gate.flatten(1).sigmoid()
     return projected(mixed, tensors, f"{name}.o_proj")
 
 

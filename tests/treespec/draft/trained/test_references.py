@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from heads import block, eagle, eagle3, files, medusa
+from heads import block, eagle, eagle3, files, medusa, mtp
 from torch import Tensor
 
 TOKENS = [5, 17, 80, 2, 41, 63, 9, 33]
@@ -47,18 +47,24 @@ EAGLE3 = {
     "wider target": {"target_hidden": 48, "embedding": True},
     "two states": {"count": 2},
 }  # fmt: skip
-PAIRS = [(eagle, case) for case in EAGLE.values()] + [(eagle3, case) for case in EAGLE3.values()]
+MTP = {
+    layout: {"layout": layout}
+    for layout in ("deepseek", "glm", "qwen3_next", "mimo", "speculators")
+}
+PAIRS = {
+    f"{module.__name__.split('.')[-1]}: {name}": (module, case)
+    for module, cases in ((eagle, EAGLE), (eagle3, EAGLE3), (mtp, MTP))
+    for name, case in cases.items()
+}
 
 
-@pytest.fixture(
-    params=PAIRS, ids=[f"1: {name}" for name in EAGLE] + [f"3: {name}" for name in EAGLE3]
-)
+@pytest.fixture(params=PAIRS.values(), ids=PAIRS)
 def head_rows(request: pytest.FixtureRequest, tmp_path: Path):
     """Rows of one checkpoint, as a function of tokens and path, and its features, to be changed."""
     module, case = request.param
     module.checkpoint(tmp_path, **case)
     tensors, config = files.read(tmp_path)
-    count = case.get("count", 1 if module is eagle else 3)
+    count = case.get("count", 3 if module is eagle3 else 1)
     features, embedding, head = target(count, case.get("target_hidden", files.HIDDEN))
 
     def rows(tokens=TOKENS, drafted=DRAFTED, features=features):
@@ -164,3 +170,35 @@ def test_what_a_block_row_sees(tmp_path, case):
     features = torch.cat((features[:-1], features[-1:] + 1))
     other = block.rows(tensors, config, features, 5, embedding, head)
     assert distance(whole, other).min() > 1e-4
+
+
+@pytest.mark.parametrize("layout", MTP)
+def test_what_mtp_recycles_moves_the_path_only(tmp_path, layout):
+    mtp.checkpoint(tmp_path, layout)
+    tensors, config = files.read(tmp_path)
+    features, embedding, head = target()
+    arguments = (tensors, config, TOKENS, features, DRAFTED, embedding, head)
+    moved = distance(mtp.rows(*arguments), mtp.rows(*arguments, recycled="pre")) > 1e-4
+    assert moved[len(TOKENS) - 1 :].all()
+    assert not moved[: len(TOKENS) - 1].any()
+    assert distance(mtp.rows(*arguments), mtp.rows(*arguments, zero_first=True)).min() > 1e-4
+
+
+@pytest.mark.parametrize("layout", MTP)
+def test_the_order_of_an_mtp_projection(tmp_path, layout):
+    """With the state's half of the projection at 0 features say nothing."""
+    mtp.checkpoint(tmp_path, layout)
+    tensors, config = files.read(tmp_path)
+    features, embedding, head = target()
+    (name,) = [
+        name
+        for name in tensors
+        if name.endswith(("eh_proj.weight", ".fc.weight", "input_proj.weight"))
+    ]
+    state = slice(None, 32) if layout == "mimo" else slice(32, None)
+    tensors[name][:, state] = 0
+    both = [
+        mtp.rows(tensors, config, TOKENS, f, DRAFTED, embedding, head)
+        for f in (features, -features)
+    ]
+    assert distance(*both).max() < 1e-12
