@@ -11,8 +11,10 @@ from heads import eagle, eagle3, files
 from tiny_models import build
 from torch import Tensor
 
-from treespec.draft.trained.eagle import Eagle, load_eagle
-from treespec.draft.trained.eagle3 import Eagle3, load_eagle3
+from treespec.draft.trained.eagle import Eagle
+from treespec.draft.trained.eagle3 import Eagle3
+from treespec.draft.trained.eagle3_files import load_eagle3
+from treespec.draft.trained.eagle_files import load_eagle
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.head_model import HeadModel
 from treespec.models.transformers_model import TransformersModel

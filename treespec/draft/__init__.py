@@ -18,11 +18,15 @@ from treespec.draft.suffix_tree import SuffixTree
 from treespec.draft.text.datastore import Datastore
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
+from treespec.draft.trained.eagle import Eagle
+from treespec.draft.trained.eagle3 import Eagle3
 
 __all__ = [
     "Cascade",
     "Datastore",
     "Documents",
+    "Eagle",
+    "Eagle3",
     "EarlyExit",
     "Jacobi",
     "LayerSkip",

@@ -9,8 +9,10 @@ import torch
 from proof_table import CASES, PROMPTS, TEXTS, Stored, lossless_rules
 
 import treespec.draft
+import treespec.draft.trained
 import treespec.experiments.config.build
 from treespec import Sampling, TorchCoins, TreeShape, plugins
+from treespec.features import prefill, reads_of
 from treespec.protocols import ReadsTarget
 from treespec.target import ModelTarget
 from treespec.testing import output_law, target_law
@@ -61,6 +63,13 @@ def watched(drafter):
     return drafter
 
 
+def begin(drafter, case):
+    """Prefill, with what the drafter reads of the target."""
+    prompt, model, reads = torch.tensor(PROMPTS[case.vocab]), case.target.fresh(), reads_of(drafter)
+    model.lend(reads)
+    prefill(drafter, prompt, model.prefill(prompt[:-1]), reads)
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(("case", "rule"), list(_proofs()))
 def test_several_steps_keep_the_law(case, rule, stores):
@@ -95,7 +104,7 @@ def test_states_of_sources_can_be_compared(stores):
         for drafter in drafters:
             if isinstance(drafter, ReadsTarget):
                 drafter.bind_target(ModelTarget(case.target))
-            drafter.prefill(torch.tensor(PROMPTS[case.vocab]))
+            begin(drafter, case)
         assert state_of(drafters[0]) == state_of(drafters[1]) is not None, str(case)
 
 
@@ -107,7 +116,7 @@ def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
     sizes = []
     for one in (case, cold):
         drafter = one.make(stores[one.vocab])
-        drafter.prefill(torch.tensor(PROMPTS[one.vocab]))
+        begin(drafter, one)
         sizes.append(drafter.propose(TorchCoins(0)).shape.size)
     assert sizes[0] > sizes[1]
 
@@ -139,7 +148,11 @@ def test_no_source_is_left_out():
 def test_no_drafter_is_left_out(stores):
     """Nor a source that configs cannot name, except base classes, and tokens without a meaning."""
     made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
-    names = (f"treespec.draft.{module.name}" for module in iter_modules(treespec.draft.__path__))
+    names = [
+        f"{room.__name__}.{module.name}"
+        for room in (treespec.draft, treespec.draft.trained)
+        for module in iter_modules(room.__path__)
+    ]
     found = {
         one
         for name in names

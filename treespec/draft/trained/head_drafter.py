@@ -1,19 +1,21 @@
 """Drafting with an autoregressive head on the target's hidden states, by levels as any model drafts."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.draft.model import ModelDrafter
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
 from treespec.features import Features
 from treespec.protocols import Growth, Observer
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.model import ProcessedModel
 from treespec.step import Step
 from treespec.tree import Law, TreeShape
+
+if TYPE_CHECKING:
+    from treespec.draft.trained.head_model import HeadModel  # loads transformers
 
 
 class HeadDrafter(ModelDrafter):
@@ -36,7 +38,7 @@ class HeadDrafter(ModelDrafter):
 
     def __init__(
         self,
-        head: HeadModel,
+        head: "HeadModel",
         growth: Growth | TreeShape,
         law: Law,
         sampling: Sampling,

@@ -39,11 +39,11 @@ from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.kernels.calls import calls
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
-from treespec.models.given_states import first_states, room_for_states, state_width
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.passes.compiled_attention import MaskedAttention, Seen
 from treespec.models.passes.direct_call import DirectCall
+from treespec.models.passes.given_states import first_states, room_for_states, state_width
 from treespec.models.passes.joined_pass import JoinedPass
 from treespec.models.passes.packed_layers import packed_linears
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays

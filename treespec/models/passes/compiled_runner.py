@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.models.cache import LayerShape
-from treespec.models.given_states import room_for_states, states_or_stand_ins
 from treespec.models.passes.compiled_pass import CompiledPass, Pass
+from treespec.models.passes.given_states import room_for_states, states_or_stand_ins
 from treespec.models.passes.joined_pass import places_of
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE

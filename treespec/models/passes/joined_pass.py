@@ -17,14 +17,14 @@ from transformers.cache_utils import Cache
 from treespec.errors import UnsupportedModel
 from treespec.kernels.masked_attention import can_attend
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
-from treespec.models.given_states import (
+from treespec.models.hidden_states import HiddenStates
+from treespec.models.joined_cache import Unstored
+from treespec.models.passes.direct_call import DirectCall
+from treespec.models.passes.given_states import (
     first_states,
     room_for_states,
     states_or_stand_ins,
 )
-from treespec.models.hidden_states import HiddenStates
-from treespec.models.joined_cache import Unstored
-from treespec.models.passes.direct_call import DirectCall
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.routes import OwnAttention, Route

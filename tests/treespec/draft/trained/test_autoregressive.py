@@ -1,4 +1,4 @@
-"""Autoregressive heads: their rows are those of a straight line, whatever tree, step or batch they stand in."""
+"""Autoregressive heads: rows are those of a straight line, whatever tree, step or batch they stand in."""
 
 import pytest
 import torch
