@@ -18,8 +18,11 @@ from treespec.draft.suffix_tree import SuffixTree
 from treespec.draft.text.datastore import Datastore
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
+from treespec.draft.trained.block import BlockDraft
+from treespec.draft.trained.medusa import Medusa
 
 __all__ = [
+    "BlockDraft",
     "Cascade",
     "Datastore",
     "Documents",
@@ -28,6 +31,7 @@ __all__ = [
     "LayerSkip",
     "Lookahead",
     "MatchingSource",
+    "Medusa",
     "Merge",
     "ModelDrafter",
     "NoDrafter",

@@ -1,0 +1,53 @@
+"""The vocabulary of a head that has rows for some of the target's tokens only."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.draft.trained.checkpoint import Checkpoint
+from treespec.errors import LoadError
+
+
+def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " v"] | None, int]:
+    """The target's ids of a head's tokens, and their number.
+
+    `d2t` holds *offsets*: token i of the head is token i + d2t[i] of the target. `t2d`, which says which of
+    the target's tokens are among them, must agree.
+
+    Args:
+        checkpoint: the head; `draft_vocab_size` of its config.json is v.
+        vocab_size: V, of the target.
+
+    Returns:
+        None and V if the head has all tokens.
+
+    Raises:
+        LoadError: if the tables contradict each other, or name tokens that the target does not have.
+    """
+    rows = checkpoint.setting("draft_vocab_size", int, vocab_size)
+    offsets = checkpoint.maybe("d2t", (rows,))
+    present = checkpoint.maybe("t2d", (vocab_size,))
+    if offsets is None:
+        if rows != vocab_size:
+            raise LoadError(
+                f"{checkpoint.name!r} has rows for {rows:,} of {vocab_size:,} tokens, but no tensor 'd2t' "
+                "that says for which"
+            )
+        return None, vocab_size
+    kept = torch.arange(rows) + offsets.long()
+    if rows and (int(kept.min()) < 0 or int(kept.max()) >= vocab_size):
+        raise LoadError(
+            f"'d2t' of {checkpoint.name!r} leads to tokens {int(kept.min())} to {int(kept.max())}, but the "
+            f"target has {vocab_size:,}: it holds offsets, token i of the head being i + d2t[i]"
+        )
+    named = torch.zeros(vocab_size, dtype=torch.bool)
+    named[kept] = True
+    if int(named.sum()) != rows:
+        raise LoadError(f"'d2t' of {checkpoint.name!r} leads to the same token twice")
+    if present is not None and not torch.equal(present.bool(), named):
+        raise LoadError(f"'d2t' and 't2d' of {checkpoint.name!r} name different tokens")
+    return (
+        (None, vocab_size)
+        if rows == vocab_size and torch.equal(kept, torch.arange(rows))
+        else (kept, rows)
+    )
