@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from marginal_heads import random_block, random_medusa
 
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.draft import (
+    BlockDraft,
     Cascade,
     Datastore,
     Documents,
@@ -14,6 +16,7 @@ from treespec.draft import (
     Jacobi,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merge,
     ModelDrafter,
     PromptLookup,
@@ -68,6 +71,8 @@ def drafters(
         "token_recycling": TokenRecycling(),
         "lookahead": Lookahead(),
         "jacobi": Jacobi(6),
+        "medusa": Medusa(random_medusa(target, ids), BUSHY, BEST, cold),
+        "block": BlockDraft(random_block(target, ids), BUSHY, BEST, cold),
         "cascade": Cascade(draft, lookup, verify.onehot, 6, cold),
         "merge": Merge(parts, 24, rates=dict.fromkeys(parts, ((0.8, 0.3, 0.1),))),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules,
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
 from treespec.draft.trained.medusa import Medusa, MedusaHeads, ResidualBlock, load_medusa
+from treespec.draft.trained.target_parts import TargetParts
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["FORMATS", "Format", "states_of", "table_block", "table_medusa", "target"]
+__all__ = [
+    "FORMATS", "Format", "random_block", "random_medusa", "states_of", "table_block", "table_medusa",
+    "target",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,65 @@ def states_of(model: TransformersModel, reads: Features, tokens: list[int]) -> T
     return states
 
 
+@torch.no_grad()
+def random_medusa(model: TransformersModel, ids: list[int], heads: int = 4) -> MedusaHeads:
+    """Heads for any target: random blocks, and matrices that fit a text, so that drafts are sometimes right."""
+    parts = TargetParts.of(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        blocks = [ResidualBlock(parts.width).to(parts.dtype) for _ in range(heads)]
+    states = states_of(model, Features(final="post"), ids)[:, 0]
+    made = [
+        nn.Sequential(block, _fitted(block(states[: -i - 2]), ids[i + 2 :], model.vocab_size))
+        for i, block in enumerate(blocks)
+    ]
+    return MedusaHeads(made, model.vocab_size)
+
+
+@torch.no_grad()
+def random_block(model: TransformersModel, ids: list[int]) -> BlockHead:
+    """A block drafter for any target: random layers, and a matrix that fits a text."""
+    parts = TargetParts.of(model)
+    width, sizes = parts.width, BlockSizes(parts.width, 32, heads=2, kv_heads=1, head_dim=8)
+    rules = BlockRules(5, 1, (0, 1), causal=False, from_anchor=False, max_length=model.max_length)
+    reads = Features((0, parts.layers))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [BlockLayer(sizes).to(parts.dtype) for _ in range(2)]
+        fc = nn.Linear(2 * width, width, bias=False).to(parts.dtype)
+    norms = [nn.RMSNorm(width).to(parts.dtype) for _ in range(2)]
+
+    def made(head: nn.Module, rows: int) -> BlockHead:
+        return BlockHead(
+            sizes, rules, Contract("block", reads), layers=layers, project=fc, hidden_norm=norms[0],
+            norm=norms[1], embedding=parts.embedding, head=head, rotary=partial(_turns, dim=8),
+            vocab_size=rows, ids=parts.vocab_size,
+        )  # fmt: skip
+
+    bare, states, found = made(nn.Identity(), width), states_of(model, reads, ids), []
+    wanted = []
+    for at in range(len(ids) - rules.depth):
+        text = bare.new_text()
+        bare.read(text, states[:at])
+        found.append(bare(text, ids[at], [], rules.depth))
+        wanted += ids[at + 1 : at + rules.block_size]
+    if not found:
+        return made(parts.head, model.vocab_size)
+    return made(_fitted(torch.cat(found), wanted, model.vocab_size), model.vocab_size)
+
+
+@torch.no_grad()
+def _fitted(states: Tensor, ids: list[int], vocab_size: int) -> nn.Linear:
+    """The matrix that tells, by least squares, which token follows each state."""
+    head = nn.Linear(states.shape[1], vocab_size, bias=False).to(states.dtype)
+    if ids:
+        told = torch.nn.functional.one_hot(torch.tensor(ids), vocab_size).double()
+        # A small ridge: texts may be shorter than states are wide.
+        x, eye = states.double(), torch.eye(states.shape[1], dtype=torch.float64)
+        head.weight.copy_(20 * torch.linalg.solve(x.T @ x + 1e-3 * eye, x.T @ told).T)
+    return head
+
+
 @cache
 def table_medusa(vocab: int, seed: int = 5, heads: int = 2) -> MedusaHeads:
     """Heads on the states of a `TabularModel`, which are as wide as its vocabulary."""
@@ -137,7 +200,7 @@ def table_block(
     )  # fmt: skip
 
 
-def _turns(x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotations of heads of two numbers: one angle, the position."""
-    angles = positions[..., None].to(x.dtype).expand(-1, -1, 2)
+def _turns(x: Tensor, positions: Tensor, dim: int = 2) -> tuple[Tensor, Tensor]:
+    """Rotations of heads, all by one angle: the position."""
+    angles = positions[..., None].to(x.dtype).expand(-1, -1, dim)
     return angles.cos(), angles.sin()

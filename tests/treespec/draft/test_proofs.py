@@ -9,8 +9,10 @@ import torch
 from proof_table import CASES, PROMPTS, TEXTS, Stored, lossless_rules
 
 import treespec.draft
+import treespec.draft.trained
 import treespec.experiments.config.build
 from treespec import Sampling, TorchCoins, TreeShape, plugins
+from treespec.features import lend, prefill, reads_of
 from treespec.protocols import ReadsTarget
 from treespec.target import ModelTarget
 from treespec.testing import output_law, target_law
@@ -93,9 +95,11 @@ def test_states_of_sources_can_be_compared(stores):
     for case in CASES:
         drafters = [watched(case.make(stores[case.vocab])) for _ in range(2)]
         for drafter in drafters:
+            target, prompt = ModelTarget(case.target), torch.tensor(PROMPTS[case.vocab])
+            lend(target, reads := reads_of(drafter))
             if isinstance(drafter, ReadsTarget):
-                drafter.bind_target(ModelTarget(case.target))
-            drafter.prefill(torch.tensor(PROMPTS[case.vocab]))
+                drafter.bind_target(target)
+            prefill(drafter, prompt, target.prefill(prompt), reads)
         assert state_of(drafters[0]) == state_of(drafters[1]) is not None, str(case)
 
 
@@ -139,7 +143,11 @@ def test_no_source_is_left_out():
 def test_no_drafter_is_left_out(stores):
     """Nor a source that configs cannot name, except base classes, and tokens without a meaning."""
     made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
-    names = (f"treespec.draft.{module.name}" for module in iter_modules(treespec.draft.__path__))
+    names = [
+        f"{package.__name__}.{module.name}"
+        for package in (treespec.draft, treespec.draft.trained)
+        for module in iter_modules(package.__path__)
+    ]
     found = {
         one
         for name in names

@@ -160,13 +160,20 @@ class MarginalDrafter(ModelDrafter):
             count: number of rows that are used at most, counted from the root.
         """
 
-    def prefill(  # pyrefly: ignore[bad-override]
-        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"]
+    def prefill(
+        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None
     ) -> None:
-        """Start over on a prompt, with the features of all its tokens but the last, the first root."""
+        """Start over on a prompt, with the features of all its tokens but the last, the first root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
+            InvalidArgument: without features.
+        """
         super().prefill(tokens)
         self._depths = ()
-        self.begin(features)
+        own = self.reads.part(features, self.reads)
+        assert own is not None
+        self.begin(own)
 
     def propose(self, coins: Coins) -> TokenTree:
         """Draft a tree from the root; the root alone if nothing is known yet.
