@@ -23,6 +23,7 @@ from treespec.experiments.config.model_draft import (
 )
 from treespec.experiments.config.samplings import settings_of
 from treespec.experiments.config.sources import budget_of
+from treespec.experiments.config.trained import TrainedHead  # noqa: F401  (registers its sources)
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading_models import nearest

@@ -15,6 +15,7 @@ from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.places import texts_in
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.config.trained import heads_in
 from treespec.experiments.records.machine_load import allowed_cores
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.files import open_file
@@ -141,6 +142,7 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
             for path, key, file in texts_in(config.draft.model_dump(mode="json"), "draft")
             if key in _DRAFT_FILES
         }
+        files |= {f"head {head.model}": head.sha256 for head in heads_in([config.draft])}
     return {
         "name": method.name,
         "kind": method.kind,

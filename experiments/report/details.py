@@ -189,7 +189,7 @@ def config(run: RunRecords) -> str:
 
 
 def _drafting(models: Mapping[str, Any]) -> dict[str, str]:
-    """The draft sources besides the draft model of the pair: further models, and parts of the target."""
+    """The draft sources besides the draft model of the pair: models, parts of the target, and heads."""
     further_models = {
         f"draft model {name}": _model(model) for name, model in models.get("others", {}).items()
     }
@@ -199,7 +199,8 @@ def _drafting(models: Mapping[str, Any]) -> dict[str, str]:
         else name + _passes(part["passes"])
         for i, (name, part) in enumerate(models.get("parts", {}).items(), start=1)
     }
-    return further_models | target_parts
+    heads = {f"head {name}": head["contract"] for name, head in models.get("heads", {}).items()}
+    return further_models | target_parts | heads
 
 
 def _model(model: Mapping[str, Any]) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from treespec.errors import CannotEnlarge, LoadError, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
-from treespec.experiments.config.model_draft import NO_DRAFT, all_of
+from treespec.experiments.config.model_draft import NO_DRAFT, all_of, label_of_draft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
+from treespec.experiments.config.trained import TrainedHead, contracts
 from treespec.experiments.records.manifest import sha256_of
 from treespec.models.variants.sublayers import Sublayer, layers_from
 
@@ -132,9 +133,9 @@ def part_name(skip: Iterable[Sublayer], layers: int) -> str:
 def parts_of(
     methods: Iterable[BuiltMethod], target: "TransformersModel"
 ) -> dict[str, "TransformersModel"]:
-    """The parts of a target that draft, each once, by name.
+    """The parts of a target that draft, and trained heads that run passes as models do, each once, by name.
 
-    Parts that cannot be made are left out here; they are refused when the drafter is made, by an error that
+    Those that cannot be made are left out here; they are refused when the drafter is made, by an error that
     names the config's key.
     """
     parts: dict[str, TransformersModel] = {}
@@ -144,13 +145,25 @@ def parts_of(
             with suppress(TreespecError):
                 skip = source.skipped(target.layer_count)
                 parts[part_name(skip, target.layer_count)] = target.without(skip)
+        if isinstance(source, TrainedHead) and source.runs_passes:
+            with suppress(TreespecError):
+                parts[label_of_draft(source)] = source.head(target)
     return parts
 
 
+def heads_of(methods: Iterable[BuiltMethod], target: "TransformersModel") -> dict[str, str]:
+    """The conventions by which the trained heads of methods are run, by the name of each source."""
+    drafts = (m.config.draft for m in methods if isinstance(m.config, TreeMethod))
+    return contracts(drafts, target)
+
+
 def model_data(
-    config: ModelsConfig, pair: "Pair", parts: Mapping[str, "TransformersModel"] | None = None
+    config: ModelsConfig,
+    pair: "Pair",
+    parts: Mapping[str, "TransformersModel"] | None = None,
+    heads: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """`models` of the manifest: target, draft, and draft models that methods bring (SCHEMA.md)."""
+    """`models` of the manifest: target, draft, and what methods bring to draft (SCHEMA.md)."""
     data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         no_draft = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
@@ -159,7 +172,9 @@ def model_data(
         data["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
     part_passes = {name: {"passes": passes_data(part)} for name, part in (parts or {}).items()}
-    return data | {k: v for k, v in (("others", others), ("parts", part_passes)) if v}
+    contracts_of_heads = {name: {"contract": contract} for name, contract in (heads or {}).items()}
+    more = (("others", others), ("parts", part_passes), ("heads", contracts_of_heads))
+    return data | {key: value for key, value in more if value}
 
 
 def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:

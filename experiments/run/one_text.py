@@ -15,7 +15,7 @@ from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import as_eager, dequantised, load_models
+from treespec.experiments.run.models import as_eager, dequantised, heads_of, load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
@@ -174,6 +174,8 @@ def decode_one(
     )
     with _naming_options():
         require_fits(experiment, pair, encoded)
+    for name, contract in heads_of([method], pair.target).items():
+        say(f"{name}: {contract}")
     if method.synthetic:
         say("the text is meaningless: acceptance is given by rates")
     choice, steps, accepted = method.choices[sampling], [], 0

@@ -34,7 +34,7 @@ from treespec.experiments.run.groups import (
     twins_of,
 )
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
-from treespec.experiments.run.models import model_data, parts_of
+from treespec.experiments.run.models import heads_of, model_data, parts_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import (
     Prompt,
@@ -82,6 +82,9 @@ def prepare(
     ignored = unnamed(pair.target.model.generation_config, config.samplings, config.stop_strings)
     if note := unnamed_in_words(ignored):
         reporter.note(note)
+    heads = heads_of(experiment.methods, pair.target)
+    for name, contract in heads.items():
+        reporter.note(f"{name}: {contract}")
     if session.manifest is not None:  # again, as loading may have built files that were missing
         require_same_methods(records.path, experiment, session.manifest)
     searched: dict[str, bytes] = {}
@@ -116,7 +119,7 @@ def prepare(
             samples_of(prompts, config.batch),
             session.ready.measured[0].revision,
             texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
-            model_data(config.models, pair, parts_of(experiment.methods, pair.target)),
+            model_data(config.models, pair, parts_of(experiment.methods, pair.target), heads),
             tuning,
             warmup,
             meters.about(),

@@ -11,6 +11,7 @@ from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import all_of, source_of
 from treespec.experiments.config.plugged import require_same_plugins
 from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.config.trained import heads_in
 from treespec.experiments.errors import ConfigError, PromptError, RunFolderError, TooFewPrompts
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
@@ -240,12 +241,13 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
             continue
         draft = method.config.draft
         parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
+        heads = list(heads_in([draft]))
         try:
             for part in parts:
                 part.skipped(pair.target.layer_count)
             # A drafter that runs a model needs that model loaded; an outline has no loaded models.
-            possible = hasattr(pair.target, "fresh") or not (parts or method.draft_models)
-            if possible and (parts or isinstance(method.tree, Budget)):
+            possible = hasattr(pair.target, "fresh") or not (parts or heads or method.draft_models)
+            if possible and (parts or heads or isinstance(method.tree, Budget)):
                 for sampling in method.choices:
                     # Sources without models need a vocabulary and tokenizer, which an outline has too.
                     method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]

@@ -4,16 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from head_formats import fitted_head
+from marginal_heads import random_block, random_medusa
 
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.draft import (
+    BlockDraft,
     Cascade,
     Datastore,
     Documents,
+    Eagle,
+    Eagle3,
     EarlyExit,
     Jacobi,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merge,
     ModelDrafter,
     PromptLookup,
@@ -22,6 +28,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
+from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Drafter
 
@@ -68,6 +75,10 @@ def drafters(
         "token_recycling": TokenRecycling(),
         "lookahead": Lookahead(),
         "jacobi": Jacobi(6),
+        "medusa": Medusa(random_medusa(target, ids), BUSHY, BEST, cold),
+        "block": BlockDraft(random_block(target, ids), BUSHY, BEST, cold),
+        "eagle": Eagle(fitted_head(target, ids, Features(final="post")), BUSHY, BEST, cold),
+        "eagle3": Eagle3(fitted_head(target, ids, Features((1, layers))), BUSHY, BEST, cold),
         "cascade": Cascade(draft, lookup, verify.onehot, 6, cold),
         "merge": Merge(parts, 24, rates=dict.fromkeys(parts, ((0.8, 0.3, 0.1),))),
     }

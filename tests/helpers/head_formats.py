@@ -8,18 +8,26 @@ from typing import Any
 
 import torch
 from heads import eagle, eagle3, files
+from marginal_heads import fitted, states_of
 from tiny_models import build
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.eagle import Eagle
 from treespec.draft.trained.eagle3 import Eagle3
 from treespec.draft.trained.eagle3_files import load_eagle3
 from treespec.draft.trained.eagle_files import load_eagle
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_net import HeadNet
+from treespec.draft.trained.llama_parts import JoinedFeatures, SideBySide
+from treespec.draft.trained.target_parts import TargetParts
+from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["FORMATS", "Format", "head_of", "target"]
+__all__ = ["FORMATS", "Format", "fitted_head", "head_of", "target"]
 
 
 @dataclass(frozen=True)
@@ -95,3 +103,33 @@ def head_of(name: str, folder: Path, model: TransformersModel | None = None) -> 
     """A random head, read from the files of its format."""
     form = FORMATS[name]
     return form.load(str(form.write(folder)), model or target())
+
+
+@torch.no_grad()
+def fitted_head(model: TransformersModel, ids: list[int], reads: Features) -> HeadModel:
+    """A head for any target: a random layer, and a matrix that fits a text: drafts are sometimes right."""
+    parts, width = TargetParts.of(model), 32
+    config = LlamaConfig(
+        vocab_size=1, hidden_size=width, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        embedding = nn.Embedding(parts.vocab_size, width)
+        fuse = nn.Linear(len(reads.states) * parts.width, width, bias=False)
+        combine, layer = nn.Linear(2 * width, width, bias=False), LlamaDecoderLayer(config, 0)
+
+    def made(head: nn.Module, words: int) -> HeadModel:
+        net: Any = HeadNet(
+            config, embedding=embedding, fuse=JoinedFeatures([], nn.Identity(), fuse),
+            combine=SideBySide(nn.Identity(), nn.Identity(), combine), layers=[layer], norm=nn.Identity(),
+            head=head, recycles=Features((1,)), width=width, vocab_size=words,
+        )  # fmt: skip
+        return HeadModel(net.to(parts.dtype), Contract("eagle3", reads))
+
+    blank = made(nn.Identity(), width)
+    states = blank.fused(states_of(model, reads, ids[:-1]))
+    blank.give(states, anew=True)
+    blank.prefill(torch.tensor(ids[:1]))
+    outputs = blank.run(torch.tensor(ids[1:-1]), tuple(range(-1, len(ids) - 3))).logits
+    return made(fitted(outputs, ids[2:], model.vocab_size), model.vocab_size)

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from marginal_heads import table_block, table_medusa
 from tabular_heads import TabularHead
 from tabulated import tiny_transformer
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
+    BlockDraft,
     Cascade,
     Datastore,
     Documents,
@@ -21,6 +23,7 @@ from treespec.draft import (
     Jacobi,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merge,
     ModelDrafter,
     PromptLookup,
@@ -50,7 +53,10 @@ TEXTS = {
 CHAIN, TREE = TreeShape.chain(2), TreeShape.from_parents([-1, 0, 0, 1])
 SIZE = {"size": 6, "branching": 2}
 HIGH = ((0.9, 0.5, 0.2),)
-MODELS = ("model", "early_exit", "layer_skip", "cascade", "merge", "eagle", "eagle3")
+MODELS = (
+    *("model", "early_exit", "layer_skip", "cascade", "merge"),
+    *("medusa", "block", "eagle", "eagle3"),
+)
 """Sources of which a model is a part."""
 SKIPPED = ["mlp.0", "attention.1"]
 
@@ -196,6 +202,16 @@ def lookup(depth: int = 2) -> PromptLookup:
     return PromptLookup(depth, ngram=2, size=5, branching=2)
 
 
+def medusa(law: Law = IID, shape: TreeShape | DDTree = CHAIN, vocab: int = 2) -> Medusa:
+    return Medusa(table_medusa(vocab), shape, law, Sampling())
+
+
+def block(
+    law: Law = IID, shape: TreeShape | DDTree = CHAIN, vocab: int = 2, **options: Any
+) -> BlockDraft:
+    return BlockDraft(table_block(vocab, **options), shape, law, Sampling())
+
+
 def cascade(below: Drafter, rule: Rule, law: Law = IID, depth: int = 2, seed: int = 5) -> Cascade:
     return Cascade(table(seed), below, rule, depth, Sampling(), law=law)
 
@@ -305,6 +321,40 @@ def _models() -> list[Case]:
     return cases
 
 
+def _heads() -> list[Case]:
+    """Trained heads of random weights, on the hidden states of a table."""
+    makes: dict[str, Callable[..., Drafter]] = {"medusa": medusa, "block": block}
+    cases = []
+    for source, make in makes.items():
+        for law in Law:
+            vocab = _vocab(law)
+            for trees, shape in (("chain", CHAIN), ("tree", TREE)):
+                more = law, shape, vocab
+                cases.append(
+                    Case(
+                        *(source, f"{law} {trees}"),
+                        lambda _, make=make, more=more: make(*more),
+                        *(trees, law, vocab),
+                    )
+                )
+        cases.append(
+            Case(
+                *(source, "DDTree"),
+                lambda _, make=make: make(SURE, DDTree(5, 2), 3),
+                *("tree", SURE, 3),
+            )
+        )
+    return [
+        *cases,
+        Case("block", "causal tree", lambda _: block(IID, TREE, 2, causal=True), "tree", IID, 2),
+        Case(
+            *("block", "tree of a reduced vocabulary"),
+            lambda _: block(IID, TREE, 3, kept=(0, 2)),
+            *("tree", IID, 3),
+        ),
+    ]
+
+
 def _cascades() -> list[Case]:
     two = TreeShape.expansion([2])
     below: dict[str, tuple[Callable[[], Drafter], Rule]] = {
@@ -324,6 +374,10 @@ def _cascades() -> list[Case]:
             verify.block,
         ),
     }  # fmt: skip
+    below |= {
+        "Medusa's heads": (medusa, verify.chain),
+        "a block": (lambda: block(shape=two), verify.rrs),
+    }
     cases = [
         Case("cascade", f"over {name}", lambda _, s=source, r=rule: cascade(s(), r), "chain", IID, 2)
         for name, (source, rule) in below.items()
@@ -400,6 +454,7 @@ def _merges() -> list[Case]:
         "warm recycling": lambda stored: stored.recycling(CHAIN),
         "warm lookahead": lambda stored: stored.lookahead(1, 2, 1),
         "jacobi": lambda _: Jacobi(2),
+        "Medusa's best": lambda _: medusa(SURE, TREE),
     }
     cases = []
     for name, make in beside.items():
@@ -450,6 +505,9 @@ def _merges() -> list[Case]:
             lambda: merge(a=early_exit(shape=one), b=model(shape=one), c=lookup(1)), IID, True,
         ),
         "cascade, lookup": (lambda: merge(a=over_lookup(), b=lookup()), IID, False),
+        "Medusa, lookup": (lambda: merge(a=medusa(shape=one), b=lookup()), IID, False),
+        "block, lookup": (lambda: merge(a=block(WITHOUT, one), b=lookup(1)), WITHOUT, False),
+        "Medusa, block": (lambda: merge(4, a=medusa(shape=one), b=block(SURE, one)), IID, False),
         "cascade, early exit": (
             lambda: merge(4, a=over_lookup(), b=early_exit(shape=one)), IID, True,
         ),
@@ -497,5 +555,5 @@ def _merges_apart() -> list[Case]:
     ] + [Case("merge", f"apart: {name}", make, "tree", SURE, 2) for name, make in sure.items()]
 
 
-CASES = [*_without_models(), *_models(), *_cascades(), *_merges(), *_merges_apart()]
+CASES = [*_without_models(), *_models(), *_heads(), *_cascades(), *_merges(), *_merges_apart()]
 """All of them. Labels are distinct within a source."""

@@ -18,10 +18,13 @@ from treespec.draft.suffix_tree import SuffixTree
 from treespec.draft.text.datastore import Datastore
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
+from treespec.draft.trained.block import BlockDraft
 from treespec.draft.trained.eagle import Eagle
 from treespec.draft.trained.eagle3 import Eagle3
+from treespec.draft.trained.medusa import Medusa
 
 __all__ = [
+    "BlockDraft",
     "Cascade",
     "Datastore",
     "Documents",
@@ -32,6 +35,7 @@ __all__ = [
     "LayerSkip",
     "Lookahead",
     "MatchingSource",
+    "Medusa",
     "Merge",
     "ModelDrafter",
     "NoDrafter",

@@ -142,7 +142,8 @@ def random_target(dtype: torch.dtype) -> TransformersModel:
         tie_word_embeddings=True,
     )  # fmt: skip
     torch.manual_seed(0)
-    return TransformersModel(LlamaForCausalLM(config).to(dtype))
+    model: Any = LlamaForCausalLM(config)
+    return TransformersModel(model.to(dtype))
 
 
 def main() -> None:

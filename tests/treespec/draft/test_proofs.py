@@ -12,7 +12,7 @@ import treespec.draft
 import treespec.draft.trained
 import treespec.experiments.config.build
 from treespec import Sampling, TorchCoins, TreeShape, plugins
-from treespec.features import prefill, reads_of
+from treespec.features import lend, prefill, reads_of
 from treespec.protocols import ReadsTarget
 from treespec.target import ModelTarget
 from treespec.testing import output_law, target_law
@@ -63,13 +63,6 @@ def watched(drafter):
     return drafter
 
 
-def begin(drafter, case):
-    """Prefill, with what the drafter reads of the target."""
-    prompt, model, reads = torch.tensor(PROMPTS[case.vocab]), case.target.fresh(), reads_of(drafter)
-    model.lend(reads)
-    prefill(drafter, prompt, model.prefill(prompt[:-1]), reads)
-
-
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(("case", "rule"), list(_proofs()))
 def test_several_steps_keep_the_law(case, rule, stores):
@@ -102,9 +95,11 @@ def test_states_of_sources_can_be_compared(stores):
     for case in CASES:
         drafters = [watched(case.make(stores[case.vocab])) for _ in range(2)]
         for drafter in drafters:
+            target, prompt = ModelTarget(case.target), torch.tensor(PROMPTS[case.vocab])
+            lend(target, reads := reads_of(drafter))
             if isinstance(drafter, ReadsTarget):
-                drafter.bind_target(ModelTarget(case.target))
-            begin(drafter, case)
+                drafter.bind_target(target)
+            prefill(drafter, prompt, target.prefill(prompt), reads)
         assert state_of(drafters[0]) == state_of(drafters[1]) is not None, str(case)
 
 
@@ -149,9 +144,9 @@ def test_no_drafter_is_left_out(stores):
     """Nor a source that configs cannot name, except base classes, and tokens without a meaning."""
     made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
     names = [
-        f"{room.__name__}.{module.name}"
-        for room in (treespec.draft, treespec.draft.trained)
-        for module in iter_modules(room.__path__)
+        f"{package.__name__}.{module.name}"
+        for package in (treespec.draft, treespec.draft.trained)
+        for module in iter_modules(package.__path__)
     ]
     found = {
         one

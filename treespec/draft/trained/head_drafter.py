@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.checks import require_tokens
 from treespec.draft.model import ModelDrafter
 from treespec.draft.trained.contract import Contract
 from treespec.features import Features
@@ -54,14 +55,21 @@ class HeadDrafter(ModelDrafter):
         """The target's features that the head was trained on."""
         return self.contract.reads
 
-    def prefill(  # pyrefly: ignore[bad-override]
-        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "T-1 F H"]
+    def prefill(
+        self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None
     ) -> None:
         """Run the pairs of the prompt; its last token is the first root.
 
         The root of a prompt of one token has no pair: it is drafted from with a state of zeros, and its row
         is never kept.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
+            InvalidArgument: without features.
         """
+        require_tokens(tokens)
+        features = self.reads.part(features, self.reads)
+        assert features is not None
         self._paired = len(tokens) > 1
         self.model.give(self.model.fused(features), anew=True)
         super().prefill(tokens)

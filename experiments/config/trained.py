@@ -1,0 +1,160 @@
+"""Draft sources that are trained heads: their settings in configs, and how each is read and built."""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import Field
+
+from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa
+from treespec.experiments.config.files import stamp
+from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
+from treespec.plugins import Budget, Settings, Wanted
+from treespec.protocols import Drafter
+from treespec.search.growth.keys import Name
+from treespec.tree import Law
+
+Boundary = Annotated[int, Field(strict=True, ge=0)]
+
+_READ: "WeakKeyDictionary[Any, dict[Any, Any]]" = WeakKeyDictionary()
+"""Heads that were read, by target: each method and each prompt needs a drafter of its own, but one head."""
+
+
+class TrainedHead(Settings):
+    """A source that reads a head from files, and the target's hidden states while it drafts."""
+
+    model: Name
+    """Folder or hub id of the head."""
+    runs_passes: ClassVar[bool] = False
+    """Whether the head is a model that runs trees, whose passes can be compiled."""
+
+    @abstractmethod
+    def read(self, target: Any) -> Any:
+        """The head, read from its files anew."""
+
+    def head(self, target: Any) -> Any:
+        """The head for a loaded target, read once unless its files change."""
+        heads, key = (
+            _READ.setdefault(target.model, {}),
+            (self, target.vocab_size, _stamps(self.model)),
+        )
+        if key not in heads:
+            heads[key] = self.read(target)
+        return heads[key]
+
+    @property
+    def sha256(self) -> str | None:
+        """A digest of all files in the head's folder; None for a hub id."""
+        digest, files = hashlib.sha256(), _files(self.model)
+        for file in files:
+            with file.open("rb") as content:
+                digest.update(file.name.encode() + hashlib.file_digest(content, "sha256").digest())
+        return digest.hexdigest() if files else None
+
+
+@built_in(laws=Law)
+class MedusaDraft(TrainedHead):
+    """Medusa: several heads on the target's final state, each for one of the next positions."""
+
+    source: Literal["medusa"] = "medusa"
+    """Medusa's heads draft any shape or growth, at most as deep as there are heads."""
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.medusa import load_medusa
+
+        return load_medusa(self.model, target)
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Medusa(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+@built_in(laws=Law)
+class BlockDraftSource(TrainedHead):
+    """A block drafter (DFlash, JetSpec): one pass over the root and masks predicts all next positions."""
+
+    source: Literal["block"] = "block"
+    """A block drafter drafts any shape or growth, at most as deep as a block."""
+    causal: bool | None = None
+    """Whether a token of a block sees only those before it (JetSpec); null for what the head states."""
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.block_files import load_block
+
+        return load_block(self.model, target, causal=self.causal)
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return BlockDraft(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+@built_in(laws=Law)
+class EagleDraft(TrainedHead):
+    """EAGLE-1, EAGLE-2 or HASS: one layer that extrapolates the target's final state."""
+
+    source: Literal["eagle"] = "eagle"
+    """An EAGLE-1, EAGLE-2 or HASS head drafts any shape or growth."""
+    runs_passes: ClassVar[bool] = True
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.eagle_files import load_eagle
+
+        return load_eagle(self.model, target)
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Eagle(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+@built_in(laws=Law)
+class Eagle3Draft(TrainedHead):
+    """EAGLE-3: a layer or more on states of three of the target's layers."""
+
+    source: Literal["eagle3"] = "eagle3"
+    """An EAGLE-3 head drafts any shape or growth."""
+    runs_passes: ClassVar[bool] = True
+    boundaries: Annotated[tuple[Boundary, ...], Field(min_length=1, max_length=64)] | None = None
+    """The boundaries that it reads (0 is the embedding's output, L the last layer's); null for what the
+    head states, or 2, L // 2 and L - 3."""
+    norm_output: bool | None = None
+    """Whether drafted tokens read the normed state; null for what the head states."""
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.eagle3_files import load_eagle3
+
+        return load_eagle3(
+            self.model, target, boundaries=self.boundaries, norm_output=self.norm_output
+        )
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Eagle3(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+def heads_in(drafts: Iterable[Settings]) -> Iterator[TrainedHead]:
+    """The trained heads among sources, and among those that they combine, each once."""
+    heads = (one for draft in drafts for one in all_of(draft) if isinstance(one, TrainedHead))
+    return iter(dict.fromkeys(heads))
+
+
+def contracts(drafts: Iterable[Settings], target: Any) -> dict[str, str]:
+    """By the name of each trained head, the conventions by which it is run."""
+    return {label_of_draft(head): str(head.head(target).contract) for head in heads_in(drafts)}
+
+
+def _files(model: str) -> list[Path]:
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _stamps(model: str) -> tuple[Any, ...]:
+    return tuple((file.name, stamp(str(file))) for file in _files(model))

@@ -1,0 +1,127 @@
+"""Marginal heads: their rows are those of a straight line, whatever was drafted or batched before."""
+
+import pytest
+import torch
+from marginal_heads import FORMATS, states_of, target
+
+from treespec import Law, Sampling, Text, TorchCoins, TreeShape, decode, decode_many, verify
+from treespec.features import Features
+from treespec.target import ModelTarget
+
+TEXT = [5, 17, 80, 2, 41, 63, 9, 33]
+BUSHY = TreeShape.expansion([3, 2, 1])
+WARM = Sampling()
+
+
+def finite(rows):
+    """The rows with one number for tokens that a head lacks."""
+    rows = rows.double()
+    return torch.where(rows < -1e29, -1e30, rows)
+
+
+def projected(head, states):
+    """The features in the order in which a block head projects them."""
+    rules = getattr(head, "rules", None)
+    return states if rules is None else states[:, list(rules.order)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("path", [[], [12, 90]], ids=["spine", "below a path"])
+def test_rows_are_those_of_a_straight_line(name, path, tmp_path):
+    form, model = FORMATS[name], target(dtype=torch.float64)
+    head = form.read(tmp_path, model)
+    drafter = form.drafter(head, BUSHY, Law.IID, WARM)
+    states = states_of(model, drafter.reads, TEXT[:-1])
+    drafter.prefill(torch.tensor(TEXT), states)
+    with drafter._below(path):
+        rows = drafter.rows_after(path, drafter.depth)
+    right = form.rows(tmp_path, model, projected(head, states), TEXT[-1], path)
+    torch.testing.assert_close(finite(rows), finite(right), rtol=1e-5, atol=1e-5)
+
+
+class Noted:
+    """Notes the trees of a drafter, which draws each from coins of its own."""
+
+    def __init__(self, drafter):
+        self.trees, propose = [], drafter.propose
+
+        def noted(coins):
+            self.trees.append(propose(TorchCoins(len(self.trees))))
+            return self.trees[-1]
+
+        drafter.propose = noted
+        self.drafter = drafter
+
+
+def require_fresh(form, head, noted, texts, most=40):
+    """Each tree is the one that a fresh drafter proposes on the whole text."""
+    for i, tree in enumerate(noted.trees[:most]):
+        fresh = form.drafter(head, BUSHY, Law.IID, WARM)
+        fresh.prefill(torch.tensor(texts[i]), states_of(target(), fresh.reads, texts[i][:-1]))
+        again = fresh.propose(TorchCoins(i))
+        assert again.token_ids == tree.token_ids
+        if tree.draft_probs is not None:
+            torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=1e-5)
+
+
+def texts_of(prompt, steps):
+    texts = [list(prompt)]
+    for step in steps:
+        texts.append([*texts[-1], *step.tokens])
+    return texts
+
+
+@pytest.mark.parametrize("prompt", [TEXT, TEXT[:2], TEXT[:1]], ids=len)
+@pytest.mark.parametrize(
+    "name", ["medusa", "dflash", "dflash, last layer first", "jetspec", "speculators, small"]
+)
+def test_a_draft_depends_on_the_text_alone(name, prompt, tmp_path):
+    form = FORMATS[name]
+    head = form.read(tmp_path)
+    noted = Noted(form.drafter(head, BUSHY, Law.IID, WARM))
+    steps = list(decode(
+        ModelTarget(target()), noted.drafter, verify.rrs, torch.tensor(prompt), sampling=WARM,
+        coins=TorchCoins(3), max_new_tokens=80,
+    ))  # fmt: skip
+    assert len(steps) >= 40
+    assert sum(step.verdict.accepted for step in steps) >= 3
+    require_fresh(form, head, noted, texts_of(prompt, steps))
+
+
+@pytest.mark.parametrize("name", ["medusa", "dflash"])
+def test_texts_of_a_batch_do_not_meet(name, tmp_path):
+    form = FORMATS[name]
+    head = form.read(tmp_path)
+    prompts = [TEXT, TEXT[3:6], TEXT[:1]]
+    noted = [Noted(form.drafter(head, BUSHY, Law.IID, WARM)) for _ in prompts]
+    texts = decode_many([
+        Text(
+            ModelTarget(target().fresh()), one.drafter, verify.rrs, torch.tensor(prompt), sampling=WARM,
+            coins=TorchCoins(i), max_new_tokens=24,
+        )
+        for i, (one, prompt) in enumerate(zip(noted, prompts, strict=True))
+    ])  # fmt: skip
+    steps = [[] for _ in prompts]
+    for i, step in texts:
+        steps[i].append(step)
+    for prompt, one, done in zip(prompts, noted, steps, strict=True):
+        require_fresh(form, head, one, texts_of(prompt, done))
+
+
+def test_the_contract_says_what_is_read(tmp_path):
+    reads = {}
+    for i, name in enumerate(FORMATS):
+        reads[name] = str(FORMATS[name].read(tmp_path / str(i)).contract)
+    assert reads["medusa, numbers missing"].endswith("own head; 4 heads of 2 residual blocks")
+    assert reads["medusa, legacy"].startswith("medusa: reads the state after the final norm; ")
+    assert "target's head" in reads["medusa, legacy"]
+    assert reads["dflash, last layer first"] == (
+        "block: reads boundary 1, the state after the final norm; order [final, boundary 1]; norm gain w; "
+        "all tokens; target's head; target's embedding; blocks of 6, two-way, mask 95; "
+        "a row predicts its own place"
+    )
+    assert "blocks of 6, causal, mask 95" in reads["jetspec"]
+    assert "rows for 40 tokens; own head" in reads["speculators, small"]
+    assert "a row predicts the next token" in reads["speculators, from the anchor"]
+    assert "reads boundary 2, boundary 4;" in reads["speculators, boundary before the norm"]
+    assert FORMATS["dflash, default ids"].read(tmp_path / "x").contract.reads == Features((3,))

@@ -1,0 +1,287 @@
+"""Read a published block drafter: DFlash and JetSpec, in the layouts in which they are published."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules, BlockSizes
+from treespec.draft.trained.contract import Contract
+from treespec.errors import LoadError, in_words
+from treespec.features import Features
+
+if TYPE_CHECKING:
+    from treespec.draft.trained.checkpoint import Checkpoint
+    from treespec.draft.trained.target_parts import TargetParts
+
+__all__ = ["load_block"]
+
+M = TypeVar("M", bound=nn.Module)
+
+OTHERS = {
+    "markov_head.": "DSpark",
+    "confidence_head.": "DSpark",
+    "prefix_gru.": "Domino",
+    "embed_proj.": "Domino",
+}
+"""Tensors of heads that correct the rows of a block one after the other, by the head that has them."""
+
+
+ENCODER = ("encoder.fc", "encoder.output_norm_enc")
+"""Names of the projection and its norm in transformers' layout."""
+
+
+def load_block(source: str, target: Any, *, causal: bool | None = None) -> BlockHead:
+    """Read a block drafter.
+
+    A layer id i of the authors means `hidden_states[i + 1]` of transformers: our boundary i + 1 or, for the
+    last layer, the state after the final norm. One of speculators' `aux_hidden_state_layer_ids` means the
+    input of layer i: boundary i.
+
+    Args:
+        source: its folder, or a hub id.
+        target: the target it was trained for.
+        causal: whether a token of the block sees only those before it; None for what the head states.
+
+    Raises:
+        LoadError: if it cannot be read, or is not such a head for this target.
+        UnsupportedModel: if the target is not a transformers model with a head.
+    """
+    from treespec.draft.trained.checkpoint import read_checkpoint  # loads transformers
+    from treespec.draft.trained.target_parts import TargetParts
+    from treespec.draft.trained.vocabulary import kept_tokens
+
+    parts, checkpoint = TargetParts.of(target), read_checkpoint(source)
+    _refuse_others(checkpoint)
+    nested = "transformer_layer_config" in checkpoint.config
+    config = _layer_config(checkpoint, nested)
+    sizes = _sizes(checkpoint, config)
+    wanted = _states(checkpoint, parts, config.num_hidden_layers)
+    reads = Features(
+        tuple(state for state in wanted if isinstance(state, int)),
+        "post" if "post" in wanted else None,
+    )
+    rules = _rules(checkpoint, parts, config, tuple(map(reads.states.index, wanted)), causal)
+
+    adapter = None
+    if checkpoint.has("hidden_dim_adapter.proj.weight"):
+        adapter = _linear(checkpoint, parts, "hidden_dim_adapter.proj", parts.width, sizes.width)
+    elif sizes.width != parts.width:
+        raise LoadError(
+            f"{source!r} has the hidden size {sizes.width}, but the target has {parts.width}: the head is "
+            "for another target"
+        )
+    fc, projected = ENCODER if checkpoint.has(f"{ENCODER[0]}.weight") else ("fc", "hidden_norm")
+    project = _linear(checkpoint, parts, fc, len(wanted) * sizes.width, sizes.width)
+    hidden_norm, norm = (_norm(checkpoint, parts, name, sizes) for name in (projected, "norm"))
+    layers = [_layer(checkpoint, parts, i, sizes) for i in range(config.num_hidden_layers)]
+    kept, rows = kept_tokens(checkpoint, parts.vocab_size)
+    embedding, own_embedding = parts.embedding, checkpoint.maybe(
+        "embed_tokens.weight", (parts.vocab_size, sizes.width)
+    )  # fmt: skip
+    if own_embedding is not None:
+        embedding = nn.Embedding.from_pretrained(own_embedding.to(parts.device, parts.dtype))
+    own_head = kept is not None or checkpoint.has("lm_head.weight")
+    head = _linear(checkpoint, parts, "lm_head", sizes.width, rows) if own_head else parts.head
+    if sizes.width != parts.width and (own_embedding is None or not own_head):
+        raise LoadError(
+            f"{source!r} has the hidden size {sizes.width} and the target {parts.width}, so it cannot "
+            "share the target's embedding and head, but it has none of its own"
+        )
+    checkpoint.ignore("verifier_lm_head.weight", "verifier_norm.weight")
+    checkpoint.require_all_taken()
+    contract = Contract(
+        "block", reads, order=tuple(map(_named, wanted)), vocabulary=None if kept is None else rows,
+        head="own" if own_head else "target's", embedding="target's" if own_embedding is None else "own",
+        notes=_notes(rules),
+    )  # fmt: skip
+    return BlockHead(
+        sizes, rules, contract, layers=layers, project=project, hidden_norm=hidden_norm, norm=norm,
+        embedding=embedding, head=head, rotary=_rotary(config, parts), vocab_size=target.vocab_size,
+        kept=None if kept is None else kept.to(parts.device), adapter=adapter, ids=parts.vocab_size,
+    )  # fmt: skip
+
+
+def _refuse_others(checkpoint: "Checkpoint") -> None:
+    """Refuse heads of the same layers whose rows are corrected further."""
+    for name in checkpoint.names:
+        for prefix, family in OTHERS.items():
+            if name.startswith(prefix):
+                raise LoadError(
+                    f"{checkpoint.name!r} is a {family} head: its tensor {name!r} corrects each row of a "
+                    "block by the tokens before it, which is not implemented; without it, the rows are not "
+                    "the head's"
+                )
+    kind = checkpoint.setting("speculators_model_type", str, "dflash")
+    projector = _setting(checkpoint, "projector_type", str, "dflash")
+    if kind != "dflash" or projector != "dflash":
+        raise LoadError(
+            f"{checkpoint.name!r} is a head of type {kind if kind != 'dflash' else projector!r}, not a "
+            "block drafter (DFlash or JetSpec)"
+        )
+    if not any(checkpoint.has(f"{name}.weight") for name in ("fc", ENCODER[0])):
+        raise LoadError(
+            f"{checkpoint.name!r} holds no block drafter: it has no tensor 'fc.weight', which projects the "
+            f"target's features, but {checkpoint.names[:3]}"
+        )
+
+
+def _layer_config(checkpoint: "Checkpoint", nested: bool) -> Any:
+    """The configuration of its layers, as transformers reads it: what is not stated has its defaults."""
+    from transformers import AutoConfig
+
+    given = dict(
+        checkpoint.setting("transformer_layer_config", dict) if nested else checkpoint.config
+    )
+    kind = given.pop("model_type", "qwen3")
+    try:
+        config: Any = AutoConfig.for_model(kind, **given)
+        config.hidden_size, config.num_hidden_layers, config.head_dim, config.num_key_value_heads  # noqa: B018
+    except Exception as error:  # of several classes
+        why = in_words(error, "transformers")
+        raise LoadError(
+            f"config.json of {checkpoint.name!r} is not that of a head: {why}"
+        ) from error
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise LoadError(
+            f"{checkpoint.name!r} has layers of sliding attention, which are not implemented here"
+        )
+    if config.hidden_act != "silu":
+        raise LoadError(
+            f"{checkpoint.name!r}: hidden_act = {config.hidden_act!r}, but must be 'silu'"
+        )
+    return config
+
+
+def _sizes(checkpoint: "Checkpoint", config: Any) -> BlockSizes:
+    sizes = BlockSizes(
+        config.hidden_size, config.intermediate_size, config.num_attention_heads,
+        config.num_key_value_heads, config.head_dim, config.rms_norm_eps,
+        bool(getattr(config, "attention_bias", False)),
+    )  # fmt: skip
+    if sizes.heads % sizes.kv_heads:
+        raise LoadError(
+            f"config.json of {checkpoint.name!r} states {sizes.heads} heads of queries and "
+            f"{sizes.kv_heads} of keys, which do not divide them"
+        )
+    return sizes
+
+
+def _states(checkpoint: "Checkpoint", parts: "TargetParts", layers: int) -> list[Any]:
+    """The target's states that the projection reads, in its order."""
+    stated = checkpoint.setting("num_target_layers", int, parts.layers)
+    if stated != parts.layers:
+        raise LoadError(
+            f"{checkpoint.name!r} is a head for a target of {stated} layers, but the target has "
+            f"{parts.layers}"
+        )
+    given = checkpoint.setting("aux_hidden_state_layer_ids", list, None)
+    if given is None and "speculators_model_type" in checkpoint.config:
+        given = checkpoint.setting("aux_hidden_state_layer_ids", list)
+    if given is not None:
+        boundaries, last = list(given), parts.layers
+    else:
+        ids = _setting(checkpoint, "target_layer_ids", list, None)
+        ids = _default_ids(parts.layers, layers) if ids is None else ids
+        boundaries, last = [i + 1 if type(i) is int else i for i in ids], None
+    wrong = [b for b in boundaries if type(b) is not int or not 0 <= b <= parts.layers]
+    if wrong or len(set(boundaries)) < len(boundaries) or not boundaries:
+        raise LoadError(
+            f"{checkpoint.name!r} reads the boundaries {boundaries}, but the target's are 0.."
+            f"{parts.layers} (an id i of DFlash's config.json is boundary i + 1), each at most once"
+        )
+    return ["post" if b == parts.layers != last else b for b in boundaries]
+
+
+def _default_ids(layers: int, count: int) -> list[int]:
+    """The authors' choice: points at equal distances from layer 1 to the third before the end."""
+    if count == 1:
+        return [layers // 2]
+    return [round(1 + i * (layers - 4) / (count - 1)) for i in range(count)]
+
+
+def _rules(
+    checkpoint: "Checkpoint",
+    parts: "TargetParts",
+    config: Any,
+    order: tuple[int, ...],
+    causal: bool | None,
+) -> BlockRules:
+    size = _setting(checkpoint, "block_size", int)
+    mask = _setting(checkpoint, "mask_token_id", int)
+    vocabulary = checkpoint.config.get("transformer_layer_config", checkpoint.config).get(
+        "vocab_size"
+    )
+    if vocabulary not in (None, parts.vocab_size):
+        raise LoadError(
+            f"{checkpoint.name!r} is a head for a vocabulary of {vocabulary:,} tokens, but the target has "
+            f"{parts.vocab_size:,}"
+        )
+    if size < 2 or not 0 <= mask < parts.vocab_size:
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: block_size = {size} and mask_token_id = {mask}, but a "
+            f"block has 2 tokens or more, and the target embeds the tokens 0..{parts.vocab_size - 1}"
+        )
+    stated = _setting(checkpoint, "causal_head", bool, False)
+    return BlockRules(
+        size, mask, order, stated if causal is None else causal,
+        _setting(checkpoint, "sample_from_anchor", bool, False), config.max_position_embeddings,
+    )  # fmt: skip
+
+
+def _setting(checkpoint: "Checkpoint", key: str, kind: type, *default: Any) -> Any:
+    """A value of the object `dflash_config`, or of the file itself."""
+    value = checkpoint.setting(f"dflash_config.{key}", kind, None)
+    return checkpoint.setting(key, kind, *default) if value is None else value
+
+
+def _layer(
+    checkpoint: "Checkpoint", parts: "TargetParts", index: int, sizes: BlockSizes
+) -> BlockLayer:
+    with torch.device("meta"):
+        layer = BlockLayer(sizes)
+    return _filled(layer, checkpoint, parts, f"layers.{index}.")
+
+
+def _linear(
+    checkpoint: "Checkpoint", parts: "TargetParts", name: str, inputs: int, outputs: int
+) -> nn.Linear:
+    with torch.device("meta"):
+        made = nn.Linear(inputs, outputs, bias=False)
+    return _filled(made, checkpoint, parts, f"{name}.")
+
+
+def _norm(
+    checkpoint: "Checkpoint", parts: "TargetParts", name: str, sizes: BlockSizes
+) -> nn.RMSNorm:
+    with torch.device("meta"):
+        made = nn.RMSNorm(sizes.width, sizes.eps)
+    return _filled(made, checkpoint, parts, f"{name}.")
+
+
+def _filled(module: M, checkpoint: "Checkpoint", parts: "TargetParts", prefix: str) -> M:
+    """The module with the checkpoint's tensors, which have the names and shapes of its own."""
+    tensors: dict[str, Tensor] = {
+        name: checkpoint.take(prefix + name, empty.shape).to(parts.device, parts.dtype)
+        for name, empty in module.state_dict().items()
+    }
+    module.load_state_dict(tensors, assign=True)
+    module.requires_grad_(False)
+    return module
+
+
+def _rotary(config: Any, parts: "TargetParts") -> nn.Module:
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    return Qwen3RotaryEmbedding(config).to(parts.device)
+
+
+def _named(state: int | str) -> str:
+    return f"boundary {state}" if isinstance(state, int) else "final"
+
+
+def _notes(rules: BlockRules) -> tuple[str, ...]:
+    return (
+        f"blocks of {rules.block_size}, {'causal' if rules.causal else 'two-way'}, mask {rules.mask_token}",
+        f"a row predicts {'the next token' if rules.from_anchor else 'its own place'}",
+    )
