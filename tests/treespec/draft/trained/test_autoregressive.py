@@ -3,6 +3,8 @@
 import pytest
 import torch
 from head_formats import FORMATS, head_of, target
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.models.passes.choosing_passes import choose_passes
@@ -100,3 +102,32 @@ def require_of_text_alone(name, head, prompt, most):
         again = fresh.propose(TorchCoins(i))
         assert again.token_ids == tree.token_ids
         torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=most)
+
+
+def test_a_vocabulary_without_the_right_tokens_gives_the_right_text(tmp_path):
+    """Whatever the head drafts is refused, and the target supplies every token."""
+    model = target()
+    prompt, cold = torch.tensor(TEXT), Sampling(temperature=0.0)
+    with model.as_transformers() as plain:
+        ids = plain.generate(prompt[None], max_new_tokens=24, do_sample=False)[0].tolist()[
+            len(TEXT) :
+        ]
+    kept = torch.tensor([token for token in range(model.vocab_size) if token not in ids][:40])
+    FORMATS["eagle3"].family.checkpoint(tmp_path, layout="specforge", layer_ids=(2, 1, 3))
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors["d2t"] = kept - torch.arange(40)
+    tensors["t2d"] = torch.zeros(model.vocab_size, dtype=torch.bool).index_fill(0, kept, True)
+    save_file(tensors, tmp_path / "model.safetensors")
+    head = FORMATS["eagle3"].load(str(tmp_path), model)
+    drafter = FORMATS["eagle3"].drafter(head, BUSHY, Law.DETERMINISTIC, cold)
+    found, drafted = [], set()
+    for step in decode(
+        ModelTarget(model), drafter, verify.greedy, prompt, sampling=cold, coins=TorchCoins(0),
+        max_new_tokens=24,
+    ):  # fmt: skip
+        found += step.tokens
+        drafted |= set(step.tree.token_ids[1:])
+        assert not step.verdict.accepted
+    assert found == ids
+    assert drafted <= set(kept.tolist())
