@@ -67,7 +67,8 @@ class Checkpoint:
                 raise LoadError(f"config.json of {self.name!r} does not state {key!r}: add it")
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        no_number = isinstance(value, bool) and not {bool, object} & set(kinds)
+        if no_number or not isinstance(value, kinds):
             wanted = " or ".join(each.__name__ for each in kinds)
             raise LoadError(
                 f"config.json of {self.name!r}: {key} = {in_json(value)}, but must be of type {wanted}"

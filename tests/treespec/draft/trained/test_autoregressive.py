@@ -7,6 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
 
@@ -41,6 +42,24 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
     nodes = TEXT[3:] + DRAFTED
     rows = head.run(torch.tensor(nodes), tuple(range(-1, len(nodes) - 1))).logits
     require_close(rows, right[2:])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
+    form, model = FORMATS[name], target()
+    head = head_of(name, tmp_path / "read", model)
+    form.save(head, tmp_path / "written")
+    again = form.load(str(tmp_path / "written"), model)
+    assert again.contract == head.contract
+    states = states_of(model, head.contract.reads, TEXT[:-1])
+    rows = []
+    for one in (head, again):
+        one.give(one.fused(states), anew=True)
+        one.prefill(torch.tensor(TEXT[:3]))
+        rows.append(one.run(torch.tensor(TEXT[3:]), (-1, 0, 1, 2, 3)).logits)
+    assert torch.equal(*rows)
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        form.save(head, tmp_path / "written")
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
