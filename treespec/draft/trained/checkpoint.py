@@ -85,6 +85,19 @@ class Checkpoint:
         """Whether there is such a tensor."""
         return name in self._tensors
 
+    def require_family(self, family: str, marker: str) -> None:
+        """Refuse files without a tensor that every head of a family has: a whole model, or another family's.
+
+        Raises:
+            LoadError: naming the family and the tensor.
+        """
+        if not self.has(marker):
+            raise LoadError(
+                f"{self.name!r} is no head of the family {family}, all of which have a tensor {marker!r} (or "
+                "that of another layout): is it a whole model, or a head of another family? It has "
+                f"{_some([self._stored_as.get(name, name) for name in self.names])}"
+            )
+
     def take(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."]:
         """A tensor, which must be there and have this shape.
 

@@ -20,7 +20,7 @@ from treespec.draft.trained.llama_parts import (
     linear,
     rms_norm,
 )
-from treespec.draft.trained.target_parts import TargetParts, require_width
+from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
 from treespec.draft.trained.vocabulary import kept_tokens
 from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
@@ -71,11 +71,13 @@ def load_eagle3(
     checkpoint = read_checkpoint(source)
     within = "transformer_layer_config." if "transformer_layer_config" in checkpoint.config else ""
     checkpoint.rename(_of_layers)
+    checkpoint.require_family("eagle3", "layers.0.hidden_norm.weight")
     layers = _count_of_layers(checkpoint)
     qk_norms = checkpoint.has("layers.0.self_attn.q_norm.weight")
     config = layer_config(checkpoint, within, layers, qk_norms=qk_norms)
     if _flag(checkpoint, "use_aux_hidden_state", True):
         reads = Features(tuple(boundaries or _boundaries(checkpoint, parts.layers)))
+        require_boundaries(checkpoint.name, reads, parts)
     else:
         reads = Features(final="post")
     normed = _flag(checkpoint, "norm_output", False) if norm_output is None else norm_output

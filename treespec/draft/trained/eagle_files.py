@@ -55,6 +55,7 @@ def load_eagle(source: str, target: object) -> HeadModel:
     else:
         biased = checkpoint.setting("bias", bool, True)
     checkpoint.rename(_of_authors)
+    checkpoint.require_family("eagle", "fc.weight")
     qk_norms = checkpoint.has("layers.0.self_attn.q_norm.weight")
     config = layer_config(checkpoint, within, 1, qk_norms=qk_norms)
     require_width(checkpoint.name, config.hidden_size, parts)
