@@ -86,15 +86,15 @@ class Checkpoint:
         return name in self._tensors
 
     def require_family(self, family: str, marker: str) -> None:
-        """Refuse files without a tensor that every head of a family has: a whole model, or another family's.
+        """Refuse files without a tensor that every head of a family has, such as those of a whole model.
 
         Raises:
             LoadError: naming the family and the tensor.
         """
         if not self.has(marker):
             raise LoadError(
-                f"{self.name!r} is no head of the family {family}, all of which have a tensor {marker!r} (or "
-                "that of another layout): is it a whole model, or a head of another family? It has "
+                f"{self.name!r} is no {family} head, each of which has a tensor {marker!r} (or that of "
+                "another layout): is it a whole model, or a head of another family? It has "
                 f"{_some([self._stored_as.get(name, name) for name in self.names])}"
             )
 

@@ -51,7 +51,7 @@ def test_the_facts_of_a_format_are_read_from_its_settings(tmp_path):
         ({"hidden_size": 64}, {}, (), r"width 64 .*target's is 32"),
         ({}, {}, ("hidden_size",), "does not state 'hidden_size'"),
         ({"num_attention_heads": "4"}, {}, (), "num_attention_heads = \"4\", but must be of type int"),
-        ({}, {}, ("midlayer.hidden_norm.weight",), r"no tensor 'layers.0.hidden_norm.weight'"),
+        ({}, {}, ("midlayer.hidden_norm.weight",), "'layers.0.hidden_norm.weight'"),
         ({}, {"midlayer.mlp.odd": torch.ones(2)}, (), 'does not have: "midlayer.mlp.odd"'),
         ({}, {"fc.weight": torch.ones(32, 64)}, (), r"'fc.weight' .* shape \[32, 64\], but .* \[32, 96\]"),
         ({"norm_before_fc": True}, {}, (), "no tensor 'input_norm.weight'"),
@@ -82,7 +82,7 @@ def test_a_bias_that_the_file_promises_must_be_there(tmp_path):
 def test_a_whole_model_is_no_head(tmp_path):
     target().model.save_pretrained(tmp_path)
     for load in (load_eagle, load_eagle3):
-        with pytest.raises(LoadError, match="has no tensor|another target|is the head"):
+        with pytest.raises(LoadError, match=r"is it a whole model"):
             load(str(tmp_path), target())
     with pytest.raises(LoadError, match="there is no head"):
         load_eagle(str(tmp_path / "missing"), target())
