@@ -20,6 +20,7 @@ from torch import Tensor
 from treespec.errors import LoadError, TreespecError
 from treespec.files import brief, in_json
 from treespec.models.reading import AGAIN, INDEX, PICKLES, WEIGHTS, Files
+from treespec.models.source import is_hub_id
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
@@ -164,7 +165,7 @@ def read_checkpoint(source: str, weights: Collection[str] = ()) -> Checkpoint:
         raise LoadError(
             f"{source!r} is a file: give the folder that holds config.json and the weights"
         )
-    if files.path("config.json") is None:
+    if not (Path(name).is_dir() or is_hub_id(source)) or files.path("config.json") is None:
         raise LoadError(
             f"there is no head {source!r}: neither a folder with a config.json nor in the local cache of "
             f"the Hugging Face hub (`hf download {source}` fetches one from there)"
