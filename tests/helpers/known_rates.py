@@ -143,7 +143,7 @@ def report_of(seed, prompts=16, tokens=48, fresh=True):
 
 def held(seeds, **texts):
     """In how many of the seeds each interval holds the truth; an interval without bounds does not."""
-    counts = Counter({key: 0 for key in (*TRUTH, "less spine")})
+    counts = Counter(dict.fromkeys((*TRUTH, "less spine"), 0))
     for seed in seeds:
         found = report_of(seed, **texts)
         for (place, band, what), truth in TRUTH.items():
