@@ -159,9 +159,7 @@ def _outcome(
     choice, off_target = method.choices[sampling], None
     if not choice.rule.lossless and step.rows is not None:
         off_target = choice.rule.off_target(step.tree, step.rows, step.verdict)
-    ranked = None
-    if method.kind == "tree" and not method.synthetic:
-        ranked = next_right(drafter, step)
+    ranked = next_right(drafter, step) if method.ranks_tokens else None
     return StepOutcome(
         shape=step.tree.shape,
         tokens=step.tree.token_ids,

@@ -259,7 +259,7 @@ def run_unit(
                 continue
             measured = alone[name][place] if name in alone else {}
             fresh: Sequence[str | None] = [None] * len(outcome.steps)
-            if unit.drafts_afresh(config, prompt) and outcome.steps[0].right is not None:
+            if unit.drafts_afresh(config, prompt) and method.ranks_tokens:
                 started(f"{name}: fresh drafts", 1)
                 try:
                     fresh = bench.fresh_drafts(method, prompt, sampling, outcome)
