@@ -126,6 +126,31 @@ def test_a_fresh_draft_is_that_of_a_drafter_prefilled_with_the_text(name, loaded
     assert "".join(rooted) == fresh
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["layer_skip", "suffix_automaton", "retrieval", "token_recycling", "lookahead", "jacobi",
+     "cascade", "merge"],
+)  # fmt: skip
+def test_every_source_ranks_tokens(name, loaded_pair, tmp_path):
+    pair = loaded_pair
+    prompt = torch.tensor(pair.tokenizer.encode("for node in tree: for node in"))
+    known = pair.tokenizer.encode("yield node, walk(node) for node in tree.children")
+
+    def drafter(folder):
+        (tmp_path / folder).mkdir()
+        return drafters(pair.target, pair.draft, known, tmp_path / folder)[name]
+
+    steps = decoded(pair.target, drafter("live"), prompt, 12)
+    target = ModelTarget(pair.target)
+    fresh = fresh_right(target, drafter("fresh"), COLD, prompt, steps)
+    for step, new in zip(steps, fresh, strict=True):
+        assert len(step.right) == len(new) == step.kept
+        path = step.verdict.path
+        ranks = [step.shape.ranks[node] for node in path[1 : step.kept + 1]]
+        assert step.right[: len(ranks)].startswith("1" * min(step.spine, step.kept))
+        assert [mark == "1" for mark in step.right][: len(ranks)] == [r == 0 for r in ranks]
+
+
 class Forgetful:
     """Ranks the text's next token at the root, and another one below it."""
 
