@@ -1,6 +1,7 @@
 """The report's shares of right tokens: coverage over a head of known rates, tables, and old records."""
 
 import numpy as np
+import polars as pl
 import pytest
 from known_rates import TRUTH, held, report_of
 from run_folders.folders import write_run
@@ -113,9 +114,12 @@ def test_the_terminal_names_only_methods_that_accepted_siblings():
     assert compact_tables({("T=0", "chain"): by_hand([(0, 1, 1, 1)])}) == []
 
 
-def test_records_without_marks_are_read(tmp_path):
-    """Older runs, and methods of transformers, have none."""
-    run = load_run(write_run(tmp_path / "run", prompts=4))
+def test_records_without_the_columns_are_read(tmp_path):
+    folder = write_run(tmp_path / "run", prompts=4)
+    path = folder / "steps.parquet"
+    pl.read_parquet(path).drop("spine", "right", "fresh").write_parquet(path)
+    run = load_run(folder)
+    assert run.steps["right"].null_count() == len(run.steps)
     assert run.next_right == {}
     assert run.findings["next_right"] is None
     assert all(not entry["next_right"] for entry in report_data(run, None)["samplings"])
