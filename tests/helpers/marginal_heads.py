@@ -108,7 +108,7 @@ def states_of(model: TransformersModel, reads: Features, tokens: list[int]) -> T
 
 @torch.no_grad()
 def random_medusa(model: TransformersModel, ids: list[int], heads: int = 4) -> MedusaHeads:
-    """Heads for any target: random blocks, and matrices that fit a text, so that drafts are sometimes right."""
+    """Heads for any target: random blocks, and matrices that fit a text: some drafts are right."""
     parts = TargetParts.of(model)
     with torch.random.fork_rng():
         torch.manual_seed(0)
