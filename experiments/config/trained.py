@@ -4,16 +4,20 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
-from treespec.draft import BlockDraft, Medusa
+from pydantic import Field
+
+from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa
 from treespec.experiments.config.files import stamp
 from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.search.growth.keys import Name
 from treespec.tree import Law
+
+Boundary = Annotated[int, Field(strict=True, ge=0)]
 
 _READ: "WeakKeyDictionary[Any, dict[Any, Any]]" = WeakKeyDictionary()
 """Heads that were read, by target: each method and each prompt needs a drafter of its own, but one head."""
@@ -24,6 +28,8 @@ class TrainedHead(Settings):
 
     model: Name
     """Folder or hub id of the head."""
+    runs_passes: ClassVar[bool] = False
+    """Whether the head is a model that runs trees, whose passes can be compiled."""
 
     @abstractmethod
     def read(self, target: Any) -> Any:
@@ -85,6 +91,51 @@ class BlockDraftSource(TrainedHead):
         assert not isinstance(wanted.tree, Budget)
         head = self.head(wanted.pair.target)
         return BlockDraft(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+@built_in(laws=Law)
+class EagleDraft(TrainedHead):
+    """EAGLE-1, EAGLE-2 or HASS: one layer that extrapolates the target's final state."""
+
+    source: Literal["eagle"] = "eagle"
+    """An EAGLE-1, EAGLE-2 or HASS head drafts any shape or growth."""
+    runs_passes: ClassVar[bool] = True
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.eagle_files import load_eagle
+
+        return load_eagle(self.model, target)
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Eagle(head, wanted.tree, wanted.law, wanted.sampling)
+
+
+@built_in(laws=Law)
+class Eagle3Draft(TrainedHead):
+    """EAGLE-3: a layer or more on states of three of the target's layers."""
+
+    source: Literal["eagle3"] = "eagle3"
+    """An EAGLE-3 head drafts any shape or growth."""
+    runs_passes: ClassVar[bool] = True
+    boundaries: Annotated[tuple[Boundary, ...], Field(min_length=1, max_length=64)] | None = None
+    """The boundaries that it reads (0 is the embedding's output, L the last layer's); null for what the
+    head states, or 2, L // 2 and L - 3."""
+    norm_output: bool | None = None
+    """Whether drafted tokens read the normed state; null for what the head states."""
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.eagle3_files import load_eagle3
+
+        return load_eagle3(
+            self.model, target, boundaries=self.boundaries, norm_output=self.norm_output
+        )
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Eagle3(head, wanted.tree, wanted.law, wanted.sampling)
 
 
 def heads_in(drafts: Iterable[Settings]) -> Iterator[TrainedHead]:

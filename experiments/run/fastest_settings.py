@@ -28,8 +28,9 @@ from treespec.draft.growth import nodes_of
 from treespec.errors import CannotEnlarge, TokenizerMismatch, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
-from treespec.experiments.config.model_draft import all_of
+from treespec.experiments.config.model_draft import all_of, label_of_draft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
+from treespec.experiments.config.trained import TrainedHead
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.run import notes
@@ -152,6 +153,8 @@ def step_of(method: BuiltMethod, layers: int) -> Step | None:
         if isinstance(source, PartOfTarget):
             with suppress(TreespecError):  # refused by name when the drafter is made
                 drafts.append(part_name(source.skipped(layers), layers))
+        if isinstance(source, TrainedHead) and source.runs_passes:
+            drafts.append(label_of_draft(source))
     nodes, rates = nodes_of(method.tree), BY_MODEL if drafts else BY_TEXT
     if isinstance(method.tree, TreeShape):
         shape = method.tree

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from treespec.errors import CannotEnlarge, LoadError, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
-from treespec.experiments.config.model_draft import NO_DRAFT, all_of
+from treespec.experiments.config.model_draft import NO_DRAFT, all_of, label_of_draft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
-from treespec.experiments.config.trained import contracts
+from treespec.experiments.config.trained import TrainedHead, contracts
 from treespec.experiments.records.manifest import sha256_of
 from treespec.models.variants.sublayers import Sublayer, layers_from
 
@@ -133,9 +133,9 @@ def part_name(skip: Iterable[Sublayer], layers: int) -> str:
 def parts_of(
     methods: Iterable[BuiltMethod], target: "TransformersModel"
 ) -> dict[str, "TransformersModel"]:
-    """The parts of a target that draft, each once, by name.
+    """The parts of a target that draft, and trained heads that run passes as models do, each once, by name.
 
-    Parts that cannot be made are left out here; they are refused when the drafter is made, by an error that
+    Those that cannot be made are left out here; they are refused when the drafter is made, by an error that
     names the config's key.
     """
     parts: dict[str, TransformersModel] = {}
@@ -145,6 +145,9 @@ def parts_of(
             with suppress(TreespecError):
                 skip = source.skipped(target.layer_count)
                 parts[part_name(skip, target.layer_count)] = target.without(skip)
+        if isinstance(source, TrainedHead) and source.runs_passes:
+            with suppress(TreespecError):
+                parts[label_of_draft(source)] = source.head(target)
     return parts
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from head_formats import fitted_head
 from marginal_heads import random_block, random_medusa
 
 from treespec import Law, Sampling, TreeShape, verify
@@ -12,6 +13,8 @@ from treespec.draft import (
     Cascade,
     Datastore,
     Documents,
+    Eagle,
+    Eagle3,
     EarlyExit,
     Jacobi,
     LayerSkip,
@@ -25,6 +28,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
+from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Drafter
 
@@ -73,6 +77,8 @@ def drafters(
         "jacobi": Jacobi(6),
         "medusa": Medusa(random_medusa(target, ids), BUSHY, BEST, cold),
         "block": BlockDraft(random_block(target, ids), BUSHY, BEST, cold),
+        "eagle": Eagle(fitted_head(target, ids, Features(final="post")), BUSHY, BEST, cold),
+        "eagle3": Eagle3(fitted_head(target, ids, Features((1, layers))), BUSHY, BEST, cold),
         "cascade": Cascade(draft, lookup, verify.onehot, 6, cold),
         "merge": Merge(parts, 24, rates=dict.fromkeys(parts, ((0.8, 0.3, 0.1),))),
     }

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from marginal_heads import table_block, table_medusa
+from tabular_heads import TabularHead
 from tabulated import tiny_transformer
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
@@ -16,6 +17,8 @@ from treespec.draft import (
     Cascade,
     Datastore,
     Documents,
+    Eagle,
+    Eagle3,
     EarlyExit,
     Jacobi,
     LayerSkip,
@@ -30,6 +33,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
+from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.protocols import Drafter
 from treespec.search import DDTree
 from treespec.target import ModelTarget
@@ -49,6 +53,11 @@ TEXTS = {
 CHAIN, TREE = TreeShape.chain(2), TreeShape.from_parents([-1, 0, 0, 1])
 SIZE = {"size": 6, "branching": 2}
 HIGH = ((0.9, 0.5, 0.2),)
+MODELS = (
+    *("model", "early_exit", "layer_skip", "cascade", "merge"),
+    *("medusa", "block", "eagle", "eagle3"),
+)
+"""Sources of which a model is a part."""
 SKIPPED = ["mlp.0", "attention.1"]
 
 
@@ -127,9 +136,7 @@ class Case:
     @property
     def runs_a_model(self) -> bool:
         """Whether a model drafts, or a part of one."""
-        return self.source in (
-            *("model", "early_exit", "layer_skip", "medusa", "block", "cascade", "merge"),
-        )
+        return self.source in MODELS
 
     @property
     def target(self) -> TabularModel:
@@ -173,6 +180,12 @@ def past(vocab: int) -> SuffixCounts:
 
 def model(law: Law = IID, shape: TreeShape = CHAIN, vocab: int = 2, seed: int = 4) -> ModelDrafter:
     return ModelDrafter(table(seed, vocab), shape, law, Sampling())
+
+
+def head(
+    kind: type[HeadDrafter], law: Law = IID, shape: TreeShape = CHAIN, vocab: int = 2
+) -> HeadDrafter:
+    return kind(TabularHead(table(7, vocab).row, vocab), shape, law, Sampling())  # pyrefly: ignore[bad-argument-type]
 
 
 def early_exit(
@@ -274,6 +287,13 @@ def _models() -> list[Case]:
                 Case(
                     *("layer_skip", said, lambda _, more=more: layer_skip(*more)),
                     *(trees, law, vocab, True),
+                ),
+                *(
+                    Case(
+                        *(name, said, lambda _, more=more, kind=kind: head(kind, *more)),
+                        *(trees, law, vocab),
+                    )
+                    for name, kind in (("eagle", Eagle), ("eagle3", Eagle3))
                 ),
             ]
     cases += [

@@ -19,6 +19,8 @@ from treespec.draft.text.datastore import Datastore
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
 from treespec.draft.trained.block import BlockDraft
+from treespec.draft.trained.eagle import Eagle
+from treespec.draft.trained.eagle3 import Eagle3
 from treespec.draft.trained.medusa import Medusa
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "Cascade",
     "Datastore",
     "Documents",
+    "Eagle",
+    "Eagle3",
     "EarlyExit",
     "Jacobi",
     "LayerSkip",

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks.commit_rows import RowMover
@@ -27,8 +26,8 @@ FIRST_CAPACITY = 256
 """Rows allocated at first, unless more are needed."""
 
 
-def cache_argument(model: PreTrainedModel) -> str:
-    """Name of the argument of a model's forward method that takes the cache.
+def cache_argument(model: nn.Module) -> str:
+    """Name of the argument of a forward method that takes the cache, of a model or of its attention.
 
     transformers 5.24 renamed `past_key_values` to `cache` and will drop the old name in 5.40; models with
     code of their own may have either.

@@ -59,10 +59,13 @@ class TreeRunner:
         self._parents = ()
 
     @torch.inference_mode()
-    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
+    def prefill(
+        self, tokens: Int[Tensor, "T"], states: Float[Tensor, "T W"] | None = None
+    ) -> Float[Tensor, "T F H"] | None:
         """Forget all rows, run these tokens in one pass without logits, and commit their rows.
 
-        Returns the features lent of these tokens; None if none are lent.
+        `states`: what a trained head reads beside the tokens. Returns the features lent of these tokens;
+        None if none are lent.
         """
         self.cache.reset()
         self._parents = ()
@@ -78,6 +81,7 @@ class TreeRunner:
                 position_ids=torch.arange(count, device=tokens.device)[None],
                 **{self._cache_argument: self.cache},
                 use_cache=True,
+                **({} if states is None else {"states": states[None]}),
                 **self.route.prompt(count),
             )
             features = self._states.taken()
@@ -89,9 +93,15 @@ class TreeRunner:
         """Passes of runners with equal values can be run as one; None if each must run alone."""
         return id(self.model), self._states.states
 
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
         """Logits after nodes first .. first + T - 1, and the features lent of them."""
-        return TreeRunner.run_together(self, [(self, Nodes(tokens, parents, first))])[0]
+        return TreeRunner.run_together(self, [(self, Nodes(tokens, parents, first, states))])[0]
 
     @torch.inference_mode()
     def run_together(self, parts: Sequence[tuple["TreeRunner", Nodes]]) -> list[Scores]:
@@ -101,7 +111,7 @@ class TreeRunner:
             parts: runners of equal `joins`, this one among them, each with its nodes.
         """
         passes, positions = [], []
-        for runner, (tokens, parents, first) in parts:
+        for runner, (tokens, parents, first, _) in parts:
             count = len(tokens)
             runner._require_nodes(count, len(parents), first)
             tree, length = topology(parents), runner.cache.length
@@ -111,12 +121,14 @@ class TreeRunner:
             positions.append((depth + length).long())
         self._require_route()
         ids = [nodes.tokens for _, nodes in parts]
+        read = [nodes.states for _, nodes in parts if nodes.states is not None]
         with self._states.watched():
             output = self.model(
                 input_ids=torch.cat(ids)[None],
                 position_ids=torch.cat(positions)[None],
                 **{self._cache_argument: joined([runner.cache for runner, _ in parts])},
                 use_cache=True,
+                **({"states": torch.cat(read)[None]} if read else {}),
                 **self.route.trees(passes),
             )
             features = self._states.taken()

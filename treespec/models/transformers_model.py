@@ -233,19 +233,30 @@ class TransformersModel:
         """
         self._runner.lend(reads)
 
-    def prefill(self, tokens: Int[Tensor, "T"]) -> Float[Tensor, "T F H"] | None:
+    def prefill(
+        self, tokens: Int[Tensor, "T"], states: Float[Tensor, "T W"] | None = None
+    ) -> Float[Tensor, "T F H"] | None:
         """Forget all rows, run these tokens in one pass and commit their rows; T = 0 only forgets.
 
-        Returns the features that are lent of these tokens; None if none are lent.
+        `states`: what a trained head reads beside the tokens (`treespec.draft.trained`). Returns the
+        features that are lent of these tokens; None if none are lent.
 
         Raises:
             ContextOverflow: if there are more tokens than positions.
         """
         self._require_positions(len(tokens))
-        return self._runner.prefill(self._embeddable(tokens))
+        return self._runner.prefill(self._embeddable(tokens), states)
 
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
         """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
+
+        `states`: what a trained head reads beside the tokens.
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
@@ -258,7 +269,7 @@ class TransformersModel:
             for parent in parents[1:]:
                 depths.append(depths[parent] + 1)
             self._require_positions(self.length + max(depths) + 1)
-        scores = run_or_wait(self, Nodes(self._embeddable(tokens), parents, first))
+        scores = run_or_wait(self, Nodes(self._embeddable(tokens), parents, first, states))
         logits = scores.logits
         missing = self.vocab_size - logits.shape[-1]
         if not missing:
@@ -276,7 +287,9 @@ class TransformersModel:
     def run_together(self, parts: Sequence[tuple["TransformersModel", Nodes]]) -> list[Scores]:
         """One pass over nodes of several texts; see `treespec.models.waiting.Joinable`."""
         if len(parts) == 1:
-            return [self._runner.run(*parts[0][1])]
+            nodes = parts[0][1]
+            read = () if nodes.states is None else (nodes.states,)
+            return [self._runner.run(*nodes[:3], *read)]
         return self._runner.run_together([(model._runner, nodes) for model, nodes in parts])
 
     def keep(self, nodes: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.step import Scores
@@ -19,11 +19,15 @@ __all__ = ["Joinable", "Nodes", "run_or_wait"]
 
 
 class Nodes(NamedTuple):
-    """Nodes of a tree that a pass runs; see `treespec.protocols.TreeModel.run`."""
+    """Nodes of a tree that a pass runs; see `treespec.protocols.TreeModel.run`.
+
+    `states`: for a model that reads a state beside each token (a trained head), these states.
+    """
 
     tokens: Int[Tensor, "T"]
     parents: tuple[int, ...]
     first: int = 0
+    states: Float[Tensor, "T W"] | None = None
 
 
 @runtime_checkable

@@ -124,9 +124,11 @@ def write(
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The raw tensors and the config of a checkpoint with one file."""
-    (file,) = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt")]
-    tensors = (
-        load_file(file) if file.suffix == ".safetensors" else torch.load(file, weights_only=True)
-    )
+    """The raw tensors, of all files, and the config of a checkpoint."""
+    tensors = {}
+    for file in folder.iterdir():
+        if file.suffix == ".safetensors":
+            tensors |= load_file(file)
+        elif file.suffix in (".bin", ".pt"):
+            tensors |= torch.load(file, weights_only=True)
     return tensors, json.loads((folder / "config.json").read_text())

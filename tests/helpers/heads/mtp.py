@@ -32,12 +32,13 @@ __all__ = ["add", "checkpoint", "rows"]
 MOE = {
     "moe_intermediate_size": 64, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
     "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
-    "first_k_dense_replace": 1, "use_qk_norm": True, "head_dim": 8, "attention_bias": False,
+    "first_k_dense_replace": 1, "attention_bias": False,
 }  # fmt: skip
 CONFIGS = {
     "deepseek": {"model_type": "deepseek_v3", **MOE, **SIZES, "num_nextn_predict_layers": 1},
     "glm": {
-        "model_type": "glm4_moe", **MOE, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5,
+        "model_type": "glm4_moe", **MOE, "use_qk_norm": True, "head_dim": 8, "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 1,
     },
     "qwen3_next": {
         "model_type": "qwen3_next", "head_dim": 8, "partial_rotary_factor": 0.25, "num_experts": 0,

@@ -7,7 +7,7 @@ of another format, size or flag gets one sentence, never wrong numbers.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class Checkpoint:
     def __init__(self, name: str, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.name, self.config = name, config
         self._tensors, self._taken = dict(tensors), set[str]()
+        self._stored_as: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
@@ -73,6 +74,12 @@ class Checkpoint:
             )
         return value
 
+    def rename(self, rename: Callable[[str], str]) -> None:
+        """Know all tensors by other names; messages keep those of the file."""
+        names = {rename(name): name for name in self._tensors}
+        self._tensors = {new: self._tensors[old] for new, old in names.items()}
+        self._stored_as = {new: self._stored_as.get(old, old) for new, old in names.items()}
+
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return name in self._tensors
@@ -85,9 +92,10 @@ class Checkpoint:
         """
         tensor = self.maybe(name, shape)
         if tensor is None:
+            stored = [self._stored_as.get(each, each) for each in self.names]
             raise LoadError(
                 f"{self.name!r} has no tensor {name!r}, which a head of this format needs; it has "
-                f"{_some(self.names)}"
+                f"{_some(stored)}"
             )
         return tensor
 
@@ -97,8 +105,9 @@ class Checkpoint:
         if tensor is None:
             return None
         if tuple(tensor.shape) != tuple(shape):
+            stored = self._stored_as.get(name, name)
             raise LoadError(
-                f"tensor {name!r} of {self.name!r} has the shape {list(tensor.shape)}, but must have "
+                f"tensor {stored!r} of {self.name!r} has the shape {list(tensor.shape)}, but must have "
                 f"{list(shape)}: is the head for another target, or its config.json another head's?"
             )
         self._taken.add(name)
@@ -114,7 +123,9 @@ class Checkpoint:
         Raises:
             LoadError: naming the first of them.
         """
-        unknown = sorted(set(self._tensors) - self._taken)
+        unknown = sorted(
+            self._stored_as.get(name, name) for name in set(self._tensors) - self._taken
+        )
         if unknown:
             raise LoadError(
                 f"{self.name!r} has tensors that a head of this format does not have: {_some(unknown)}; "

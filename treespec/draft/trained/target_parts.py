@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from treespec.errors import UnsupportedModel
+from treespec.errors import LoadError, UnsupportedModel
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["TargetParts"]
+__all__ = ["TargetParts", "require_width"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,8 @@ class TargetParts:
 
     Args:
         width: H, numbers of a hidden state.
-        vocab_size: V, rows of its embedding.
+        vocab_size: rows of its embedding.
+        logits: V, the width of its logits.
         layers: L, number of its layers.
         embedding: maps ids to embeddings of width H.
         head: maps final states to logits, without the scaling or softcap that some models add.
@@ -29,6 +30,7 @@ class TargetParts:
 
     width: int
     vocab_size: int
+    logits: int
     layers: int
     embedding: nn.Module
     head: nn.Module
@@ -55,6 +57,26 @@ class TargetParts:
                 f"{model.config.model_type} models have no head that a trained head could share"
             )
         return cls(
-            config.hidden_size, embedding.weight.shape[0], target.layer_count, embedding, head, config,
-            model.dtype, model.device,
-        )  # fmt: skip
+            width=config.hidden_size,
+            vocab_size=embedding.weight.shape[0],
+            logits=target.vocab_size,
+            layers=target.layer_count,
+            embedding=embedding,
+            head=head,
+            config=config,
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+
+def require_width(name: str, width: int, parts: TargetParts) -> None:
+    """Refuse a head of another width than the target's, whose embedding or states it reads.
+
+    Raises:
+        LoadError: naming both widths.
+    """
+    if width != parts.width:
+        raise LoadError(
+            f"{name!r} is a head of width {width} (hidden_size), but the target's is {parts.width}: "
+            "it is a head for another target"
+        )

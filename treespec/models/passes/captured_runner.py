@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -185,11 +185,17 @@ class CapturedRunner(StaticRunner):
         """What runs nodes of several texts."""
         return self._places.together(self.model, self.route, self.cache.layout)
 
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
         """Logits after nodes first .. first + T - 1; see `StaticRunner.run`."""
         self.lent = self.place.lent
         take_back(self.lent)
-        return super().run(tokens, parents, first)
+        return super().run(tokens, parents, first, states)
 
     def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
         """One pass over the nodes of several texts; see `StaticRunner.run_together`."""
@@ -250,8 +256,14 @@ class CapturedRunner(StaticRunner):
 class _CopyingRunner(CapturedRunner):
     """Returns copies of scores."""
 
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
-        return _copied(super().run(tokens, parents, first))
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
+        return _copied(super().run(tokens, parents, first, states))
 
     def run_together(self, parts: Sequence[tuple[Any, Nodes]]) -> list[Scores]:
         return [*map(_copied, super().run_together(parts))]

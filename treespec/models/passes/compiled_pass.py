@@ -43,6 +43,7 @@ from treespec.models.hidden_states import HiddenStates
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.passes.compiled_attention import MaskedAttention, Seen
 from treespec.models.passes.direct_call import DirectCall
+from treespec.models.passes.given_states import first_states, room_for_states, state_width
 from treespec.models.passes.joined_pass import JoinedPass
 from treespec.models.passes.packed_layers import packed_linears
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
@@ -59,7 +60,7 @@ LARGEST_SHARE_OF_FREE_MEMORY = 0.25
 """Packed copies of weights are not made if they would take more than this share of the free memory."""
 
 CHANGING_ARGUMENTS = 4
-"""Number of arguments that change from pass to pass: tokens, place, tree, slots."""
+"""Number of arguments that change from pass to pass: tokens, place, tree, slots (and states of a head)."""
 
 
 class CompiledPass:
@@ -159,7 +160,8 @@ class CompiledPass:
         """The passes over one node and over several nodes in this cache, valid until its memory moves.
 
         Both take tokens `[T]`, place `[2]` (committed rows, first node to run), tree `[3, N]`
-        (`tree_arrays`) and slots `[S]`, the indices of all rows in use. They write rows to the cache and
+        (`tree_arrays`) and slots `[S]`, the indices of all rows in use; of a trained head also states
+        `[MOST_NODES, W]`, of which the first T are read. They write rows to the cache and
         return logits `[T, V]`, and features `[T, F, H]` if there are `states` that were compiled for.
         """
         rows = _rows(cache, self._layout)
@@ -208,13 +210,14 @@ class CompiledPass:
         """Compile one graph. Its two examples differ in every size that varies, and only in those."""
         example = self._example(nodes, tree_nodes, committed=13, capacity=320)
         other = self._example(nodes + (nodes > 1), tree_nodes + 2, committed=29, capacity=448)
-        fixed = len(example) - CHANGING_ARGUMENTS
+        changing = CHANGING_ARGUMENTS + (state_width(self._model) > 0)
+        fixed = len(example) - changing
         return DirectCall(
             self._pass(fixed // 2, states),
             example,
             other,
             fixed=fixed,
-            below=[((3, 0), (CHANGING_ARGUMENTS, 2))],  # fewer slots than rows of any layer
+            below=[((3, 0), (changing, 2))],  # fewer slots than rows of any layer
             at_most={(0, 0): MOST_NODES},
             alone=(0, 0) if alone else None,
             options=options,
@@ -234,6 +237,7 @@ class CompiledPass:
             torch.tensor([committed, tree_nodes - nodes]),
             tree,
             slots,
+            *room_for_states(self._model),
             *_rows(cache, self._layout),
         ]
 
@@ -242,11 +246,13 @@ class CompiledPass:
         model, route, layout = self._model, self._route, self._layout
         stored = [i for i, shape in enumerate(layout) if shape is not None]
         taken_as = cache_argument(model)
+        width = state_width(model)
 
         def tree_pass(
-            tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
+            tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rest: Tensor
         ) -> tuple[Tensor, ...]:
             count, used = tokens.shape[0], slots.shape[0]
+            rows = rest[1:] if width else rest
             torch._check(count >= 1)
             torch._check(count <= MOST_NODES)
             torch._check(used < rows[0].shape[2])
@@ -267,6 +273,7 @@ class CompiledPass:
                 position_ids=(tree[2][nodes].long() + length)[None],
                 **{taken_as: cache},
                 use_cache=True,
+                **({"states": first_states(rest[0], count)} if width else {}),
                 **attention,
             )
             features = states.taken()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -12,6 +12,7 @@ from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.models.cache import LayerShape
 from treespec.models.passes.compiled_pass import CompiledPass, Pass
+from treespec.models.passes.given_states import room_for_states, states_or_stand_ins
 from treespec.models.passes.joined_pass import places_of
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
@@ -52,6 +53,7 @@ class CompiledRunner(TreeRunner):
         self._joined_places: Tensor
         self._one: Pass | None = None
         self._many: Pass | None = None
+        self._read = room_for_states(model)
 
     def lend(self, reads: Features) -> None:
         """From the next prefill on, return these features; compiles and tests graphs that return them.
@@ -75,7 +77,13 @@ class CompiledRunner(TreeRunner):
         self._memory = self._joined_memory = ()
 
     @torch.inference_mode()
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
         """Logits after nodes first .. first + T - 1; see `TreeRunner.run`.
 
         Raises:
@@ -85,7 +93,7 @@ class CompiledRunner(TreeRunner):
         count, cache = len(tokens), self.cache
         # The graphs need at least 2 slots; after a single slot, memory of an earlier text may lie.
         if count > MOST_NODES or self.length + len(parents) < 2:
-            return super().run(tokens, parents, first)
+            return super().run(tokens, parents, first, states)
         self._require_nodes(count, len(parents), first)
         self._require_route()
         if not first:  # check once per tree: all its passes must use the same weights
@@ -100,7 +108,9 @@ class CompiledRunner(TreeRunner):
         run = self._one if count == 1 else self._many
         assert run is not None
         place, used = torch.tensor([cache.length, first]), self._slots[: cache.end]
-        results = run(tokens.long().contiguous(), place, tree, used)
+        for room in self._read:
+            room[:count] = states_or_stand_ins(self.model, states, tokens)
+        results = run(tokens.long().contiguous(), place, tree, used, *self._read)
         self._parents = parents
         return Scores(*results)
 

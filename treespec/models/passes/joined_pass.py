@@ -20,6 +20,11 @@ from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.joined_cache import Unstored
 from treespec.models.passes.direct_call import DirectCall
+from treespec.models.passes.given_states import (
+    first_states,
+    room_for_states,
+    states_or_stand_ins,
+)
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
 from treespec.models.routes import OwnAttention, Route
@@ -69,7 +74,7 @@ class JoinedPass:
                 tokens = torch.ones(nodes, dtype=torch.long)
                 made.append((cache, places_of(cache), Nodes(tokens, parents, i + 2)))
             caches.append(made)
-            arguments.append(_arguments(made))
+            arguments.append([*_arguments(made), *room_for_states(model)])
         self._run = DirectCall(
             _pass(model, layout, states),
             *arguments,
@@ -78,6 +83,7 @@ class JoinedPass:
             options=options,
             frozen=frozen,
         ).bound(())
+        self._model, self._read = model, room_for_states(model)
         self._require_same(
             TreeRunner(model, route, layout), TreeRunner(model, route, layout), states
         )
@@ -90,7 +96,13 @@ class JoinedPass:
         Args:
             texts: at least two: the cache, begun for the nodes; its `places_of`; and the nodes.
         """
-        return self._run(*_arguments(texts))
+        arguments = _arguments(texts)
+        for room in self._read:
+            given = [nodes.states for _, _, nodes in texts if nodes.states is not None]
+            read = torch.cat(given) if given else None
+            states = states_or_stand_ins(self._model, read, arguments[0])
+            room[: len(states)] = states
+        return self._run(*arguments, *self._read)
 
     def _require_same(self, one: TreeRunner, other: TreeRunner, states: HiddenStates) -> None:
         """Check that the pass gives what an ordinary one gives, over trees and parts of trees."""
@@ -132,7 +144,7 @@ def _arguments(texts: Sequence[tuple[TreeCache, Tensor, Nodes]]) -> list[Tensor]
     """Arguments of the graph: tokens, positions, texts, trees, places."""
     lines, positions, trees = [], [], []
     row = node = 0
-    for cache, _, (tokens, parents, first) in texts:
+    for cache, _, (tokens, parents, first, _) in texts:
         tree, count = tree_arrays(parents), len(tokens)
         lines.append((row, count, first, cache.length, node))
         positions.append(tree[2, first : first + count] + cache.length)
@@ -153,7 +165,12 @@ def _pass(model: PreTrainedModel, layout: Sequence[LayerShape | None], states: H
     taken_as = cache_argument(model)
 
     def joined_pass(
-        tokens: Tensor, positions: Tensor, texts: Tensor, tree: Tensor, places: Tensor
+        tokens: Tensor,
+        positions: Tensor,
+        texts: Tensor,
+        tree: Tensor,
+        places: Tensor,
+        *given: Tensor,
     ) -> tuple[Tensor, ...]:
         torch._check(tokens.shape[0] <= MOST_NODES)
         output = model(
@@ -162,6 +179,7 @@ def _pass(model: PreTrainedModel, layout: Sequence[LayerShape | None], states: H
             **{taken_as: Cache(layers=[Unstored() for _ in layout])},
             use_cache=True,
             treespec_pass=_Attention(texts, tree, places, stored),
+            **({"states": first_states(given[0], tokens.shape[0])} if given else {}),
         )
         features = states.taken()
         return (output.logits[0],) if features is None else (output.logits[0], features)

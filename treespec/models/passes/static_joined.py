@@ -70,7 +70,7 @@ class StaticJoinedPass:
         pinned = self.input_ids.is_cuda
         passes = [
             TreePass(topology(parents), cache.length, range(first, len(parents)))
-            for cache, (_, parents, first) in texts
+            for cache, (_, parents, first, _) in texts
         ]
         # Every copy has its own pinned memory, which the allocator does not reuse before it was read.
         buffer = self.scattered.filled(passes, pinned=pinned)

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -150,13 +150,20 @@ class StaticRunner(TreeRunner):
         self._memory: tuple[int, ...] = ()
 
     @torch.inference_mode()
-    def run(self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0) -> Scores:
+    def run(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
+    ) -> Scores:
         """Logits after nodes first .. first + T - 1; see `TreeRunner.run`.
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
             UnsupportedModel: if the model's attention was changed in the meantime.
         """
+        assert states is None, "`HeadModel.run_by` refuses static passes"
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
         self._require_route()
@@ -187,7 +194,7 @@ class StaticRunner(TreeRunner):
         together = self.together
         assert together is not None, "`joins` says so"
         self._require_route()
-        for runner, (tokens, parents, first) in parts:
+        for runner, (tokens, parents, first, _) in parts:
             runner._require_nodes(len(tokens), len(parents), first)
             runner.cache.begin(first, len(tokens))
         scores = together.run([(runner.cache, nodes) for runner, nodes in parts], self._states)

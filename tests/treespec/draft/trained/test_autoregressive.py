@@ -1,0 +1,102 @@
+"""Autoregressive heads: rows are those of a straight line, whatever tree, step or batch they stand in."""
+
+import pytest
+import torch
+from head_formats import FORMATS, head_of, target
+
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.models.passes.choosing_passes import choose_passes
+from treespec.target import ModelTarget
+
+TEXT = [5, 17, 80, 2, 41, 63, 9, 33]
+DRAFTED = [12, 90, 7]
+BUSHY = TreeShape.expansion([3, 2, 1])
+WIDE = torch.float64
+
+
+def states_of(model, reads, tokens):
+    twin = model.fresh()
+    twin.lend(reads)
+    return twin.prefill(torch.tensor(tokens, dtype=torch.long))
+
+
+def require_close(rows, right):
+    """The rows differ by at most 1e-5 of their norm; both lack the same tokens."""
+    lacking = rows == torch.finfo(rows.dtype).min
+    assert torch.equal(lacking, right == -torch.inf)
+    rows, right = (torch.where(lacking, 0.0, x.double()) for x in (rows, right))
+    assert bool(((rows - right).norm(dim=-1) <= 1e-5 * right.norm(dim=-1)).all())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_are_those_of_a_straight_line(name, tmp_path):
+    """Over the text, whose states are the target's, and over a drafted path below it, whose are its own."""
+    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    states = states_of(model, head.contract.reads, TEXT[:-1])
+    right = FORMATS[name].rows(tmp_path, model, TEXT, states, DRAFTED)
+    head.give(head.fused(states), anew=True)
+    head.prefill(torch.tensor(TEXT[:3]))
+    nodes = TEXT[3:] + DRAFTED
+    rows = head.run(torch.tensor(nodes), tuple(range(-1, len(nodes) - 1))).logits
+    require_close(rows, right[2:])
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
+    """Two branches in one pass give what each gives as a text of its own."""
+    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    states = states_of(model, head.contract.reads, TEXT[:-1])
+    head.give(head.fused(states), anew=True)
+    head.prefill(torch.tensor(TEXT[:-1]))
+    parents = (-1, 0, 0, 1, 2)
+    tree = torch.tensor([TEXT[-1], 12, 44, 90, 7])
+    rows = torch.cat([head.run(tree[:1], (-1,)).logits, head.run(tree[1:], parents, 1).logits])
+    for path, nodes in (([12, 90], [0, 1, 3]), ([44, 7], [0, 2, 4])):
+        right = FORMATS[name].rows(tmp_path, model, TEXT, states, path)
+        require_close(rows[nodes], right[-3:])
+
+
+@pytest.mark.parametrize("prompt", [TEXT, TEXT[:2], TEXT[:1]], ids=len)
+@pytest.mark.parametrize(("dtype", "most"), [(WIDE, 1e-9), (torch.float32, 1e-4)], ids=str)
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, specforge", "eagle3, two layers"])
+def test_a_draft_depends_on_the_text_alone(name, dtype, most, prompt, tmp_path):
+    """After each of 40 steps, what it proposes is what a fresh drafter proposes on the whole text."""
+    require_of_text_alone(name, head_of(name, tmp_path, target(dtype=dtype)), prompt, most)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+def test_a_compiled_draft_depends_on_the_text_alone(name, tmp_path):
+    head = head_of(name, tmp_path)
+    choose_passes(head, "compiled", draft=True)
+    for prompt in (TEXT, TEXT[:2], TEXT[:1]):
+        require_of_text_alone(name, head, prompt, 1e-4)
+
+
+def require_of_text_alone(name, head, prompt, most):
+    """Decode, and draft again for each step from the whole text."""
+    model, sampling, make = target(dtype=head.model.dtype), Sampling(), FORMATS[name].drafter
+    drafter = make(head, BUSHY, Law.IID, sampling)
+    proposed, propose = [], drafter.propose
+
+    def noted(coins):
+        proposed.append(propose(TorchCoins(len(proposed))))
+        return proposed[-1]
+
+    drafter.propose = noted
+    texts, accepted = [list(prompt)], 0
+    for step in decode(
+        ModelTarget(model), drafter, verify.rrs, torch.tensor(prompt), sampling=sampling,
+        coins=TorchCoins(3), max_new_tokens=80,
+    ):  # fmt: skip
+        texts.append([*texts[-1], *step.tokens])
+        accepted += step.verdict.accepted
+    assert len(proposed) >= 40
+    assert accepted
+    for i, tree in enumerate(proposed[:40]):
+        fresh = make(head, BUSHY, Law.IID, sampling)
+        fresh.prefill(torch.tensor(texts[i]), states_of(model, head.contract.reads, texts[i][:-1]))
+        again = fresh.propose(TorchCoins(i))
+        assert again.token_ids == tree.token_ids
+        torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=most)
