@@ -90,13 +90,10 @@ def test_growths_that_choose_get_the_probability_in_the_row_of_the_depth(growth)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_drawn_children_cannot_be_pruned():
-    with pytest.raises(
-        InvalidTree, match=r"keeps 3 of \d nodes, but choosing among children of law iid"
-    ):
-        begun(Medusa(table_medusa(3), Eagle2(2, 2, 3), IID, WARM)).propose(TorchCoins(0))
-    with pytest.raises(InvalidTree, match="is not made for children of law iid"):
-        Medusa(table_medusa(3), DDTree(3, 2), IID, WARM)
+def test_drawn_children_are_not_chosen_by_their_tokens():
+    for growth in (Eagle2(2, 2, 3), DDTree(3, 2)):
+        with pytest.raises(InvalidTree, match="is not made for children of law iid"):
+            Medusa(table_medusa(3), growth, IID, WARM)
 
 
 def test_every_node_of_a_depth_draws_from_its_row():
