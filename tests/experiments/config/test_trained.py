@@ -64,7 +64,8 @@ def written(folder, target):
         tensors[f"layers.0.mlp.{name}_proj.weight"] = random.linear(rows, columns)
     layer = {
         **files.LAYER, "hidden_size": width, "vocab_size": vocab, "model_type": "qwen3", "head_dim": 8,
-        "block_size": 6, "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0, target.layer_count - 1]},
+        "block_size": 6,
+        "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0, target.layer_count - 1]},
     }  # fmt: skip
     files.write(folder / "block", layer, tensors)
     return folder
@@ -129,7 +130,10 @@ def test_within_a_merge(pair, heads):
 def test_a_run_prints_and_records_the_conventions(start, loaded_pair, tmp_path):
     heads = written(tmp_path / "written", loaded_pair.target)
     methods = [{"kind": "plain"}] + [
-        {"kind": "tree", "name": source, "shape": "kary:2x2", "draft": {"source": source, "model": str(heads / source)}}
+        {
+            "kind": "tree", "name": source, "shape": "kary:2x2",
+            "draft": {"source": source, "model": str(heads / source)},
+        }
         for source in ("medusa", "block")
     ]  # fmt: skip
     console = Console(record=True, width=400)
