@@ -386,7 +386,7 @@ def _require_tree(
         )
         raise ConfigError(
             f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "
-            f"source {source.name!r} gives none: use a draft that is a model ({suitable}), or give limits: "
+            f"source {source.name!r} gives none: use a source that has them ({suitable}), or give limits: "
             "{kind: budget, depth: 4}"
         )
     if not isinstance(tree, Budget):

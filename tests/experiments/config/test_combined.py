@@ -256,7 +256,7 @@ def test_ddtree_is_refused_by_sources_that_give_no_distributions():
             f"'ddtree' needs a distribution for each position, and the draft source '{source}'"
             in said
         )
-        assert "(model, early_exit, layer_skip)" in said
+        assert "(model, early_exit, layer_skip, medusa, block" in said
 
 
 def test_a_merge_without_a_budget_to_share_is_refused():

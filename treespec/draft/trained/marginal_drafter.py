@@ -136,6 +136,8 @@ class MarginalDrafter(ModelDrafter):
                 f"{self.depth} positions after it: give a tree of depth {self.depth} at most"
             )
         self._depths: tuple[int, ...] = ()
+        self._current = False
+        """Whether the rows that the model returns are those after the root."""
 
     @property
     def reads(self) -> Features:
@@ -170,7 +172,7 @@ class MarginalDrafter(ModelDrafter):
             InvalidArgument: without features.
         """
         super().prefill(tokens)
-        self._depths = ()
+        self._depths, self._current = (), False
         own = self.reads.part(features, self.reads)
         assert own is not None
         self.begin(own)
@@ -186,7 +188,9 @@ class MarginalDrafter(ModelDrafter):
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
         """As `propose`, after these uncommitted tokens; see the class."""
         with self._below(tokens):
-            return self._tree(tokens, coins)
+            tree = self._tree(tokens, coins)
+        self._current = False
+        return tree
 
     def draw_into(
         self,
@@ -200,7 +204,7 @@ class MarginalDrafter(ModelDrafter):
 
         A head that knows nothing yet draws from uniform rows.
         """
-        if not self._pending and self.model.rows is None:
+        if not self._current:
             self._show(())
             if self.model.rows is None:
                 self.model.show(torch.zeros(self.depth, self.model.vocab_size, device=self._device))
@@ -211,7 +215,7 @@ class MarginalDrafter(ModelDrafter):
         if isinstance(self.model, ProcessedModel):
             path = [step.tree.token_ids[node] for node in step.verdict.path]
             self.model.follow([*path, *step.further])
-        self._root, self._rows = step.verdict.bonus, {}
+        self._root, self._rows, self._current = step.verdict.bonus, {}, False
         assert step.features is not None, "`decode` hands over what the drafter reads"
         self.follow(step.features)
 
@@ -229,6 +233,7 @@ class MarginalDrafter(ModelDrafter):
         count = min(len(path) + self.max_depth + 1, self.depth)
         rows = self.rows_after(path, count) if len(path) < self.depth else None
         self.model.show(rows)
+        self._current = True
         return rows is not None and len(path) + self.max_depth <= len(rows)
 
     def _tree(self, path: Sequence[int], coins: Coins) -> TokenTree:
