@@ -3,10 +3,12 @@
 import pytest
 import torch
 from head_formats import FORMATS, head_of, target
+from many_texts import alone, together
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.batch import Text
 from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
@@ -150,3 +152,27 @@ def test_a_vocabulary_without_the_right_tokens_gives_the_right_text(tmp_path):
         assert not step.verdict.accepted
     assert found == ids
     assert drafted <= set(kept.tolist())
+
+
+@pytest.mark.parametrize("passes", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+def test_texts_of_a_batch_draft_what_they_draft_alone(name, passes, tmp_path):
+    """Passes of the head hold the nodes of three texts, each with states of its own."""
+    model, warm = target(), Sampling()
+    head = head_of(name, tmp_path, model)
+    choose_passes(head, passes, draft=True)
+
+    def texts():
+        return [
+            Text(
+                ModelTarget(model), FORMATS[name].drafter(head, shape, Law.IID, warm), verify.rrs,
+                torch.tensor(TEXT[:length]), warm, TorchCoins(length), max_new_tokens=24,
+            )
+            for length, shape in ((8, BUSHY), (1, TreeShape.chain(3)), (5, BUSHY))
+        ]  # fmt: skip
+
+    for one, other in zip(together(texts()), map(alone, texts()), strict=True):
+        assert one.error is None
+        assert one.tokens == other.tokens
+        assert one.accepted == other.accepted
