@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from treespec.draft.trained.eagle3_files import load_eagle3
 from treespec.draft.trained.eagle_files import load_eagle
 from treespec.errors import LoadError
+from treespec.features import Features
 
 
 def changed(folder, config=None, tensors=None, without=()):
@@ -28,6 +29,9 @@ def changed(folder, config=None, tensors=None, without=()):
 
 
 def test_the_facts_of_a_format_are_read_from_its_settings(tmp_path):
+    eagle.checkpoint(tmp_path / "one")
+    first = load_eagle(str(tmp_path / "one"), target()).contract
+    assert (first.reads, first.order) == (Features(final="post"), ("embedding", "state"))
     eagle3.checkpoint(tmp_path / "in", layer_ids=(2, 0, 3))
     assert load_eagle3(str(tmp_path / "in"), target()).contract.reads.boundaries == (2, 0, 3)
     # A first id of 1 is the output of layer 1 (sgl-project/sglang#25454).
