@@ -36,7 +36,8 @@ def require_close(rows, right):
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_are_those_of_a_straight_line(name, tmp_path):
     """Over the text, whose states are the target's, and over a drafted path below it, whose are its own."""
-    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    model = FORMATS[name].target(WIDE)
+    head = head_of(name, tmp_path, model)
     states = states_of(model, head.contract.reads, TEXT[:-1])
     right = FORMATS[name].rows(tmp_path, model, TEXT, states, DRAFTED)
     head.give(head.fused(states), anew=True)
@@ -46,7 +47,7 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
     require_close(rows, right[2:])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.save])
 def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     form, model = FORMATS[name], target()
     head = head_of(name, tmp_path / "read", model)
@@ -64,10 +65,29 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
         form.save(head, tmp_path / "written")
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+BRANCHING = (
+    "eagle",
+    "eagle3, specforge",
+    "mtp, deepseek",
+    "mtp, glm",
+    "mtp, qwen3_next",
+    "mtp, mimo, pre",
+)
+ALONE = (
+    "eagle",
+    "eagle3",
+    "eagle3, specforge",
+    "eagle3, two layers",
+    "mtp, qwen3_next",
+    "mtp, mimo, pre",
+)
+
+
+@pytest.mark.parametrize("name", BRANCHING)
 def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
     """Two branches in one pass give what each gives as a text of its own."""
-    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    model = FORMATS[name].target(WIDE)
+    head = head_of(name, tmp_path, model)
     states = states_of(model, head.contract.reads, TEXT[:-1])
     head.give(head.fused(states), anew=True)
     head.prefill(torch.tensor(TEXT[:-1]))
@@ -81,10 +101,17 @@ def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
 
 @pytest.mark.parametrize("prompt", [TEXT, TEXT[:2], TEXT[:1]], ids=len)
 @pytest.mark.parametrize(("dtype", "most"), [(WIDE, 1e-9), (torch.float32, 1e-4)], ids=str)
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, specforge", "eagle3, two layers"])
+@pytest.mark.parametrize("name", ALONE)
 def test_a_draft_depends_on_the_text_alone(name, dtype, most, prompt, tmp_path):
     """After each of 40 steps, what it proposes is what a fresh drafter proposes on the whole text."""
-    require_of_text_alone(name, head_of(name, tmp_path, target(dtype=dtype)), prompt, most)
+    require_of_text_alone(name, head_of(name, tmp_path, FORMATS[name].target(dtype)), prompt, most)
+
+
+@pytest.mark.parametrize("prompt", [TEXT, TEXT[:1]], ids=len)
+@pytest.mark.parametrize("name", ["mtp, deepseek, as vLLM", "mtp, glm"])
+def test_a_draft_of_experts_depends_on_the_text_alone(name, prompt, tmp_path):
+    """Experts are chosen in float32, whatever the model's precision."""
+    require_of_text_alone(name, head_of(name, tmp_path), prompt, 1e-4)
 
 
 @pytest.mark.slow
@@ -99,7 +126,8 @@ def test_a_compiled_draft_depends_on_the_text_alone(name, tmp_path):
 
 def require_of_text_alone(name, head, prompt, most):
     """Decode, and draft again for each step from the whole text."""
-    model, sampling, make = target(dtype=head.model.dtype), Sampling(), FORMATS[name].drafter
+    model, make = FORMATS[name].target(head.model.dtype), FORMATS[name].drafter
+    sampling = Sampling()
     drafter = make(head, BUSHY, Law.IID, sampling)
     proposed, propose = [], drafter.propose
 
