@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
-from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa
+from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa, Mtp
 from treespec.experiments.config.files import stamp
 from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
 from treespec.plugins import Budget, Settings, Wanted
@@ -47,7 +47,7 @@ class TrainedHead(Settings):
 
     @property
     def sha256(self) -> str | None:
-        """A digest of all files in the head's folder; None for a hub id."""
+        """A digest of all files in the head's folder; None for a hub id, or without a folder of its own."""
         digest, files = hashlib.sha256(), _files(self.model)
         for file in files:
             with file.open("rb") as content:
@@ -138,6 +138,31 @@ class Eagle3Draft(TrainedHead):
         return Eagle3(head, wanted.tree, wanted.law, wanted.sampling)
 
 
+@built_in(laws=Law)
+class MtpDraft(TrainedHead):
+    """The target's module for multi-token prediction: one more layer of its own kind."""
+
+    source: Literal["mtp"] = "mtp"
+    """The target's module for multi-token prediction drafts any shape or growth."""
+    runs_passes: ClassVar[bool] = True
+    model: Name | None = None  # pyrefly: ignore[bad-override]
+    """Folder or hub id of the checkpoint that holds the module; null for the target's."""
+    state: Literal["post", "pre"] = "post"
+    """Whether it reads states after the final norm or before it; no file says which."""
+    zero_first: bool = False
+    """Whether the embedding of a text's first pair is zero, as vLLM has it for DeepSeek and MiMo."""
+
+    def read(self, target: Any) -> Any:
+        from treespec.draft.trained.mtp_files import load_mtp
+
+        return load_mtp(self.model, target, state=self.state, zero_first=self.zero_first)
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return Mtp(head, wanted.tree, wanted.law, wanted.sampling)
+
+
 def heads_in(drafts: Iterable[Settings]) -> Iterator[TrainedHead]:
     """The trained heads among sources, and among those that they combine, each once."""
     heads = (one for draft in drafts for one in all_of(draft) if isinstance(one, TrainedHead))
@@ -149,12 +174,12 @@ def contracts(drafts: Iterable[Settings], target: Any) -> dict[str, str]:
     return {label_of_draft(head): str(head.head(target).contract) for head in heads_in(drafts)}
 
 
-def _files(model: str) -> list[Path]:
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
+def _files(model: str | None) -> list[Path]:
+    folder = None if model is None else Path(model).expanduser()
+    if folder is None or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_file())
 
 
-def _stamps(model: str) -> tuple[Any, ...]:
+def _stamps(model: str | None) -> tuple[Any, ...]:
     return tuple((file.name, stamp(str(file))) for file in _files(model))

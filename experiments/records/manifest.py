@@ -142,7 +142,8 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
             for path, key, file in texts_in(config.draft.model_dump(mode="json"), "draft")
             if key in _DRAFT_FILES
         }
-        files |= {f"head {head.model}": head.sha256 for head in heads_in([config.draft])}
+        heads = [head for head in heads_in([config.draft]) if head.model is not None]
+        files |= {f"head {head.model}": head.sha256 for head in heads}
     return {
         "name": method.name,
         "kind": method.kind,

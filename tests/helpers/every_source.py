@@ -22,6 +22,7 @@ from treespec.draft import (
     Medusa,
     Merge,
     ModelDrafter,
+    Mtp,
     PromptLookup,
     Retrieval,
     SuffixAutomaton,
@@ -79,6 +80,7 @@ def drafters(
         "block": BlockDraft(random_block(target, ids), BUSHY, BEST, cold),
         "eagle": Eagle(fitted_head(target, ids, Features(final="post")), BUSHY, BEST, cold),
         "eagle3": Eagle3(fitted_head(target, ids, Features((1, layers))), BUSHY, BEST, cold),
+        "mtp": Mtp(fitted_head(target, ids, Features(final="post")), BUSHY, BEST, cold),
         "cascade": Cascade(draft, lookup, verify.onehot, 6, cold),
         "merge": Merge(parts, 24, rates=dict.fromkeys(parts, ((0.8, 0.3, 0.1),))),
     }

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from heads import eagle, eagle3, files
+from heads import eagle, eagle3, files, mtp, mtp_target
 from marginal_heads import fitted, states_of
 from tiny_models import build
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from treespec.draft.trained.contract import Contract
@@ -23,6 +24,8 @@ from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.head_model import HeadModel
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import JoinedFeatures, SideBySide
+from treespec.draft.trained.mtp import Mtp
+from treespec.draft.trained.mtp_files import load_mtp
 from treespec.draft.trained.target_parts import TargetParts
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
@@ -38,19 +41,34 @@ class Format:
         family: module of `heads` that writes and computes it.
         load: reads it.
         drafter: drafts with it.
-        save: writes it in its authors' layout.
+        save: writes it in its authors' layout, if it stands in files of its own.
         options: of the checkpoint.
+        conventions: arguments of `rows` that are arguments of `load` too.
+        architecture: of its target.
     """
 
     family: Any
     load: Callable[..., HeadModel]
     drafter: type[HeadDrafter]
-    save: Callable[..., None]
+    save: Callable[..., None] | None
     options: dict[str, Any] = field(default_factory=dict)
+    conventions: dict[str, Any] = field(default_factory=dict)
+    architecture: str = "llama"
 
     def write(self, folder: Path) -> Path:
-        self.family.checkpoint(folder, **self.options)
+        if self.architecture in mtp_target.FAMILIES:
+            mtp_target.save(folder, self.architecture)
+        else:
+            self.family.checkpoint(folder, **self.options)
         return folder
+
+    def read(self, folder: Path, model: TransformersModel) -> HeadModel:
+        renamed = {"recycled": "state"}
+        options = {renamed.get(key, key): value for key, value in self.conventions.items()}
+        return self.load(str(folder), model, **options)
+
+    def target(self, dtype: torch.dtype = torch.float32) -> TransformersModel:
+        return target(self.architecture, dtype)
 
     def rows(
         self,
@@ -65,7 +83,8 @@ class Format:
         net: Any = model.model
         embedding = net.get_input_embeddings().weight.double()
         head = net.get_output_embeddings().weight.double()
-        return self.family.rows(tensors, config, tokens, states, drafted, embedding, head)
+        text = (tensors, config, tokens, states, drafted, embedding, head)
+        return self.family.rows(*text, **self.conventions)
 
 
 def _eagle(**options: Any) -> Format:
@@ -74,6 +93,13 @@ def _eagle(**options: Any) -> Format:
 
 def _eagle3(**options: Any) -> Format:
     return Format(eagle3, load_eagle3, Eagle3, save_eagle3, {"layer_ids": (2, 1, 3), **options})
+
+
+def _mtp(layout: str, **conventions: Any) -> Format:
+    """On a target of its own architecture, or, beside no target, on one of llama."""
+    of_target = layout in mtp_target.FAMILIES
+    options = {} if of_target else {"layout": layout, "target_layers": 4}
+    return Format(mtp, load_mtp, Mtp, None, options, conventions, layout if of_target else "llama")
 
 
 FORMATS = {
@@ -92,19 +118,35 @@ FORMATS = {
     "eagle3, speculators": _eagle3(layout="speculators", flags=("norm_before_residual",)),
     "eagle3, two layers": _eagle3(layers=2, flags=("norm_output",)),
     "eagle3, qwen3": _eagle3(layout="speculators", qwen3=True),
+    "mtp, deepseek": _mtp("deepseek"),
+    "mtp, deepseek, as vLLM": _mtp("deepseek", zero_first=True),
+    "mtp, deepseek, pre": _mtp("deepseek", recycled="pre"),
+    "mtp, glm": _mtp("glm"),
+    "mtp, qwen3_next": _mtp("qwen3_next"),
+    "mtp, mimo": _mtp("mimo"),
+    "mtp, mimo, pre": _mtp("mimo", recycled="pre", zero_first=True),
+    "mtp, speculators": _mtp("speculators"),
 }
 
 
 @cache
 def target(architecture: str = "llama", dtype: torch.dtype = torch.float32) -> TransformersModel:
-    """A target of four layers, as a shared object: drafters use fresh caches."""
-    return TransformersModel(build(architecture, num_hidden_layers=4).to(dtype))
+    """A target of four layers (of an MTP module: two), as a shared object: drafters use fresh caches."""
+    if architecture not in mtp_target.FAMILIES:
+        return TransformersModel(build(architecture, num_hidden_layers=4).to(dtype))
+    with TemporaryDirectory() as folder:
+        mtp_target.save(Path(folder), architecture)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, experts_implementation="eager"
+        ).eval()
+    model._is_stateful = False  # all layers of this Qwen3-Next attend
+    return TransformersModel(model)
 
 
 def head_of(name: str, folder: Path, model: TransformersModel | None = None) -> HeadModel:
     """A random head, read from the files of its format."""
     form = FORMATS[name]
-    return form.load(str(form.write(folder)), model or target())
+    return form.read(form.write(folder), model or form.target())
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from treespec.draft import (
     Medusa,
     Merge,
     ModelDrafter,
+    Mtp,
     PromptLookup,
     Retrieval,
     SuffixAutomaton,
@@ -55,7 +56,7 @@ SIZE = {"size": 6, "branching": 2}
 HIGH = ((0.9, 0.5, 0.2),)
 MODELS = (
     *("model", "early_exit", "layer_skip", "cascade", "merge"),
-    *("medusa", "block", "eagle", "eagle3"),
+    *("medusa", "block", "eagle", "eagle3", "mtp"),
 )
 """Sources of which a model is a part."""
 SKIPPED = ["mlp.0", "attention.1"]
@@ -293,7 +294,7 @@ def _models() -> list[Case]:
                         *(name, said, lambda _, more=more, kind=kind: head(kind, *more)),
                         *(trees, law, vocab),
                     )
-                    for name, kind in (("eagle", Eagle), ("eagle3", Eagle3))
+                    for name, kind in (("eagle", Eagle), ("eagle3", Eagle3), ("mtp", Mtp))
                 ),
             ]
     cases += [

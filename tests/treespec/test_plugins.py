@@ -41,7 +41,7 @@ def test_ours_are_listed_like_those_of_plug_ins():
     assert list(plugins.parts("source")) == [
         "model", "early_exit", "layer_skip", "lookup", "documents", "suffix_tree", "suffix_automaton",
         "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block", "eagle", "eagle3",
-        "cascade", "merge", "synthetic",
+        "mtp", "cascade", "merge", "synthetic",
     ]  # fmt: skip
     assert "eagle2" in plugins.parts("growth")
     load(FOUR)

@@ -23,6 +23,7 @@ from treespec.draft.trained.block import BlockDraft
 from treespec.draft.trained.eagle import Eagle
 from treespec.draft.trained.eagle3 import Eagle3
 from treespec.draft.trained.medusa import Medusa
+from treespec.draft.trained.mtp import Mtp
 
 __all__ = [
     "BlockDraft",
@@ -39,6 +40,7 @@ __all__ = [
     "Medusa",
     "Merge",
     "ModelDrafter",
+    "Mtp",
     "NoDrafter",
     "PromptLookup",
     "Retrieval",

@@ -131,11 +131,11 @@ class TreeCache(Cache):
     def update(
         self,
         key_states: Float[Tensor, "B Hkv T D"],
-        value_states: Float[Tensor, "B Hkv T D"],
+        value_states: Float[Tensor, "B Hkv T E"],
         layer_idx: int,
         *args: Any,
         **kwargs: Any,
-    ) -> tuple[Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"]]:
+    ) -> tuple[Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S E"]]:
         while len(self.layers) <= layer_idx:
             self.layers.append(TreeLayer(self))
         layer: Any = self.layers[layer_idx]

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+from head_formats import FORMATS
 from heads import files
 from rich.console import Console
 
 from treespec.draft import BlockDraft, Medusa, Merge
+from treespec.draft.trained.mtp_files import load_mtp
+from treespec.errors import LoadError
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.trained import heads_in
@@ -115,6 +118,23 @@ def test_what_does_not_fit_is_refused_with_its_key(pair, heads, tmp_path):
         experiment({"source": "medusa", "model": "x"}, {"kind": "budget", "depth": 4})
     with pytest.raises(ConfigError, match=r"methods\[0\]\.draft\.model is missing"):
         experiment({"source": "medusa"})
+
+
+def test_a_module_of_a_target(tmp_path):
+    """Its conventions are keys; without a folder, the target's is meant."""
+    model = FORMATS["mtp, speculators"].target()
+    FORMATS["mtp, speculators"].write(tmp_path)
+    for key, value in (("state", "pre"), ("zero_first", True), ("model", None)):
+        draft = {"source": "mtp", "model": str(tmp_path), key: value}
+        (head,) = heads_in([experiment(draft).methods[0].config.draft])
+        if key == "model":
+            assert head.sha256 is None
+            with pytest.raises(LoadError, match="was not read from files"):
+                head.head(model)
+        else:
+            assert head.head(model) is head.head(model)
+            wanted = load_mtp(str(tmp_path), model, **{key: value}).contract
+            assert head.head(model).contract == wanted
 
 
 def test_within_a_merge(pair, heads):

@@ -148,13 +148,19 @@ class Checkpoint:
             )
 
 
-def read_checkpoint(source: str, weights: Collection[str] = ()) -> Checkpoint:
+def read_checkpoint(
+    source: str,
+    weights: Collection[str] = (),
+    only: Callable[[dict[str, Any]], Callable[[str], bool]] | None = None,
+) -> Checkpoint:
     """Read a head from its folder, or from the local cache of the Hugging Face hub.
 
     Args:
         source: the folder, or a hub id.
         weights: names under which a format stores its weights besides `model.safetensors`, its shards and
             `pytorch_model.bin`; files ending in `.safetensors` are not pickles.
+        only: for a head that stands in another model's files: says of the content of config.json which
+            names are the head's. No other tensor is read.
 
     Raises:
         LoadError: if there is no such head, or a file is damaged or would run code.
@@ -174,39 +180,45 @@ def read_checkpoint(source: str, weights: Collection[str] = ()) -> Checkpoint:
         config = files.data("config.json")
     except TreespecError as error:
         raise LoadError(str(error)) from None
-    return Checkpoint(name, config, _tensors(files, weights))
+    wanted = (lambda name: True) if only is None else only(config)
+    return Checkpoint(name, config, _tensors(files, weights, wanted))
 
 
-def _tensors(files: Files, weights: Collection[str]) -> dict[str, Tensor]:
+def _tensors(
+    files: Files, weights: Collection[str], wanted: Callable[[str], bool]
+) -> dict[str, Tensor]:
     for file in (*weights, WEIGHTS, INDEX, PICKLES[0]):
         path = files.path(file)
         if path is None:
             continue
         if file == INDEX:
-            return _sharded(files)
-        return _safe(path) if path.suffix == ".safetensors" else _pickled(path)
+            return _sharded(files, wanted)
+        if path.suffix == ".safetensors":
+            return _safe(path, wanted)
+        return {name: tensor for name, tensor in _pickled(path).items() if wanted(name)}
     known = ", ".join((*weights, WEIGHTS, INDEX, PICKLES[0]))
     raise LoadError(f"{files.name!r} has no weights: none of {known}")
 
 
-def _sharded(files: Files) -> dict[str, Tensor]:
+def _sharded(files: Files, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for file in dict.fromkeys(dict(files.data(INDEX).get("weight_map") or {}).values()):
+    places = dict(files.data(INDEX).get("weight_map") or {})
+    for file in dict.fromkeys(place for name, place in places.items() if wanted(name)):
         shard = files.path(str(file))
         if shard is None:
             raise LoadError(
                 f"{INDEX} of {files.name!r} names {file!r}, which does not exist: {AGAIN}"
             )
-        tensors |= _safe(shard)
+        tensors |= _safe(shard, wanted)
     return tensors
 
 
-def _safe(path: Path) -> dict[str, Tensor]:
+def _safe(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     with (
         _sentence(path, "is truncated, damaged, or not a safetensors file"),
         safe_open(path, "pt") as file,
     ):
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in file.keys() if wanted(name)}  # noqa: SIM118
 
 
 def _pickled(path: Path) -> dict[str, Tensor]:

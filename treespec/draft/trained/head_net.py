@@ -42,6 +42,8 @@ class HeadNet(PreTrainedModel):
         width: W.
         vocab_size: V, the target's vocabulary.
         kept: the target's ids of the head's v tokens; None if v = V.
+        rotary: the positions that the layers read; by default those of Llama.
+        zero_first: whether the embedding at position 0 is zero.
     """
 
     base_model_prefix = "model"
@@ -62,15 +64,22 @@ class HeadNet(PreTrainedModel):
         width: int,
         vocab_size: int,
         kept: Int[Tensor, " v"] | None = None,
+        rotary: nn.Module | None = None,
+        zero_first: bool = False,
     ) -> None:
         super().__init__(config)
-        self.model = HeadBody(config, embedding, combine, layers, norm)
+        rotary = LlamaRotaryEmbedding(config) if rotary is None else rotary
+        self.model = HeadBody(config, embedding, combine, layers, norm, rotary, zero_first)
         self.fuse, self.lm_head = fuse, head
         self.recycles, self.state_width, self.logits_width = recycles, width, vocab_size
         self.register_buffer("kept", kept, persistent=False)
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
+        return True
+
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
         return True
 
     def get_input_embeddings(self) -> Any:
@@ -109,12 +118,14 @@ class HeadBody(nn.Module):
         combine: nn.Module,
         layers: Sequence[nn.Module],
         norm: nn.Module,
+        rotary: nn.Module,
+        zero_first: bool,
     ) -> None:
         super().__init__()
         self.config = config
         self.embed_tokens, self.combine, self.norm = embedding, combine, norm
         self.layers = nn.ModuleList(layers)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.rotary_emb, self.zero_first = rotary, zero_first
         attention: Any = layers[0].self_attn
         self._cache_argument = cache_argument(attention)
 
@@ -134,6 +145,8 @@ class HeadBody(nn.Module):
         states = embeddings if states is None else states
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        if self.zero_first:
+            embeddings = embeddings.masked_fill((position_ids == 0)[..., None], 0)
         hidden = self.combine(embeddings, states)
         positions = self.rotary_emb(hidden, position_ids=position_ids)
         for layer in self.layers:

@@ -36,7 +36,8 @@ def require_close(rows, right):
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_are_those_of_a_straight_line(name, tmp_path):
     """Over the text, whose states are the target's, and over a drafted path below it, whose are its own."""
-    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    model = FORMATS[name].target(WIDE)
+    head = head_of(name, tmp_path, model)
     states = states_of(model, head.contract.reads, TEXT[:-1])
     right = FORMATS[name].rows(tmp_path, model, TEXT, states, DRAFTED)
     head.give(head.fused(states), anew=True)
@@ -46,7 +47,7 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
     require_close(rows, right[2:])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.save])
 def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     form, model = FORMATS[name], target()
     head = head_of(name, tmp_path / "read", model)
@@ -64,10 +65,29 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
         form.save(head, tmp_path / "written")
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+BRANCHING = (
+    "eagle",
+    "eagle3, specforge",
+    "mtp, deepseek",
+    "mtp, glm",
+    "mtp, qwen3_next",
+    "mtp, mimo, pre",
+)
+ALONE = (
+    "eagle",
+    "eagle3",
+    "eagle3, specforge",
+    "eagle3, two layers",
+    "mtp, qwen3_next",
+    "mtp, mimo, pre",
+)
+
+
+@pytest.mark.parametrize("name", BRANCHING)
 def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
     """Two branches in one pass give what each gives as a text of its own."""
-    head, model = head_of(name, tmp_path, target(dtype=WIDE)), target(dtype=WIDE)
+    model = FORMATS[name].target(WIDE)
+    head = head_of(name, tmp_path, model)
     states = states_of(model, head.contract.reads, TEXT[:-1])
     head.give(head.fused(states), anew=True)
     head.prefill(torch.tensor(TEXT[:-1]))
@@ -84,10 +104,20 @@ def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
     [(8, WIDE, 1e-9), (2, WIDE, 1e-9), (1, WIDE, 1e-9), (8, torch.float32, 1e-4)],
 )
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, specforge", "eagle3, two layers"])
+@pytest.mark.parametrize("name", ALONE)
 def test_a_draft_depends_on_the_text_alone(name, length, dtype, most, tmp_path):
     """After each of 40 steps, what it proposes is what a fresh drafter proposes on the whole text."""
-    require_of_text_alone(name, head_of(name, tmp_path, target(dtype=dtype)), TEXT[:length], most)
+    head = head_of(name, tmp_path, FORMATS[name].target(dtype))
+    require_of_text_alone(name, head, TEXT[:length], most)
+
+
+@pytest.mark.parametrize("name", ["mtp, deepseek, as vLLM", "mtp, glm"])
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_draft_of_experts_depends_on_the_text_alone(name, tmp_path):
+    """Experts are chosen in float32, whatever the model's precision."""
+    head = head_of(name, tmp_path)
+    for length in (8, 1):
+        require_of_text_alone(name, head, TEXT[:length], 1e-4)
 
 
 @pytest.mark.slow
@@ -102,7 +132,8 @@ def test_a_compiled_draft_depends_on_the_text_alone(name, tmp_path):
 
 def require_of_text_alone(name, head, prompt, most):
     """Decode, and draft again for each step from the whole text."""
-    model, sampling, make = target(dtype=head.model.dtype), Sampling(), FORMATS[name].drafter
+    model, make = FORMATS[name].target(head.model.dtype), FORMATS[name].drafter
+    sampling = Sampling()
     drafter = make(head, BUSHY, Law.IID, sampling)
     proposed, propose = [], drafter.propose
 

@@ -1,0 +1,217 @@
+"""Read modules for multi-token prediction, beside the target whose files they stand in or on their own."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from treespec.draft.trained.architecture import Architecture
+from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
+from treespec.draft.trained.contract import Contract
+from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_net import HeadNet
+from treespec.draft.trained.llama_parts import (
+    OneFeature,
+    SideBySide,
+    embedding,
+    linear,
+    taken_linear,
+)
+from treespec.draft.trained.target_parts import TargetParts, require_width
+from treespec.errors import InvalidArgument, LoadError
+from treespec.features import Features
+from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["load_mtp"]
+
+OF_A_MODULE = re.compile(r"(?:model\.(?:language_model\.)?)?(?:mtp|mtp_layers|layers\.(\d+))\.")
+"""How names begin in a target's files that may be those of a module."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of a module's tensors.
+
+    Args:
+        module: what they begin with.
+        block: what those of the decoder layer begin with, behind it.
+        embedding_norm: norm of the embedding.
+        state_norm: norm of the state.
+        project: maps both, side by side, to the layer's input.
+        norm: norm of the layer's output.
+        state_first: whether the state comes before the embedding.
+    """
+
+    module: str
+    block: str
+    embedding_norm: str
+    state_norm: str
+    project: str
+    norm: str
+    state_first: bool = False
+
+
+def layouts(layers: int) -> tuple[Layout, ...]:
+    """The known layouts, for a target of so many layers."""
+    deepseek = ("", "enorm", "hnorm", "eh_proj", "shared_head.norm")
+    mimo = ("", "token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+    qwen = ("layers.0.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+    return (
+        Layout(f"model.layers.{layers}.", *deepseek),
+        Layout(f"model.language_model.layers.{layers}.", *deepseek),
+        Layout("mtp.", *qwen),
+        Layout("model.mtp_layers.0.", *mimo, state_first=True),
+        Layout("mtp_layers.0.", *mimo),
+    )
+
+
+def load_mtp(
+    source: str | None,
+    target: object,
+    *,
+    state: Literal["post", "pre"] = "post",
+    state_first: bool | None = None,
+    zero_first: bool = False,
+) -> HeadModel:
+    """Read the module of a DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo or speculators checkpoint.
+
+    Only the module's tensors are read of the target's files.
+
+    Args:
+        source: the folder or hub id of the checkpoint; None for the one that the target was read from.
+        target: the model that it was trained for.
+        state: which state it reads, of the target and of its own: after the final norm, as vLLM and
+            DeepSeek's code do, or before it. No file says which, and both are in use.
+        state_first: whether it reads the state before the embedding; None for what its layout does.
+        zero_first: whether the embedding of the first pair is zero, as vLLM and SGLang have it for DeepSeek
+            and MiMo.
+
+    Raises:
+        InvalidArgument: if `state` is neither of them.
+        LoadError: if it cannot be read, or is not such a module for this target.
+        UnsupportedModel: if the target has no embedding and head to share, or transformers does not know
+            the architecture.
+    """
+    if state not in ("post", "pre"):
+        raise InvalidArgument(f"state = {state!r}, but must be 'post' or 'pre' (the final norm)")
+    parts = TargetParts.of(target)
+    checkpoint = read_checkpoint(_place(target) if source is None else source, only=_of_module)
+    layout = _layout(checkpoint)
+    architecture = Architecture.of(checkpoint, parts.config)
+    require_width(checkpoint.name, architecture.config.hidden_size, parts)
+    first = layout.state_first if state_first is None else state_first
+    net, owned = _net(
+        checkpoint, layout, architecture, parts, state=state, first=first, zero=zero_first
+    )
+    contract = Contract(
+        family="mtp",
+        reads=Features(final="post") if state == "post" else Features((parts.layers,)),
+        order=("state", "embedding") if first else ("embedding", "state"),
+        gain=architecture.gain,
+        recycled="after the norm" if state == "post" else "before the norm",
+        head="own" if "head" in owned else "target's",
+        embedding="own" if "embedding" in owned else "target's",
+        notes=("the first embedding is zero",) if zero_first else (),
+    )
+    return HeadModel(net, contract)
+
+
+def _net(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    architecture: Architecture,
+    parts: TargetParts,
+    *,
+    state: str,
+    first: bool,
+    zero: bool,
+) -> tuple[HeadNet, set[str]]:
+    """The network, and what it does not borrow of the target."""
+    at, h, dtype = layout.module, parts.width, parts.dtype
+
+    def norm(name: str) -> nn.Module:
+        return architecture.norm(checkpoint.take(f"{at}{name}.weight", (h,)), dtype)
+
+    layer = architecture.layer(checkpoint, at + layout.block, dtype)
+    own = {
+        "embedding": checkpoint.maybe(f"{at}embed_tokens.weight", (parts.vocab_size, h)),
+        "head": checkpoint.maybe(f"{at}shared_head.head.weight", (parts.logits, h)),
+    }
+    net: Any = HeadNet(
+        architecture.config,
+        embedding=parts.embedding
+        if own["embedding"] is None
+        else embedding(own["embedding"], dtype),
+        fuse=OneFeature(),
+        combine=SideBySide(
+            norm(layout.embedding_norm),
+            norm(layout.state_norm),
+            taken_linear(checkpoint, at + layout.project, (h, 2 * h), dtype),
+            state_first=first,
+        ),
+        layers=[layer],
+        norm=norm(layout.norm),
+        head=parts.head if own["head"] is None else linear(own["head"], None, dtype),
+        recycles=Features(final="post") if state == "post" else Features((1,)),
+        width=h,
+        vocab_size=parts.logits,
+        rotary=architecture.rotary(),
+        zero_first=zero,
+    )
+    checkpoint.require_all_taken()
+    return net.to(parts.device), {name for name, tensor in own.items() if tensor is not None}
+
+
+def _place(target: object) -> str:
+    """Where the target was read from."""
+    assert isinstance(target, TransformersModel)
+    name = target.model.config.name_or_path
+    if not name or target.gguf is not None:
+        why = "was read from a GGUF file" if target.gguf else "was not read from files"
+        raise LoadError(
+            f"the target {why}: give the folder of the checkpoint that holds its MTP module"
+        )
+    return name
+
+
+def _of_module(config: dict[str, Any]) -> Callable[[str], bool]:
+    """Which tensors of a checkpoint with this config.json may be those of modules."""
+    if "speculators_model_type" in config:
+        return lambda name: True
+    layers = _layer_count(config)
+
+    def wanted(name: str) -> bool:
+        found = OF_A_MODULE.match(name)
+        past_the_target = found is not None and int(found[1] or layers) >= layers
+        return past_the_target and not name.endswith("rotary_emb.inv_freq")
+
+    return wanted
+
+
+def _layer_count(config: dict[str, Any]) -> int:
+    inner = config.get("transformer_layer_config") or config.get("text_config") or config
+    count = inner.get("num_hidden_layers") if isinstance(inner, dict) else None
+    if type(count) is not int:
+        raise LoadError(
+            f"num_hidden_layers = {count} in config.json, but must be the number of layers of the target"
+        )
+    return count
+
+
+def _layout(checkpoint: Checkpoint) -> Layout:
+    known = layouts(_layer_count(checkpoint.config))
+    found = next((x for x in known if checkpoint.has(f"{x.module}{x.project}.weight")), None)
+    if found is None:
+        names = ", ".join(f"{layout.module}{layout.project}.weight" for layout in known)
+        raise LoadError(
+            f"{checkpoint.name!r} holds no module for multi-token prediction: none of the tensors {names}"
+        )
+    scaled = [name for name in checkpoint.names if name.endswith("_scale_inv")]
+    if scaled:
+        raise LoadError(
+            f"the module in {checkpoint.name!r} is quantised to FP8 ({scaled[0]}): give a checkpoint in "
+            "bfloat16"
+        )
+    return found
