@@ -18,6 +18,7 @@ __all__ = [
     "Models",
     "Observer",
     "PruningGrowth",
+    "RanksNext",
     "ReadsTarget",
     "Rows",
     "Target",
@@ -211,6 +212,21 @@ class Drafter(Protocol):
 
     def commit(self, step: Step) -> None:
         """Move on to the end of the text after this step."""
+
+
+@runtime_checkable
+class RanksNext(Protocol):
+    """A drafter that says itself which token it holds to be the best one after each node of its tree.
+
+    Needed where that cannot be read from the tree (`treespec.draft.best_next`): a drafter with one row for
+    each depth has rows at the nodes without children too.
+    """
+
+    def best_next(self) -> Sequence[int | None]:
+        """For each node of the latest tree, the first token of its row; None where there is no row.
+
+        Valid from `propose` to the next `propose`, thus after `commit` too.
+        """
 
 
 @runtime_checkable

@@ -152,12 +152,16 @@ def replay_command(
 
         for path in traces:
             require_there(path, "", RECORDING)
-        from treespec.experiments.measure.replays import replay_tables, replay_traces
+        from treespec.experiments.measure.replays import (
+            plain_rows,
+            replay_tables,
+            replay_traces,
+        )
         from treespec.experiments.report.terminal import print_table
 
         rows = replay_traces(traces, shapes, growth or ())
         if as_json:
-            echo(json_text({"rows": rows}))
+            echo(json_text({"rows": plain_rows(rows)}))
         else:
             for table in replay_tables(rows):
                 print_table(table, output())

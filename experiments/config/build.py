@@ -110,6 +110,11 @@ class BuiltMethod:
         """Whether given rates decide what is accepted, so that its texts are meaningless."""
         return isinstance(self.config, TreeMethod) and isinstance(self.config.draft, SyntheticDraft)
 
+    @property
+    def ranks_tokens(self) -> bool:
+        """Whether its drafts say which token is best; those at given rates do not."""
+        return self.kind == "tree" and not self.synthetic
+
     def ending(self, ends: Collection[int], max_new_tokens: int) -> "BuiltMethod":
         """This method with processors that know where a text ends."""
         choices = {

@@ -427,6 +427,10 @@ class Config(Strict):
     equally; 1 to decode each prompt by one method after the other, null for as many as memory holds."""
     alone: Number = 2
     """Number of first prompts that every method also decodes by itself, while the meters are read."""
+    fresh_drafts: Number = 0
+    """Number of first prompts on which every method also drafts anew from each accepted node, untimed: is
+    the next token as hard for a draft that is rooted there? Costs a draft and a pass of the target for
+    each token."""
     search: SearchConfig | None = None
     """What to measure before the run; null for nothing."""
     stop_strings: tuple[Name, ...] = ()

@@ -46,12 +46,16 @@ class Position:
         token: the token that came out.
         probs: the draft's probability of each child.
         accepted: the exact probability that each child is accepted.
+        target_best: the target's best token.
+        draft_best: the draft's best token; -1 if it drafts nothing.
     """
 
     rank: int
     token: int
     probs: tuple[float, ...]
     accepted: tuple[float, ...]
+    target_best: int
+    draft_best: int
 
 
 @dataclass
@@ -176,6 +180,7 @@ class Recorder(PositionRecorder):
             else coins.draw_many(draft, self.width, self.law)
         )
         probs = draft.gather(1, drawn).tolist()
+        best = drawn[:, 0].tolist() if deterministic else draft.argmax(-1).tolist()
         for i, children in enumerate(drawn.tolist()):
             tree = TokenTree(
                 self._shape,
@@ -189,7 +194,8 @@ class Recorder(PositionRecorder):
                 if self._acceptance is None
                 else self._acceptance(rows[i], draft[i], children)
             )
-            yield Position(rank, token, tuple(probs[i]), tuple(exact))
+            target_best = int(rows[i].argmax())
+            yield Position(rank, token, tuple(probs[i]), tuple(exact), target_best, best[i])
 
 
 def _acceptance(
@@ -343,6 +349,9 @@ def trace_of(
     tokens = [token for text in texts for token in text.tokens]
     # The texts are the target's own if they continue with the token that came out at every position.
     targets_own = recorder.sampling.greedy and [p.token for p in positions] == tokens
+    best = None
+    if not recorder.sampling.greedy:
+        best = np.array([(position.target_best, position.draft_best) for position in positions])
     return Trace(
         offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
         tokens=np.array(tokens),
@@ -363,6 +372,8 @@ def trace_of(
         },
         kept=np.array([text.kept for text in texts]),
         files=None if files is None else np.array(files),
+        target_best=None if best is None else best[:, 0],
+        draft_best=None if best is None else best[:, 1],
     )
 
 

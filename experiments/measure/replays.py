@@ -12,6 +12,7 @@ from treespec.experiments.config.files import is_file
 from treespec.experiments.config.shapes import AnyShape, OptimalShape, tree_of
 from treespec.experiments.config.spellings import examples, is_spelled, spelled
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.report.next_right import NextRight, lines, next_right_table, notes
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.files import brief, parse_yaml
 from treespec.plugins import Budget
@@ -21,6 +22,7 @@ from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
 from treespec.search.traces.growth_replay import replay_growth
+from treespec.search.traces.next_right import accepted_nodes
 from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape
 
@@ -98,7 +100,10 @@ def _growths_near(data: Any) -> str:
 def replay_traces(
     paths: Sequence[Path], shapes: str | None, growths: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Replay trees and growths on traces; return one row per trace and tree, as plain data."""
+    """Replay trees and growths on traces; return one row per trace and tree.
+
+    All values are plain data but `next_right`: a `NextRight`, or None if the trace does not tell.
+    """
     trees = {} if shapes is None else read_shapes(shapes)
     growing = read_growths(growths)
     if not trees and not growing:
@@ -123,6 +128,7 @@ def _replayed(trace: Trace, tree: TreeShape | Growth | Budget) -> Replay:
 def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
     bounded = trace.samples > 1
+    nodes = accepted_nodes(trace, replay)
     return {
         "trace": path,
         "rule": trace.rule,
@@ -139,7 +145,15 @@ def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
         "nodes": replay.nodes_per_step if replay.shape is None else replay.shape.size,
         "depth": replay.max_depth,
         "sure": float(replay.sure.mean()),
+        "next_right": nodes and NextRight(nodes, trace.texts, trace.file_of),
     }
+
+
+def plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of replays as plain data."""
+    return [
+        {**row, "next_right": row["next_right"] and row["next_right"].to_data()} for row in rows
+    ]
 
 
 def _bounds(row: Mapping[str, Any]) -> str:
@@ -181,4 +195,15 @@ def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
         caption = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
         tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=caption))
+        tables += _next_right_tables(replayed)
     return tables
+
+
+def _next_right_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    found = {row["shape"]: row["next_right"] for row in rows if row["next_right"] is not None}
+    if not found:
+        return []
+    title = "how often the next token is right, on the spine and after a sibling"
+    written = [line for shape, rates in found.items() for line in lines(shape, rates)]
+    said = "\n".join(notes([*found.values()]))
+    return [next_right_table("", written, "shape", title=title, said=said)]

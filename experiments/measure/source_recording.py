@@ -145,7 +145,9 @@ class SourceRecorder(PositionRecorder):
             rank, token = self._decided(level, row, coins)
             exact = self._acceptance(row, None, children) if self._acceptance else []
             zeros = (0.0,) * self.width  # `_probs` computes the probabilities at the end
-            yield Position(rank, token, zeros, (*exact, *zeros[len(children) :]))
+            probs = (*exact, *zeros[len(children) :])
+            first = children[0] if children else -1
+            yield Position(rank, token, zeros, probs, int(row.argmax()), first)
 
 
 def _probs(drafts: TextDrafts) -> Float[np.ndarray, "T width"]:

@@ -30,6 +30,7 @@ class StepOutcome:
         prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
         origins: for each node, the sources that drafted it, or the level of a cascade; empty if one source
             drafts a given shape or growth.
+        spine, right: see `treespec.experiments.run.next_right.NextRight`; None if nothing drafts.
         off_target: of a lossy rule, how far its tokens depart from the target (`treespec.verify.Rule`).
         texts: texts of the batch that made a step in the same round.
     """
@@ -45,13 +46,16 @@ class StepOutcome:
     origins: tuple[tuple[str, ...], ...] = ()
     off_target: float | None = None
     texts: int = 1
+    spine: int | None = None
+    right: str | None = None
 
     @property
     def text(self) -> tuple[int, ...]:
         path = (self.tokens[node] for node in self.verdict.path[1:])
         return (*path, self.verdict.bonus)[: self.kept]
 
-    def row(self, key: Mapping[str, Any], index: int) -> StepRow:
+    def row(self, key: Mapping[str, Any], index: int, fresh: str | None = None) -> StepRow:
+        """The row of the step; `fresh` is what `right` would be for a draft rooted at each node."""
         return StepRow.model_validate(
             {
                 **key,
@@ -67,6 +71,9 @@ class StepOutcome:
                 "step_s": self.took,
                 "parents": list(self.shape.parents) if self.origins else None,
                 "origins": [SOURCES_JOINED.join(names) for names in self.origins] or None,
+                "spine": self.spine,
+                "right": self.right,
+                "fresh": fresh,
             }
         )
 

@@ -112,6 +112,9 @@ class StepRow(Row):
     step_s: float | None = None
     parents: list[Int] | None = None
     origins: list[str] | None = None
+    spine: Int | None = None
+    right: str | None = None
+    fresh: str | None = None
 
 
 class TreeRow(Row):

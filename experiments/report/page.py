@@ -11,6 +11,7 @@ from treespec.experiments.report.explanation import NOTE
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
+from treespec.experiments.report.next_right import compact_tables
 from treespec.experiments.report.prediction import MISSING
 from treespec.experiments.report.results import conditions, footnotes, settings_lines
 from treespec.experiments.report.run import Run
@@ -68,6 +69,8 @@ def print_run(run: Run, console: Console, columns: str = "") -> None:
     print_results(run, console, columns)
     if any(row.name != "time" for row in run.budgets):
         print_finding(run.findings["budgets"], console)
+    for table in compact_tables(run.next_right):
+        print_table(table.reworded(run.short), console, min(WIDTH, console.width))
     if run.predictions or run.unpredicted:
         print_finding(run.findings["predictions"], console)
     elif run.manifest["config"].get("search") is not None:

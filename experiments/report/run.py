@@ -36,6 +36,7 @@ from treespec.experiments.report.explanation import (
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import meter_finding
+from treespec.experiments.report.next_right import NextRight, next_right_finding, next_rights
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
@@ -137,6 +138,11 @@ class Run(RunRecords):
         return sources_of(self)
 
     @cached_property
+    def next_right(self) -> dict[tuple[str, str], NextRight]:
+        """How often the next token is right, by sampling setting and method."""
+        return next_rights(self)
+
+    @cached_property
     def findings(self) -> dict[str, Finding | None]:
         """The tabular sections of the report, by name; None where the run has no data for one.
 
@@ -151,6 +157,7 @@ class Run(RunRecords):
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
             "sources": source_finding(self.sources),
+            "next_right": next_right_finding(self, self.next_right),
             "predictions": prediction_finding(self.predictions, self.choices, self.unpredicted),
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self, self.measurements),
@@ -200,6 +207,11 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
         "comparisons": [to_data(duel) for duel in run.comparisons[summary.sampling]],
         "methods": [_method(row, summary.sampling) for row in summary.rows],
         "sources": source_data(run.sources, summary.sampling),
+        "next_right": [
+            {"method": method, **found.to_data()}
+            for (sampling, method), found in run.next_right.items()
+            if sampling == summary.sampling
+        ],
     }
 
 

@@ -198,6 +198,25 @@ class Totals:
             return found
         return Interval(found.estimate, max(found.low, 0.0), min(found.high, 1.0))
 
+    def difference(
+        self, first: tuple[Hashable, Hashable], second: tuple[Hashable, Hashable]
+    ) -> Interval:
+        """One share (a part and its whole) minus another of the same samples; NaN if a whole is 0."""
+        parts = np.zeros(self.samples)
+        estimate = 0.0
+        for sign, (part, whole) in ((1, first), (-1, second)):
+            if not self.observed[whole]:
+                return Interval(nan, nan, nan)
+            share = self.observed[part] / self.observed[whole]
+            estimate += sign * share
+            parts += (
+                sign * (self.columns[part] - share * self.columns[whole]) / self.observed[whole]
+            )
+        if self.samples < FEWEST_FOR_INTERVAL:
+            return Interval(estimate, nan, nan)
+        error = LogRatio.of(0.0, parts).error
+        return Interval.around(estimate, student(ONE_LOOK, self.samples) * error)
+
 
 def paired_ratio(
     tokens: ArrayLike,

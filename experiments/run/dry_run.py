@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 TIMED_TOKENS = 16
+FRESH_TEXTS = 2
+"""Fresh drafts of a text take a step for each token, where a step of the text keeps about two."""
 """Tokens that every method decodes to estimate its speed."""
 
 
@@ -89,10 +91,11 @@ def _timed(
     pair = loaded.pair
     bench = Bench.of(session.known, pair)
     units = units_of(session.known, prompts, session.finished)
-    remaining, alone = Counter[str](), Counter[str]()
+    remaining, alone, afresh = Counter[str](), Counter[str](), Counter[str]()
     for unit in units:
         remaining[unit.sampling] += config.batch
         alone[unit.sampling] += config.batch * unit.runs_alone(config)
+        afresh[unit.sampling] += sum(unit.drafts_afresh(config, prompt) for prompt in unit.prompts)
     in_turns = config.together != 1 and len(session.known.methods) > 1
     doubled = reference_of(session.known.methods) if in_turns else None  # it has a twin
     text_s: dict[tuple[str, str], float | str] = {}
@@ -111,6 +114,7 @@ def _timed(
                 text_s[method.name, sampling] = text
                 warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
                 texts = remaining[sampling] * (2 if method is doubled else 1) + alone[sampling]
+                texts += FRESH_TEXTS * afresh[sampling] * method.ranks_tokens
                 seconds += texts * text + warm_up
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid

@@ -19,6 +19,7 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.records.outcome import STAGES, Round, StepOutcome
+from treespec.experiments.run.next_right import next_right
 from treespec.experiments.run.observers import StageTimer, now
 from treespec.experiments.run.round_timer import RoundTimer
 from treespec.plugins import Budget
@@ -158,6 +159,7 @@ def _outcome(
     choice, off_target = method.choices[sampling], None
     if not choice.rule.lossless and step.rows is not None:
         off_target = choice.rule.off_target(step.tree, step.rows, step.verdict)
+    ranked = next_right(drafter, step) if method.ranks_tokens else None
     return StepOutcome(
         shape=step.tree.shape,
         tokens=step.tree.token_ids,
@@ -170,6 +172,8 @@ def _outcome(
         origins=_origins(drafter, method, step.tree.shape.size),
         off_target=off_target,
         texts=texts,
+        spine=None if ranked is None else ranked.spine,
+        right=None if ranked is None else ranked.right,
     )
 
 

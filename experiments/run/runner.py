@@ -161,8 +161,10 @@ def decode_units(
     config, prompts = session.config, len(session.ready.measured)
     alone = sum(unit.runs_alone(config) for unit in units)
     texts = len(units) * sum(map(len, bench.groups)) + alone * len(bench.experiment.methods)
+    afresh = sum(unit.drafts_afresh(config, prompt) for unit in units for prompt in unit.prompts)
+    drafting = sum(method.ranks_tokens for method in bench.experiment.methods)
     with session.reporter.units(
-        texts * config.batch,
+        texts * config.batch + afresh * drafting,
         done=session.wanted - len(units) * config.batch,
         counted="texts",
         may_end_early=config.until is not None,

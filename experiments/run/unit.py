@@ -32,6 +32,7 @@ from treespec.experiments.run.baselines import (
 )
 from treespec.experiments.run.groups import Group, together_in_words
 from treespec.experiments.run.meters.meter import ENERGY, Meters
+from treespec.experiments.run.next_right import fresh_right
 from treespec.experiments.run.ours import decode_ours, decode_ours_together
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.seeds import seed_of
@@ -113,6 +114,18 @@ class Bench:
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         return torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
 
+    def fresh_drafts(
+        self, method: BuiltMethod, prompt: Prompt, sampling: str, outcome: Outcome
+    ) -> list[str]:
+        """The column `fresh` of a decoded text's steps; see `next_right`."""
+        return fresh_right(
+            make_target(self.pair.target),
+            method.drafter(self.pair, sampling),
+            method.choices[sampling].sampling,
+            self._ids(prompt),
+            outcome.steps,
+        )
+
     def decode(
         self,
         method: BuiltMethod,
@@ -157,6 +170,10 @@ class Unit:
     def runs_alone(self, config: Config) -> bool:
         """Whether every method also decodes the prompts by itself, under the meters."""
         return self.repeat == 0 and self.prompts[0].index < config.alone
+
+    def drafts_afresh(self, config: Config, prompt: Prompt) -> bool:
+        """Whether every method also drafts from each accepted node of this prompt anew."""
+        return self.repeat == 0 and prompt.index < config.fresh_drafts
 
 
 def run_unit(
@@ -241,8 +258,17 @@ def run_unit(
                 prompts.append(failed_row(columns, str(error)))
                 continue
             measured = alone[name][place] if name in alone else {}
+            fresh: Sequence[str | None] = [None] * len(outcome.steps)
+            if unit.drafts_afresh(config, prompt) and method.ranks_tokens:
+                started(f"{name}: fresh drafts", 1)
+                try:
+                    fresh = bench.fresh_drafts(method, prompt, sampling, outcome)
+                except Exception as error:
+                    message = f"fresh drafts: {in_words(error, 'the fresh draft')}"
+                    prompts.append(failed_row(columns, message))
+                    continue
             prompts.append(outcome.row(columns | measured, text, compared, metrics))
-            steps += [step.row(key, i) for i, step in enumerate(outcome.steps)]
+            steps += [step.row(key, i, fresh[i]) for i, step in enumerate(outcome.steps)]
             if repeat == 0 and prompt.index < config.trees and outcome.staged:
                 trees += [step.tree_row(key, i, piece_of) for i, step in enumerate(outcome.steps)]
     return prompts, steps, trees

@@ -74,8 +74,11 @@ def replay_growth(trace: Trace, growth: Growth) -> Replay:
         return accepted
 
     steps = walked(trace, growth.max_depth, accepted_at)
-    sizes, sure, levels = zip(*seen, strict=True)
-    return Replay(**steps, sizes=np.array(sizes), sure=np.array(sure), levels=levels)
+    sizes, sure, levels, inside = zip(*seen, strict=True)
+    return Replay(
+        **steps, sizes=np.array(sizes), sure=np.array(sure), levels=levels,
+        ends_inside=np.array(inside),
+    )  # fmt: skip
 
 
 def _of_chain(trace: Trace, depth: int) -> Replay:
@@ -107,8 +110,11 @@ class _Grown:
         self._probs, self._text_ranks = rows.probs, rows.text_ranks
         self._first, self._below = rows.offsets, _below(trace, rows)
 
-    def step(self, start: int) -> tuple[int, int, bool, Levels]:
-        """Accepted tokens and nodes of the tree at a position, whether these are sure, and its passes."""
+    def step(self, start: int) -> tuple[int, int, bool, Levels, bool]:
+        """Accepted tokens and nodes of the tree at a position, whether these are sure, and its passes.
+
+        Last, whether the last accepted node has children.
+        """
         growth, parents, probs = self._growth, [-1], [1.0]
         levels: list[tuple[int, ...]] = []
         rows, counts = [int(self._first[start])], [0]
@@ -136,8 +142,12 @@ class _Grown:
         kept = set(range(shape.size))
         if isinstance(growth, PruningGrowth):
             kept = nodes_kept(growth, shape, known)
-        accepted = self._accepted(start, shape, kept)
-        return accepted, len(kept), self._sure(shape, known, kept, unknown), tuple(levels)
+        last = self._last(start, shape, kept)
+        sure, inside = (
+            self._sure(shape, known, kept, unknown),
+            not kept.isdisjoint(shape.children[last]),
+        )
+        return shape.depths[last], len(kept), sure, tuple(levels), inside
 
     def _require_width(self, children: int) -> None:
         width = self._probs.shape[1]
@@ -147,16 +157,15 @@ class _Grown:
                 f"hold {width}: record it again with --beam {children}, or give less branching"
             )
 
-    def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:
-        """The number of kept nodes along the text."""
-        node, accepted = 0, 0
-        while True:
-            rank, children = int(self._text_ranks[start + accepted]), shape.children[node]
+    def _last(self, start: int, shape: TreeShape, kept: set[int]) -> int:
+        """The last kept node along the text."""
+        node = 0
+        while shape.depths[node] < shape.depth:
+            rank, children = int(self._text_ranks[start + shape.depths[node]]), shape.children[node]
             if rank >= len(children) or children[rank] not in kept:
-                return accepted
-            node, accepted = children[rank], accepted + 1
-            if accepted == shape.depth:
-                return accepted
+                break
+            node = children[rank]
+        return node
 
     def _sure(
         self,

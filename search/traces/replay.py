@@ -62,7 +62,10 @@ class Replay:
         sure: whether the step is proved to be a live run's (`treespec.search.traces.growth_replay`).
         levels: for every step and each pass of the draft, the number of children of every node that it ran;
             empty for a tree, whose passes are known from its shape, and without a draft model.
+        ends_inside: whether the last accepted node of every step has children in its tree; None for a text
+            source.
         shape: the tree; None if trees change from step to step.
+        budget: the limits of a text source's drafts; None for a draft model.
     """
 
     starts: Int[np.ndarray, "steps"]
@@ -74,7 +77,9 @@ class Replay:
     sizes: Int[np.ndarray, "steps"]
     sure: Bool[np.ndarray, "steps"]
     levels: Sequence[Levels]
+    ends_inside: Bool[np.ndarray, "steps"] | None = None
     shape: TreeShape | None = None
+    budget: Budget | None = None
 
     @cached_property
     def steps(self) -> Int[np.ndarray, "texts"]:
@@ -186,7 +191,10 @@ def replay(trace: Trace, shape: TreeShape) -> Replay:
     lengths = np.array(shape.depths)[last].tolist()
     steps = walked(trace, shape.depth, lengths.__getitem__)
     sizes = np.full(len(steps["starts"]), shape.size)
-    return Replay(**steps, sizes=sizes, sure=sizes > 0, levels=(), shape=shape)
+    inside = np.isin(last[steps["starts"]], shape.internal)
+    return Replay(
+        **steps, sizes=sizes, sure=sizes > 0, levels=(), ends_inside=inside, shape=shape
+    )  # fmt: skip
 
 
 def replay_budget(trace: Trace, budget: Budget) -> Replay:
@@ -210,7 +218,9 @@ def replay_budget(trace: Trace, budget: Budget) -> Replay:
     np.maximum.at(accepted, position[taken], drafts.depths[taken])
     steps = walked(trace, budget.depth, accepted.tolist().__getitem__)
     sizes = sizes[steps["starts"]]
-    return Replay(**steps, sizes=sizes, sure=sizes > 0, levels=[()] * len(sizes))
+    return Replay(
+        **steps, sizes=sizes, sure=sizes > 0, levels=[()] * len(sizes), budget=budget
+    )  # fmt: skip
 
 
 def walked(trace: Trace, depth: int, accepted_at: Callable[[int], int]) -> dict[str, Any]:

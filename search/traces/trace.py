@@ -4,6 +4,7 @@ A trace's file is an .npz archive of plain arrays, one of which holds the metada
 
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
     files                                            as in `Trace`; only if texts share files
+    target_best, draft_best                          as in `Trace`; only above temperature 0
     draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only if the trace
                                                      has them
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
@@ -17,6 +18,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +61,9 @@ _TEXT_ARRAYS = {
 
 _FILES = {"files": "<i8"}
 """Array of a trace of excerpts; older files, and those whose texts are not excerpts, lack it."""
+
+_BEST = {"target_best": "<i4", "draft_best": "<i4"}
+"""Arrays of a trace above temperature 0; older files lack them."""
 
 _PARTS: dict[str, tuple[dict[str, str], str, Callable[..., Any]]] = {
     "draft_rows": (_ROW_ARRAYS, "draft_row_", DraftRows),
@@ -104,6 +109,9 @@ class Trace:
             excerpts.
         draft_rows: the draft's probabilities off the texts' path, for growths
             (`treespec.search.traces.growth_replay`); None if they were not recorded.
+        target_best: `[T]`, the target's best token at each position, under the sampling setting; None at
+            temperature 0, where it is the text's, and in older traces.
+        draft_best: `[T]`, the draft's best token, -1 where it drafts nothing; given with `target_best`.
         text_drafts: the complete drafts of a text source at every position; None for a draft model. With
             them, ranks, probs and accepted are those of the root's children within the recorded limits, and
             budgets can be replayed (`treespec.search.traces.replay`), but no given tree.
@@ -127,12 +135,14 @@ class Trace:
     files: Int[np.ndarray, "texts"] | None = None
     draft_rows: DraftRows | None = None
     text_drafts: TextDrafts | None = None
+    target_best: Int[np.ndarray, "T"] | None = None
+    draft_best: Int[np.ndarray, "T"] | None = None
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
         for name in ("probs", "accepted"):
             object.__setattr__(self, name, numbers_of(name, getattr(self, name)))
-        for name in ("offsets", "tokens", "ranks", "kept", "files"):
+        for name in ("offsets", "tokens", "ranks", "kept", "files", *_BEST):
             values = getattr(self, name)
             if name == "kept" and values is None:
                 values = np.diff(self.offsets)
@@ -158,6 +168,7 @@ class Trace:
         for name, shape in (
             ("ranks", (count,)), ("probs", (count, self.width)), ("accepted", (count, self.width)),
             ("kept", (self.texts,)), ("files", (self.texts,)),
+            ("target_best", (count,)), ("draft_best", (count,)),
         ):  # fmt: skip
             array = getattr(self, name)
             if array is not None and array.shape != shape:
@@ -169,6 +180,8 @@ class Trace:
             raise InvalidTrace(
                 f"ranks must be in 0..{self.width} ({self.width}: none of the children)"
             )
+        if (self.target_best is None) != (self.draft_best is None):
+            raise InvalidTrace("target_best and draft_best are given together, or neither")
         if count and self.tokens.min() < 0:
             raise InvalidTrace(f"tokens hold {self.tokens.min()}, but ids start at 0")
         for name in ("probs", "accepted"):
@@ -303,6 +316,8 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
     kinds = {"meta": _ARRAYS["meta"]} | _ARRAYS
     if fields["files"] is not None:
         kinds |= _FILES
+    if fields["target_best"] is not None:
+        kinds |= _BEST
     for part, (arrays_of, prefix, _) in _PARTS.items():
         if fields[part] is not None:
             kinds |= arrays_of
@@ -317,8 +332,8 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
 
 def _unpacked(path: Path) -> dict[str, Any]:
     """The fields of the trace in a file, by name. `Trace` checks their values."""
-    parts = ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
-    known = [_ARRAYS | files | part for files in ({}, _FILES) for part in parts]
+    options = product(({}, _FILES), ({}, _BEST), ({}, _ROW_ARRAYS, _TEXT_ARRAYS))
+    known = [_ARRAYS | files | best | part for files, best, part in options]
     try:
         arrays: dict[str, Any] = dict(read_arrays(path))
     except Unreadable as error:

@@ -17,8 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.eagle import Eagle
 from treespec.draft.trained.eagle3 import Eagle3
-from treespec.draft.trained.eagle3_files import load_eagle3
-from treespec.draft.trained.eagle_files import load_eagle
+from treespec.draft.trained.eagle3_files import load_eagle3, save_eagle3
+from treespec.draft.trained.eagle_files import load_eagle, save_eagle
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.head_model import HeadModel
 from treespec.draft.trained.head_net import HeadNet
@@ -38,12 +38,14 @@ class Format:
         family: module of `heads` that writes and computes it.
         load: reads it.
         drafter: drafts with it.
+        save: writes it in its authors' layout.
         options: of the checkpoint.
     """
 
     family: Any
     load: Callable[..., HeadModel]
     drafter: type[HeadDrafter]
+    save: Callable[..., None]
     options: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
@@ -67,11 +69,11 @@ class Format:
 
 
 def _eagle(**options: Any) -> Format:
-    return Format(eagle, load_eagle, Eagle, options)
+    return Format(eagle, load_eagle, Eagle, save_eagle, options)
 
 
 def _eagle3(**options: Any) -> Format:
-    return Format(eagle3, load_eagle3, Eagle3, {"layer_ids": (2, 1, 3), **options})
+    return Format(eagle3, load_eagle3, Eagle3, save_eagle3, {"layer_ids": (2, 1, 3), **options})
 
 
 FORMATS = {

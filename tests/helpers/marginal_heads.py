@@ -115,7 +115,7 @@ def random_medusa(model: TransformersModel, ids: list[int], heads: int = 4) -> M
         blocks = [ResidualBlock(parts.width).to(parts.dtype) for _ in range(heads)]
     states = states_of(model, Features(final="post"), ids)[:, 0]
     made = [
-        nn.Sequential(block, _fitted(block(states[: -i - 2]), ids[i + 2 :], model.vocab_size))
+        nn.Sequential(block, fitted(block(states[: -i - 2]), ids[i + 2 :], model.vocab_size))
         for i, block in enumerate(blocks)
     ]
     return MedusaHeads(made, model.vocab_size)
@@ -150,11 +150,11 @@ def random_block(model: TransformersModel, ids: list[int]) -> BlockHead:
         wanted += ids[at + 1 : at + rules.block_size]
     if not found:
         return made(parts.head, model.vocab_size)
-    return made(_fitted(torch.cat(found), wanted, model.vocab_size), model.vocab_size)
+    return made(fitted(torch.cat(found), wanted, model.vocab_size), model.vocab_size)
 
 
 @torch.no_grad()
-def _fitted(states: Tensor, ids: list[int], vocab_size: int) -> nn.Linear:
+def fitted(states: Tensor, ids: list[int], vocab_size: int) -> nn.Linear:
     """The matrix that tells, by least squares, which token follows each state."""
     head = nn.Linear(states.shape[1], vocab_size, bias=False).to(states.dtype)
     if ids:

@@ -10,6 +10,7 @@ from treespec.draft.lookup import PromptLookup
 from treespec.draft.merge import Merge
 from treespec.draft.model import ModelDrafter, make_drafter
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.ranks_next import best_next
 from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
@@ -47,5 +48,6 @@ __all__ = [
     "SuffixTree",
     "TokenRecycling",
     "acceptance_rates",
+    "best_next",
     "make_drafter",
 ]

@@ -25,8 +25,8 @@ from treespec.target import ModelTarget
 
 ARCHITECTURES = ("llama", "qwen3", "gpt_neox", "gemma2", "stablelm")
 SOURCES = ("model", "early_exit", "layer_skip", "lookup", "documents", "suffix_tree", "suffix_automaton",
-           "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block", "cascade",
-           "merge")  # fmt: skip
+           "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block", "eagle", "eagle3",
+           "cascade", "merge")  # fmt: skip
 
 
 @cache

@@ -20,6 +20,7 @@ from torch import Tensor
 from treespec.errors import LoadError, TreespecError
 from treespec.files import brief, in_json
 from treespec.models.reading import AGAIN, INDEX, PICKLES, WEIGHTS, Files
+from treespec.models.source import is_hub_id
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
@@ -67,7 +68,8 @@ class Checkpoint:
                 raise LoadError(f"config.json of {self.name!r} does not state {key!r}: add it")
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        no_number = isinstance(value, bool) and not {bool, object} & set(kinds)
+        if no_number or not isinstance(value, kinds):
             wanted = " or ".join(each.__name__ for each in kinds)
             raise LoadError(
                 f"config.json of {self.name!r}: {key} = {in_json(value)}, but must be of type {wanted}"
@@ -83,6 +85,19 @@ class Checkpoint:
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return name in self._tensors
+
+    def require_family(self, family: str, marker: str) -> None:
+        """Refuse files without a tensor that every head of a family has, such as those of a whole model.
+
+        Raises:
+            LoadError: naming the family and the tensor.
+        """
+        if not self.has(marker):
+            raise LoadError(
+                f"{self.name!r} is no {family} head, each of which has a tensor {marker!r} (or that of "
+                "another layout): is it a whole model, or a head of another family? It has "
+                f"{_some([self._stored_as.get(name, name) for name in self.names])}"
+            )
 
     def take(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."]:
         """A tensor, which must be there and have this shape.
@@ -150,7 +165,7 @@ def read_checkpoint(source: str, weights: Collection[str] = ()) -> Checkpoint:
         raise LoadError(
             f"{source!r} is a file: give the folder that holds config.json and the weights"
         )
-    if files.path("config.json") is None:
+    if not (Path(name).is_dir() or is_hub_id(source)) or files.path("config.json") is None:
         raise LoadError(
             f"there is no head {source!r}: neither a folder with a config.json nor in the local cache of "
             f"the Hugging Face hub (`hf download {source}` fetches one from there)"

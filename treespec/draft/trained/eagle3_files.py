@@ -1,6 +1,7 @@
 """Read heads of EAGLE-3 and 3.1 in the layouts in which they are published."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, no_type_check
 
 import torch
@@ -19,12 +20,22 @@ from treespec.draft.trained.llama_parts import (
     linear,
     rms_norm,
 )
-from treespec.draft.trained.target_parts import TargetParts, require_width
+from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
 from treespec.draft.trained.vocabulary import kept_tokens
-from treespec.errors import LoadError
+from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 
-__all__ = ["default_boundaries", "load_eagle3"]
+__all__ = ["default_boundaries", "load_eagle3", "save_eagle3"]
+
+OF_NETWORK = {
+    "model.layers.0.": "midlayer.",
+    "model.": "",
+    "fuse.project.": "fc.",
+    "fuse.norms.": "fc_norm.",
+    "fuse.norm.": "input_norm.",
+}
+"""Beginnings of the network's names, and the authors'; the first that fits counts."""
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -60,11 +71,13 @@ def load_eagle3(
     checkpoint = read_checkpoint(source)
     within = "transformer_layer_config." if "transformer_layer_config" in checkpoint.config else ""
     checkpoint.rename(_of_layers)
+    checkpoint.require_family("eagle3", "layers.0.hidden_norm.weight")
     layers = _count_of_layers(checkpoint)
     qk_norms = checkpoint.has("layers.0.self_attn.q_norm.weight")
     config = layer_config(checkpoint, within, layers, qk_norms=qk_norms)
     if _flag(checkpoint, "use_aux_hidden_state", True):
         reads = Features(tuple(boundaries or _boundaries(checkpoint, parts.layers)))
+        require_boundaries(checkpoint.name, reads, parts)
     else:
         reads = Features(final="post")
     normed = _flag(checkpoint, "norm_output", False) if norm_output is None else norm_output
@@ -81,6 +94,55 @@ def load_eagle3(
         notes=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
     )
     return HeadModel(net, contract)
+
+
+def save_eagle3(head: HeadModel, folder: Path) -> None:
+    """Write a head in its authors' layout, which `load_eagle3` and serving engines read.
+
+    Raises:
+        InvalidArgument: if the folder holds something already; or if the first boundary that it reads is 1,
+            since an id of 1 in the first place means outputs of layers to readers.
+    """
+    reads, net = head.contract.reads, head.net
+    if reads.boundaries[:1] == (1,):
+        raise InvalidArgument(
+            f"a head that reads boundaries {reads.boundaries} cannot be written: readers take a first id "
+            "of 1 as the output of layer 1; train it on other boundaries, or in another order"
+        )
+    tensors = {
+        _authors_name(name): tensor
+        for name, tensor in net.state_dict().items()
+        if not name.startswith("model.embed_tokens.") or head.contract.embedding == "own"
+    }
+    if net.kept is not None:
+        kept: Any = net.kept
+        tensors["d2t"] = kept - torch.arange(len(kept), device=kept.device)
+        present = torch.zeros(net.logits_width, dtype=torch.bool, device=kept.device)
+        tensors["t2d"] = present.index_fill(0, kept, True)
+    flags = dict.fromkeys(head.contract.notes, True)
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "vocab_size": net.logits_width,
+        "draft_vocab_size": head.contract.vocabulary or net.logits_width,
+        "norm_output": head.contract.recycled == "after the norm",
+        **flags,
+        **layer_settings(net.config),
+    }
+    if reads.final is None:
+        width = tensors["fc.weight"].shape[1] // len(reads.states)
+        config |= {IDS: list(reads.boundaries), "target_hidden_size": width}
+    else:
+        config["eagle_config"] = {"use_aux_hidden_state": False}
+    write_head(folder, config, tensors)
+
+
+def _authors_name(name: str) -> str:
+    """The authors' name of a tensor of the network."""
+    for ours, theirs in OF_NETWORK.items():
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name
 
 
 def _net(

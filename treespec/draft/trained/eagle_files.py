@@ -1,5 +1,6 @@
 """Read heads of EAGLE-1, EAGLE-2 and HASS in the layouts in which they are published."""
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,9 +19,10 @@ from treespec.draft.trained.llama_parts import (
     taken_linear,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_width
+from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.features import Features
 
-__all__ = ["load_eagle"]
+__all__ = ["load_eagle", "save_eagle"]
 
 OF_SPECULATORS = {
     "fusion_fc": "fc",
@@ -53,6 +55,7 @@ def load_eagle(source: str, target: object) -> HeadModel:
     else:
         biased = checkpoint.setting("bias", bool, True)
     checkpoint.rename(_of_authors)
+    checkpoint.require_family("eagle", "fc.weight")
     qk_norms = checkpoint.has("layers.0.self_attn.q_norm.weight")
     config = layer_config(checkpoint, within, 1, qk_norms=qk_norms)
     require_width(checkpoint.name, config.hidden_size, parts)
@@ -104,3 +107,30 @@ def _of_authors(name: str) -> str:
     name = name.removeprefix("model.")
     old = next((old for old in OF_SPECULATORS if name.startswith(f"{old}.")), None)
     return name if old is None else OF_SPECULATORS[old] + name.removeprefix(old)
+
+
+def save_eagle(head: HeadModel, folder: Path) -> None:
+    """Write a head in its authors' layout, which `load_eagle` and serving engines read.
+
+    Raises:
+        InvalidArgument: if the folder holds something already.
+    """
+    net: Any = head.net
+    layer, combine = net.model.layers[0], net.model.combine
+    tensors = {f"layers.0.{name}": tensor for name, tensor in layer.state_dict().items()}
+    tensors |= {f"fc.{name}": tensor for name, tensor in combine.project.state_dict().items()}
+    norms = {"embed_layernorm": combine.embedding_norm, "lm_head_layernorm": net.model.norm}
+    if "layers.0.input_layernorm.weight" in tensors:
+        tensors["hidden_layernorm.weight"] = tensors.pop("layers.0.input_layernorm.weight")
+    for name, norm in norms.items():
+        tensors |= {f"{name}.{part}": tensor for part, tensor in norm.state_dict().items()}
+    if head.contract.embedding == "own":
+        tensors["embed_tokens.weight"] = net.model.embed_tokens.weight
+    config = {
+        "architectures": ["LlamaForCausalLMEagle"],
+        "model_type": "llama",
+        "vocab_size": net.logits_width,
+        "bias": "fc.bias" in tensors,
+        **layer_settings(net.config),
+    }
+    write_head(folder, config, tensors)

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from treespec.errors import LoadError, UnsupportedModel
+from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["TargetParts", "require_width"]
+__all__ = ["TargetParts", "require_boundaries", "require_width"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,4 +80,17 @@ def require_width(name: str, width: int, parts: TargetParts) -> None:
         raise LoadError(
             f"{name!r} is a head of width {width} (hidden_size), but the target's is {parts.width}: "
             "it is a head for another target"
+        )
+
+
+def require_boundaries(name: str, reads: Features, parts: TargetParts) -> None:
+    """Refuse a head that reads layers which the target does not have.
+
+    Raises:
+        LoadError: naming the boundary and the number of layers.
+    """
+    if (last := max(reads.boundaries, default=0)) > parts.layers:
+        raise LoadError(
+            f"{name!r} reads boundary {last}, but the target has {parts.layers} layers: it is a head for "
+            "another target, or counts layers otherwise"
         )

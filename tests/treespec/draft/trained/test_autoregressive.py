@@ -3,8 +3,13 @@
 import pytest
 import torch
 from head_formats import FORMATS, head_of, target
+from many_texts import alone, together
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.batch import Text
+from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
 
@@ -39,6 +44,24 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
     nodes = TEXT[3:] + DRAFTED
     rows = head.run(torch.tensor(nodes), tuple(range(-1, len(nodes) - 1))).logits
     require_close(rows, right[2:])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
+    form, model = FORMATS[name], target()
+    head = head_of(name, tmp_path / "read", model)
+    form.save(head, tmp_path / "written")
+    again = form.load(str(tmp_path / "written"), model)
+    assert again.contract == head.contract
+    states = states_of(model, head.contract.reads, TEXT[:-1])
+    rows = []
+    for one in (head, again):
+        one.give(one.fused(states), anew=True)
+        one.prefill(torch.tensor(TEXT[:3]))
+        rows.append(one.run(torch.tensor(TEXT[3:]), (-1, 0, 1, 2, 3)).logits)
+    assert torch.equal(*rows)
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        form.save(head, tmp_path / "written")
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
@@ -100,3 +123,56 @@ def require_of_text_alone(name, head, prompt, most):
         again = fresh.propose(TorchCoins(i))
         assert again.token_ids == tree.token_ids
         torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=most)
+
+
+def test_a_vocabulary_without_the_right_tokens_gives_the_right_text(tmp_path):
+    """Whatever the head drafts is refused, and the target supplies every token."""
+    model = target()
+    prompt, cold = torch.tensor(TEXT), Sampling(temperature=0.0)
+    with model.as_transformers() as plain:
+        ids = plain.generate(prompt[None], max_new_tokens=24, do_sample=False)[0].tolist()[
+            len(TEXT) :
+        ]
+    kept = torch.tensor([token for token in range(model.vocab_size) if token not in ids][:40])
+    FORMATS["eagle3"].family.checkpoint(tmp_path, layout="specforge", layer_ids=(2, 1, 3))
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors["d2t"] = kept - torch.arange(40)
+    tensors["t2d"] = torch.zeros(model.vocab_size, dtype=torch.bool).index_fill(0, kept, True)
+    save_file(tensors, tmp_path / "model.safetensors")
+    head = FORMATS["eagle3"].load(str(tmp_path), model)
+    drafter = FORMATS["eagle3"].drafter(head, BUSHY, Law.DETERMINISTIC, cold)
+    found, drafted = [], set()
+    for step in decode(
+        ModelTarget(model), drafter, verify.greedy, prompt, sampling=cold, coins=TorchCoins(0),
+        max_new_tokens=24,
+    ):  # fmt: skip
+        found += step.tokens
+        drafted |= set(step.tree.token_ids[1:])
+        assert not step.verdict.accepted
+    assert found == ids
+    assert drafted <= set(kept.tolist())
+
+
+@pytest.mark.parametrize("passes", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+def test_texts_of_a_batch_draft_what_they_draft_alone(name, passes, tmp_path):
+    """Passes of the head hold the nodes of three texts, each with states of its own."""
+    model, warm = target(), Sampling()
+    head = head_of(name, tmp_path, model)
+    choose_passes(head, passes, draft=True)
+
+    def texts():
+        return [
+            Text(
+                ModelTarget(model), FORMATS[name].drafter(head, shape, Law.IID, warm), verify.rrs,
+                torch.tensor(TEXT[:length]), warm, TorchCoins(length), max_new_tokens=24,
+            )
+            for length, shape in ((8, BUSHY), (1, TreeShape.chain(3)), (5, BUSHY))
+        ]  # fmt: skip
+
+    for one, other in zip(together(texts()), map(alone, texts()), strict=True):
+        assert one.error is None
+        assert one.tokens == other.tokens
+        assert one.accepted == other.accepted

@@ -1,0 +1,90 @@
+"""EAGLE checkpoints that do not fit, and what is said of them before anything runs."""
+
+import json
+
+import pytest
+import torch
+from head_formats import target
+from heads import eagle, eagle3, files
+from safetensors.torch import save_file
+
+from treespec.draft.trained.eagle3_files import load_eagle3
+from treespec.draft.trained.eagle_files import load_eagle
+from treespec.errors import LoadError
+
+
+def changed(folder, config=None, tensors=None, without=()):
+    """Write a checkpoint again, with changes."""
+    old, settings = files.read(folder)
+    for file in folder.iterdir():
+        file.unlink()
+    made = {name: tensor for name, tensor in (old | (tensors or {})).items() if name not in without}
+    save_file(
+        {name: tensor.contiguous() for name, tensor in made.items()}, folder / "model.safetensors"
+    )
+    settings = {k: v for k, v in (settings | (config or {})).items() if k not in without}
+    (folder / "config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+def test_the_facts_of_a_format_are_read_from_its_settings(tmp_path):
+    eagle3.checkpoint(tmp_path / "in", layer_ids=(2, 0, 3))
+    assert load_eagle3(str(tmp_path / "in"), target()).contract.reads.boundaries == (2, 0, 3)
+    # A first id of 1 is the output of layer 1 (sgl-project/sglang#25454).
+    eagle3.checkpoint(tmp_path / "out", "nvidia", layer_ids=(1, 0, 3))
+    assert load_eagle3(str(tmp_path / "out"), target()).contract.reads.boundaries == (2, 1, 4)
+    given = load_eagle3(str(tmp_path / "out"), target(), boundaries=(0, 1, 3), norm_output=True)
+    assert given.contract.reads.boundaries == (0, 1, 3)
+    assert "recycles the state after the norm" in str(given.contract)
+    with pytest.raises(
+        LoadError, match=r"does not name the layers .* are 2, 2, 1: give `boundaries`"
+    ):
+        load_eagle3(
+            changed(tmp_path / "in", without=("eagle_aux_hidden_state_layer_ids",)), target()
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "without", "message"),
+    [
+        ({"target_hidden_size": 48}, {}, (), "states of width 48"),
+        ({"hidden_size": 64}, {}, (), r"width 64 .*target's is 32"),
+        ({}, {}, ("hidden_size",), "does not state 'hidden_size'"),
+        ({"num_attention_heads": "4"}, {}, (), "num_attention_heads = \"4\", but must be of type int"),
+        ({}, {}, ("midlayer.hidden_norm.weight",), "'layers.0.hidden_norm.weight'"),
+        ({}, {"midlayer.mlp.odd": torch.ones(2)}, (), 'does not have: "midlayer.mlp.odd"'),
+        ({}, {"fc.weight": torch.ones(32, 64)}, (), r"'fc.weight' .* shape \[32, 64\], but .* \[32, 96\]"),
+        ({"norm_before_fc": True}, {}, (), "no tensor 'input_norm.weight'"),
+        ({"draft_vocab_size": 20}, {}, (), r"'d2t' .* \[40\]"),
+        ({}, {}, ("d2t",), "rows for 40 of 96 tokens, but no tensor 'd2t'"),
+        ({}, {"d2t": torch.full((40,), 90)}, (), "'d2t' .* leads to tokens 90 to 129.*offsets"),
+        ({}, {"d2t": -torch.arange(40)}, (), "leads to the same token twice"),
+        ({}, {"t2d": torch.ones(96, dtype=torch.bool)}, (), "'d2t' and 't2d' .* different tokens"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 9]}, {}, (), "boundary 9, but .* 4 layers"),
+        ({"eagle_aux_hidden_state_layer_ids": "all"}, {}, (), "must be of type list"),
+        ({"num_attention_heads": 5}, {}, (), "5"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path, config, tensors, without, message):
+    eagle3.checkpoint(tmp_path, "specforge", layer_ids=(2, 1, 3))
+    with pytest.raises(LoadError, match=message) as refused:
+        load_eagle3(changed(tmp_path, config, tensors, without), target())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_bias_that_the_file_promises_must_be_there(tmp_path):
+    eagle.checkpoint(tmp_path)  # says nothing, which means true
+    with pytest.raises(LoadError, match=r"no tensor 'fc.bias'"):
+        load_eagle(changed(tmp_path, without=("fc.bias",)), target())
+    assert load_eagle(changed(tmp_path, {"bias": False}, without=("fc.bias",)), target())
+
+
+def test_a_whole_model_is_no_head(tmp_path):
+    target().model.save_pretrained(tmp_path)
+    for load in (load_eagle, load_eagle3):
+        with pytest.raises(LoadError, match=r"is it a whole model"):
+            load(str(tmp_path), target())
+    with pytest.raises(LoadError, match="there is no head"):
+        load_eagle(str(tmp_path / "missing"), target())
+    with pytest.raises(LoadError, match="is a file"):
+        load_eagle(str(tmp_path / "config.json"), target())

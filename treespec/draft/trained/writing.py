@@ -1,0 +1,63 @@
+"""Write heads in their authors' layouts, so that serving engines can load what was trained here."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from treespec.errors import InvalidArgument
+from treespec.files import write_whole
+from treespec.models.reading import WEIGHTS
+
+__all__ = ["layer_settings", "require_empty", "write_head"]
+
+SETTINGS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "max_position_embeddings",
+    "num_hidden_layers",
+)
+"""What config.json says of the layers."""
+
+
+def layer_settings(config: Any) -> dict[str, Any]:
+    """What config.json says of a head's layers; the rotary base also stands where older readers look."""
+    data = {key: getattr(config, key) for key in SETTINGS if getattr(config, key, None) is not None}
+    rope = data.get("rope_parameters") or {}
+    if (theta := rope.get("rope_theta")) is not None:
+        data["rope_theta"] = theta
+    return data
+
+
+def require_empty(folder: Path) -> None:
+    """Refuse a folder that holds something.
+
+    Raises:
+        InvalidArgument: if it does, or is a file.
+    """
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InvalidArgument(f"{str(folder)!r} exists and is not empty: name a new folder")
+
+
+def write_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json and weights as safetensors into a new or empty folder.
+
+    Raises:
+        InvalidArgument: if something is there already.
+    """
+    require_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_whole(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
+    write_whole(folder / "config.json", json.dumps(config, indent=1) + "\n")
