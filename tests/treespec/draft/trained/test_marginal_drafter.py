@@ -7,6 +7,7 @@ from torch import nn
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import BlockDraft, Medusa, Merge, PromptLookup
+from treespec.draft.ranks_next import best_next
 from treespec.draft.trained.medusa import MedusaHeads, ResidualBlock
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.sampling.processing.text import ProcessedText
@@ -142,8 +143,9 @@ def test_the_best_token_of_each_row_is_told_after_the_step_too():
         return tree
 
     drafter.propose = noted
-    for _ in steps:
+    for step in steps:
         assert drafter.best_next() == wanted
+        assert best_next(drafter, step.tree, [2, 0]) == [wanted[2], wanted[0]]
 
 
 def test_rows_are_processed_along_the_path_of_each_node():

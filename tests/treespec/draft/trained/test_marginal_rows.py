@@ -39,6 +39,27 @@ def test_rows_are_those_of_a_straight_line(name, path, tmp_path):
     torch.testing.assert_close(finite(rows), finite(right), rtol=1e-5, atol=1e-5)
 
 
+AUTHORS = {
+    "medusa": (4,), "dflash": (1, 2, 3), "dflash, last layer first": (4, 1), "jetspec": (1, 2, 3),
+    "transformers": (1, 2, 3), "dflash, default ids": (3,), "speculators": (1, 3),
+}  # fmt: skip
+"""By format, the indices among transformers' `hidden_states` (the last is after the norm) that are read."""
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_states_are_those_that_the_authors_read(name, tmp_path):
+    """Not merely those that the drafter says it reads."""
+    form, model = FORMATS[name], target(dtype=torch.float64)
+    drafter = form.drafter(form.read(tmp_path, model), BUSHY, Law.IID, WARM)
+    with model.as_transformers() as plain, torch.no_grad():
+        hidden = plain(torch.tensor([TEXT[:-1]]), output_hidden_states=True).hidden_states
+    drafter.prefill(torch.tensor(TEXT), states_of(model, drafter.reads, TEXT[:-1]))
+    states = torch.stack([hidden[i][0] for i in AUTHORS[name]], dim=1)
+    right = form.rows(tmp_path, model, states, TEXT[-1], [])
+    rows = drafter.rows_after((), drafter.depth)
+    torch.testing.assert_close(finite(rows), finite(right), rtol=1e-5, atol=1e-5)
+
+
 class Noted:
     """Notes the trees of a drafter, which draws each from coins of its own."""
 
