@@ -1,5 +1,6 @@
 """Read a published block drafter: DFlash and JetSpec, in the layouts in which they are published."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -7,14 +8,15 @@ from torch import Tensor, nn
 
 from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules, BlockSizes
 from treespec.draft.trained.contract import Contract
-from treespec.errors import LoadError, in_words
+from treespec.draft.trained.vocabulary import tables_of
+from treespec.errors import InvalidArgument, LoadError, in_words
 from treespec.features import Features
 
 if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["load_block"]
+__all__ = ["load_block", "save_block"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -99,7 +101,67 @@ def load_block(source: str, target: Any, *, causal: bool | None = None) -> Block
         sizes, rules, contract, layers=layers, project=project, hidden_norm=hidden_norm, norm=norm,
         embedding=embedding, head=head, rotary=_rotary(config, parts), vocab_size=target.vocab_size,
         kept=None if kept is None else kept.to(parts.device), adapter=adapter, ids=parts.vocab_size,
+        target_layers=parts.layers,
     )  # fmt: skip
+
+
+def save_block(head: BlockHead, folder: Path) -> None:
+    """Write a block drafter in the layout of DFlash and JetSpec, which `load_block` and engines read.
+
+    Raises:
+        InvalidArgument: if the folder holds something already; or if the head reads the embedding's output
+            or the last layer's before the norm, for which the layout has no id.
+    """
+    from treespec.draft.trained.writing import write_head
+
+    net: Any = head
+    states = [head.contract.reads.states[i] for i in head.rules.order]
+    layers = head.target_layers
+    if not layers or any(state in (0, layers) for state in states):
+        raise InvalidArgument(
+            f"a head that reads {', '.join(map(_named, states))} cannot be written: DFlash's ids mean "
+            "outputs of layers, and that of the last layer the state after the norm"
+        )
+    parts = {"": net.layers, "fc": net.project, "hidden_norm": net.hidden_norm, "norm": net.norm}
+    if net.adapter is not None:
+        parts["hidden_dim_adapter.proj"] = net.adapter
+    if head.contract.head == "own":
+        parts["lm_head"] = net.head
+    if head.contract.embedding == "own":
+        parts["embed_tokens"] = net.embedding
+    tensors = {
+        f"{part or 'layers'}.{name}": tensor
+        for part, module in parts.items()
+        for name, tensor in module.state_dict().items()
+    }
+    if net.kept is not None:
+        tensors |= tables_of(net.kept, head.ids)
+    sizes, rules = head.sizes, head.rules
+    config = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": sizes.width,
+        "intermediate_size": sizes.inner,
+        "num_hidden_layers": len(net.layers),
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "rms_norm_eps": sizes.eps,
+        "attention_bias": sizes.bias,
+        "rope_parameters": net.rotary.config.rope_parameters,
+        "max_position_embeddings": rules.max_length,
+        "vocab_size": head.ids,
+        "draft_vocab_size": head.ids if net.kept is None else len(net.kept),
+        "num_target_layers": layers,
+        "block_size": rules.block_size,
+        "dflash_config": {
+            "mask_token_id": rules.mask_token,
+            "target_layer_ids": [layers - 1 if s == "post" else int(s) - 1 for s in states],
+            "causal_head": rules.causal,
+            "sample_from_anchor": rules.from_anchor,
+        },
+    }
+    write_head(folder, config, tensors)
 
 
 def _refuse_others(checkpoint: "Checkpoint") -> None:

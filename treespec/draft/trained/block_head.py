@@ -208,6 +208,7 @@ class BlockHead(nn.Module):
         kept: the target's id of each token that `head` has a row for; None for all.
         adapter: maps each feature to the width that `project` reads; None if it is the target's.
         ids: number of ids that have an embedding.
+        target_layers: L, by which files name the target's states; 0 if they are never written.
     """
 
     def __init__(
@@ -227,6 +228,7 @@ class BlockHead(nn.Module):
         kept: Int[Tensor, " v"] | None = None,
         adapter: nn.Module | None = None,
         ids: int | None = None,
+        target_layers: int = 0,
     ) -> None:
         super().__init__()
         self.sizes, self.rules, self.contract = sizes, rules, contract
@@ -239,6 +241,7 @@ class BlockHead(nn.Module):
         )
         self.embedding, self.head, self.rotary = embedding, head, rotary
         self.vocab_size, self.kept, self.ids = vocab_size, kept, ids or vocab_size
+        self.target_layers = target_layers
         self.depth, self.max_length = rules.depth, rules.max_length
 
     @torch.inference_mode()

@@ -21,7 +21,7 @@ from treespec.draft.trained.llama_parts import (
     rms_norm,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
-from treespec.draft.trained.vocabulary import kept_tokens
+from treespec.draft.trained.vocabulary import kept_tokens, tables_of
 from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
@@ -116,9 +116,7 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
     }
     if net.kept is not None:
         kept: Any = net.kept
-        tensors["d2t"] = kept - torch.arange(len(kept), device=kept.device)
-        present = torch.zeros(net.logits_width, dtype=torch.bool, device=kept.device)
-        tensors["t2d"] = present.index_fill(0, kept, True)
+        tensors |= tables_of(kept, net.logits_width)
     flags = dict.fromkeys(head.contract.notes, True)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["Medusa", "MedusaHeads", "load_medusa"]
+__all__ = ["Medusa", "MedusaHeads", "load_medusa", "save_medusa"]
 
 WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Names under which heads are published."""
@@ -153,6 +154,24 @@ def load_medusa(source: str, target: Any) -> MedusaHeads:
     ]
     checkpoint.require_all_taken()
     return MedusaHeads(heads, target.vocab_size, _contract(checkpoint, count, blocks, any(own)))
+
+
+def save_medusa(heads: MedusaHeads, folder: Path) -> None:
+    """Write heads in their authors' layout, which `load_medusa` and serving engines read.
+
+    Raises:
+        InvalidArgument: if the folder holds something already.
+    """
+    from treespec.draft.trained.writing import write_head
+
+    own, tensors, blocks = heads.contract.head == "own", {}, 0
+    for i, head in enumerate(heads.heads):
+        layers: Any = head
+        blocks = sum(isinstance(layer, ResidualBlock) for layer in layers)
+        for name, tensor in layers[: blocks + own].state_dict().items():
+            tensors[f"{i}.{name}"] = tensor
+    config = {"medusa_num_heads": len(heads.heads), "medusa_num_layers": blocks}
+    write_head(folder, config, tensors, file=WEIGHTS[1])
 
 
 def _head(

@@ -51,3 +51,12 @@ def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " 
         if rows == vocab_size and torch.equal(kept, torch.arange(rows))
         else (kept, rows)
     )
+
+
+def tables_of(kept: Int[Tensor, " v"], vocab_size: int) -> dict[str, Tensor]:
+    """The tensors `d2t` and `t2d` of a head with these tokens of the target."""
+    present = torch.zeros(vocab_size, dtype=torch.bool, device=kept.device)
+    return {
+        "d2t": kept - torch.arange(len(kept), device=kept.device),
+        "t2d": present.index_fill(0, kept, True),
+    }

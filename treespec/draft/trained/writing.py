@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -50,8 +51,12 @@ def require_empty(folder: Path) -> None:
         raise InvalidArgument(f"{str(folder)!r} exists and is not empty: name a new folder")
 
 
-def write_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write config.json and weights as safetensors into a new or empty folder.
+def write_head(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], file: str = WEIGHTS
+) -> None:
+    """Write config.json and weights into a new or empty folder.
+
+    `file`: name of the weights: safetensors, or a pickle of tensors for readers that know nothing else.
 
     Raises:
         InvalidArgument: if something is there already.
@@ -59,5 +64,8 @@ def write_head(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Te
     require_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_whole(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
+    if file.endswith(".safetensors"):
+        write_whole(folder / file, save(stored, metadata={"format": "pt"}))
+    else:
+        write_whole(folder / file, lambda opened: torch.save(stored, opened))
     write_whole(folder / "config.json", json.dumps(config, indent=1) + "\n")

@@ -5,6 +5,10 @@ import torch
 from marginal_heads import FORMATS, states_of, target
 
 from treespec import Law, Sampling, Text, TorchCoins, TreeShape, decode, decode_many, verify
+from treespec.draft import BlockDraft, Medusa
+from treespec.draft.trained.block_files import save_block
+from treespec.draft.trained.medusa import save_medusa
+from treespec.errors import InvalidArgument
 from treespec.features import Features
 from treespec.target import ModelTarget
 
@@ -37,6 +41,26 @@ def test_rows_are_those_of_a_straight_line(name, path, tmp_path):
         rows = drafter.rows_after(path, drafter.depth)
     right = form.rows(tmp_path, model, projected(head, states), TEXT[-1], path)
     torch.testing.assert_close(finite(rows), finite(right), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
+    form, model = FORMATS[name], target()
+    head = form.read(tmp_path / "read", model)
+    save = save_medusa if form.drafter is Medusa else save_block
+    if form.drafter is BlockDraft and {0, 4} & set(head.contract.reads.states):
+        with pytest.raises(InvalidArgument, match="DFlash's ids mean outputs of layers"):
+            save(head, tmp_path / "written")
+        return
+    save(head, tmp_path / "written")
+    again = form.load(str(tmp_path / "written"), model)
+    assert (again.contract.reads, again.contract.head) == (head.contract.reads, head.contract.head)
+    states, rows = states_of(model, head.contract.reads, TEXT[:-1]), []
+    for one in (head, again):
+        drafter = form.drafter(one, BUSHY, Law.IID, WARM)
+        drafter.prefill(torch.tensor(TEXT), states)
+        rows.append(drafter.rows_after([], drafter.depth))
+    assert torch.equal(*rows)
 
 
 AUTHORS = {
