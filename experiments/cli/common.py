@@ -189,6 +189,20 @@ def _message_and_code(error: BaseException, debug: bool) -> tuple[str, int]:
     return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED
 
 
+def yaml_or_name(option: str, text: str | None) -> Any:
+    """What an option names: YAML in braces, or else the text itself."""
+    if text is None or not text.lstrip().startswith("{"):
+        return text and text.strip()
+    from treespec.errors import Unreadable
+    from treespec.experiments.errors import ConfigError
+    from treespec.files import parse_yaml
+
+    try:
+        return parse_yaml(text)
+    except Unreadable as error:
+        raise ConfigError(f"{option} is not YAML: {error}") from None
+
+
 def fails(stream: IO[str]) -> bool:
     """Whether a stream still has text that it cannot write."""
     try:
@@ -224,6 +238,8 @@ def json_text(data: Mapping[str, Any]) -> str:
         models list   models: [{name, wheel, megabytes, folder: where it is, or null}]
         generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
                       method, law, rule, sampling
+        draft check   contract, warning: a sentence or null, rows: [{conventions, keys, right: shares of
+                      steps by depth, tokens_per_step, steps}], the stated conventions first
         datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by
         doctor        ok, facts, tests, speeds, said
     """

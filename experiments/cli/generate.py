@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly, json_text
+from treespec.experiments.cli.common import (
+    AsJson,
+    Debug,
+    Plugins,
+    complain,
+    friendly,
+    json_text,
+    yaml_or_name,
+)
 from treespec.experiments.cli.help import app, examples
 from treespec.files import brief
 
@@ -122,10 +130,10 @@ def generate_command(
         if target is None and draft is not None:
             raise ConfigError("--draft needs --target: give both, or --pair")
         models = {"target": target or pair, "draft": draft, "dtype": dtype, "device": device}
-        drafting = _part("--source", source)
+        drafting = yaml_or_name("--source", source)
         drafting = {"source": drafting} if isinstance(drafting, str) else drafting
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        further = _part("--sampling", more) or {}
+        further = yaml_or_name("--sampling", more) or {}
         if not isinstance(further, dict):
             raise ConfigError(f"--sampling {brief(more)}: write '{{repetition_penalty: 1.1}}'")
         greedy = {} if "from" in further else {"temperature": 0.0}
@@ -133,7 +141,7 @@ def generate_command(
         sampling = greedy | further | chosen
         config = one_text_config(
             models,
-            {"shape": _part("--shape", shape), "draft": drafting, "law": law, "rule": rule},
+            {"shape": yaml_or_name("--shape", shape), "draft": drafting, "law": law, "rule": rule},
             sampling,
             tokens=tokens,
             seed=seed,
@@ -156,19 +164,6 @@ def generate_command(
         if not decoded.text.endswith("\n"):
             typer.echo()
         complain(_numbers(decoded, config.samplings[0].name))
-
-
-def _part(option: str, text: str | None) -> Any:
-    if text is None or not text.lstrip().startswith("{"):
-        return text and text.strip()
-    from treespec.errors import Unreadable
-    from treespec.experiments.errors import ConfigError
-    from treespec.files import parse_yaml
-
-    try:
-        return parse_yaml(text)
-    except Unreadable as error:
-        raise ConfigError(f"{option} is not YAML: {error}") from None
 
 
 def _prompt(given: str | None, file: Path | None) -> str:

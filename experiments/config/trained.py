@@ -45,6 +45,10 @@ class TrainedHead(Settings):
             heads[key] = self.read(target)
         return heads[key]
 
+    def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
+        """What the format leaves open for this head: by label, the keys that choose it."""
+        return {}
+
     @property
     def sha256(self) -> str | None:
         """A digest of all files in the head's folder; None for a hub id, or without a folder of its own."""
@@ -86,6 +90,12 @@ class BlockDraftSource(TrainedHead):
         from treespec.draft.trained.block_files import load_block
 
         return load_block(self.model, target, causal=self.causal)
+
+    def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
+        return {
+            "causal within a block": {"causal": True},
+            "two-way within a block": {"causal": False},
+        }
 
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
@@ -132,6 +142,11 @@ class Eagle3Draft(TrainedHead):
             self.model, target, boundaries=self.boundaries, norm_output=self.norm_output
         )
 
+    def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
+        from treespec.draft.trained.eagle3_files import conventions
+
+        return conventions(self.head(target).contract, target.layer_count)
+
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
         head = self.head(wanted.pair.target)
@@ -149,13 +164,26 @@ class MtpDraft(TrainedHead):
     """Folder or hub id of the checkpoint that holds the module; null for the target's."""
     state: Literal["post", "pre"] = "post"
     """Whether it reads states after the final norm or before it; no file says which."""
+    state_first: bool | None = None
+    """Whether it reads the state before the embedding; null for what the layout of its files does."""
     zero_first: bool = False
     """Whether the embedding of a text's first pair is zero, as vLLM has it for DeepSeek and MiMo."""
 
     def read(self, target: Any) -> Any:
         from treespec.draft.trained.mtp_files import load_mtp
 
-        return load_mtp(self.model, target, state=self.state, zero_first=self.zero_first)
+        return load_mtp(
+            self.model,
+            target,
+            state=self.state,
+            state_first=self.state_first,
+            zero_first=self.zero_first,
+        )
+
+    def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
+        from treespec.draft.trained.mtp_files import conventions
+
+        return conventions()
 
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)

@@ -110,7 +110,7 @@ def one_text_config(
         "methods": [{"kind": kind, **(tree if kind == "tree" else {})}],
         "seed": seed,
     }
-    with _naming_options():
+    with naming_options():
         config = validated(Path("-"), data)
         if wants_measured(config.methods[0]):
             raise ConfigError(
@@ -129,7 +129,7 @@ def _usual_shape(draft: Mapping[str, Any] | None) -> Any:
 
 
 @contextmanager
-def _naming_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
@@ -158,11 +158,11 @@ def decode_one(
     if not prompt:
         raise PromptError("the prompt is empty: give some text")
     experiment = build(config)
-    with _naming_options():
+    with naming_options():
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
     models = as_eager(config.models)
-    with _naming_options():
+    with naming_options():
         pair = load_with_passes(models, [method], load, Reporter(None)).pair
     asked = pair.target.model.generation_config
     ignored = ignored_in_words(asked, config.samplings, config.stop_strings)
@@ -172,7 +172,7 @@ def decode_one(
     encoded = encode(
         [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer
     )
-    with _naming_options():
+    with naming_options():
         require_fits(experiment, pair, encoded)
     for name, contract in heads_of([method], pair.target).items():
         say(f"{name}: {contract}")

@@ -26,7 +26,7 @@ from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 
-__all__ = ["default_boundaries", "load_eagle3", "save_eagle3"]
+__all__ = ["conventions", "default_boundaries", "load_eagle3", "save_eagle3"]
 
 OF_NETWORK = {
     "model.layers.0.": "midlayer.",
@@ -141,6 +141,28 @@ def _authors_name(name: str) -> str:
         if name.startswith(ours):
             return theirs + name.removeprefix(ours)
     return name
+
+
+def conventions(contract: Contract, layers: int) -> dict[str, dict[str, Any]]:
+    """What no file states reliably: how layers are counted, and which state is recycled.
+
+    Args:
+        contract: of a head as it is read.
+        layers: of its target.
+
+    Returns:
+        By label, arguments of `load_eagle3`; those of the head as it is read are among them.
+    """
+    read, found = contract.reads.boundaries, {}
+    for by in (0, 1, -1) if read else (0,):
+        moved = [boundary + by for boundary in read]
+        if moved and not 0 <= min(moved) <= max(moved) <= layers:
+            continue
+        at = f"boundaries {', '.join(map(str, moved))}; " if moved else ""
+        for normed in (False, True):
+            label = f"{at}recycles the state {'after' if normed else 'before'} the norm"
+            found[label] = ({"boundaries": moved} if moved else {}) | {"norm_output": normed}
+    return found
 
 
 def _net(

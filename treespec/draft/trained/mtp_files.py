@@ -24,7 +24,7 @@ from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["load_mtp"]
+__all__ = ["conventions", "load_mtp"]
 
 OF_A_MODULE = re.compile(r"(?:model\.(?:language_model\.)?)?(?:mtp|mtp_layers|layers\.(\d+))\.")
 """How names begin in a target's files that may be those of a module."""
@@ -116,6 +116,18 @@ def load_mtp(
         notes=("the first embedding is zero",) if zero_first else (),
     )
     return HeadModel(net, contract)
+
+
+def conventions() -> dict[str, dict[str, Any]]:
+    """What no file states: the side of the final norm, and the order; by label, arguments of `load_mtp`."""
+    return {
+        f"states {'after' if state == 'post' else 'before'} the final norm; [{', '.join(order)}]": {
+            "state": state,
+            "state_first": order[0] == "state",
+        }
+        for state in ("post", "pre")
+        for order in (("embedding", "state"), ("state", "embedding"))
+    }
 
 
 def _net(

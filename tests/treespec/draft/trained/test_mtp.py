@@ -92,6 +92,20 @@ def test_a_module_may_have_an_embedding_and_a_head_of_its_own(tmp_path):
     assert bool(((found - right[2:]).norm(dim=-1) <= 1e-5 * right[2:].norm(dim=-1)).all())
 
 
+@pytest.mark.parametrize("name", ["mtp, glm", "mtp, qwen3_next", "mtp, mimo", "mtp, mimo, pre"])
+def test_it_reads_the_state_after_the_final_norm_or_before_it(name, tmp_path):
+    model = FORMATS[name].target()
+    seen = []
+    with model.as_transformers() as plain:
+        part = plain.model.layers[-1] if name.endswith("pre") else plain.model.norm
+        handle = part.register_forward_hook(lambda module, args, output: seen.append(output))
+        plain(torch.tensor([TEXT]))
+        handle.remove()
+    lender = model.fresh()
+    lender.lend(head_of(name, tmp_path).contract.reads)
+    torch.testing.assert_close(lender.prefill(torch.tensor(TEXT)), seen[0].transpose(0, 1))
+
+
 def test_the_order_can_be_given(tmp_path):
     head = head_of("mtp, mimo", tmp_path)
     other = load_mtp(str(tmp_path), FORMATS["mtp, mimo"].target(), state_first=False)
