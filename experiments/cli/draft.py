@@ -1,5 +1,6 @@
-"""`treespec draft`: what a trained head that drafts for a target is worth, before it is used."""
+"""`treespec draft`: check a trained head before it is used, and write it for other programs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,13 +22,27 @@ _draft = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _draft,
     name="draft",
-    help="Check the conventions by which a trained head is run.",
+    help="Check the conventions by which a trained head is run; write it for other programs.",
     rich_help_panel="Checks",
     epilog=examples(
         "treespec draft check heads/eagle3 --target Qwen/Qwen3-8B",
         "treespec draft check glm --target glm --source '{source: mtp, state: pre}'",
+        "treespec draft export heads/eagle3 for-engines --target Qwen/Qwen3-8B",
     ),
 )
+
+Head = Annotated[str, typer.Argument(metavar="HEAD", help="Folder or hub id of the head.")]
+Target = Annotated[
+    str, typer.Option("--target", help="The target: embedded, a folder, a hub id, or smollm2.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        help="eagle, eagle3, mtp, medusa, block, or with keys: '{source: mtp, state: pre}'.  [as its "
+        "files say]",
+    ),
+]
 
 
 @_draft.command(
@@ -39,19 +54,9 @@ app.add_typer(
     ),
 )
 def check_command(
-    head: Annotated[str, typer.Argument(metavar="HEAD", help="Folder or hub id of the head.")],
-    target: Annotated[
-        str,
-        typer.Option("--target", help="The target: embedded, a folder, a hub id, or smollm2."),
-    ],
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source",
-            help="eagle, eagle3, mtp, medusa, block, or with keys: '{source: mtp, state: pre}'.  [as its "
-            "files say]",
-        ),
-    ] = None,
+    head: Head,
+    target: Target,
+    source: Source = None,
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens of all texts together.")] = 200,
     dtype: Annotated[str, typer.Option("--dtype", help="Dtype of the target.")] = "float32",
     device: Annotated[str, typer.Option("--device", help="Device of the target.")] = "cpu",
@@ -99,3 +104,43 @@ def check_command(
             echo(check.verdict)
         else:
             print_finding(finding(check), output())
+
+
+@_draft.command(
+    "export",
+    epilog=examples(
+        "treespec draft export heads/eagle3 for-engines --target Qwen/Qwen3-8B",
+        "treespec draft export heads/old for-engines --target llama --source eagle",
+    ),
+)
+def export_command(
+    head: Head,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="New or empty folder to write to.")
+    ],
+    target: Target,
+    source: Source = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a trained head in its authors' layout, so that serving engines can load it.
+
+    Read in any layout that `source` knows; written in one. Weights get the dtype of the stored target.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.places import require_inputs
+
+        require_inputs({"--target": target})
+        from treespec.experiments.measure.head_check import export_head, family_of
+        from treespec.experiments.run.models import calm_transformers
+
+        calm_transformers()
+        given = yaml_or_name("--source", source) or family_of(head)
+        contract = export_head(
+            head,
+            {"source": given} if isinstance(given, str) else given,
+            {"target": target, "dtype": "auto"},
+            folder,
+            console=progress(quiet),
+        )
+        echo(f"{contract}\nwritten: {folder}")

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 
 from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa, Mtp
+from treespec.errors import UnsupportedModel
 from treespec.experiments.config.files import stamp
 from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
 from treespec.plugins import Budget, Settings, Wanted
@@ -45,6 +46,19 @@ class TrainedHead(Settings):
             heads[key] = self.read(target)
         return heads[key]
 
+    def write(self, head: Any, folder: Path) -> None:
+        """Write a head in its authors' layout into a new folder.
+
+        Raises:
+            InvalidArgument: if the folder holds something already, or the layout cannot say what the head
+                reads.
+            UnsupportedModel: if the family has no files of its own.
+        """
+        raise UnsupportedModel(
+            f"{label_of_draft(self)}: modules for multi-token prediction are published inside their "
+            "target's files, and are not written by themselves"
+        )
+
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         """What the format leaves open for this head: by label, the keys that choose it."""
         return {}
@@ -71,6 +85,11 @@ class MedusaDraft(TrainedHead):
 
         return load_medusa(self.model, target)
 
+    def write(self, head: Any, folder: Path) -> None:
+        from treespec.draft.trained.medusa import save_medusa
+
+        save_medusa(head, folder)
+
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
         head = self.head(wanted.pair.target)
@@ -90,6 +109,11 @@ class BlockDraftSource(TrainedHead):
         from treespec.draft.trained.block_files import load_block
 
         return load_block(self.model, target, causal=self.causal)
+
+    def write(self, head: Any, folder: Path) -> None:
+        from treespec.draft.trained.block_files import save_block
+
+        save_block(head, folder)
 
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         return {
@@ -116,6 +140,11 @@ class EagleDraft(TrainedHead):
 
         return load_eagle(self.model, target)
 
+    def write(self, head: Any, folder: Path) -> None:
+        from treespec.draft.trained.eagle_files import save_eagle
+
+        save_eagle(head, folder)
+
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
         head = self.head(wanted.pair.target)
@@ -141,6 +170,11 @@ class Eagle3Draft(TrainedHead):
         return load_eagle3(
             self.model, target, boundaries=self.boundaries, norm_output=self.norm_output
         )
+
+    def write(self, head: Any, folder: Path) -> None:
+        from treespec.draft.trained.eagle3_files import save_eagle3
+
+        save_eagle3(head, folder)
 
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         from treespec.draft.trained.eagle3_files import conventions

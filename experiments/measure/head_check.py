@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
+from treespec.draft.trained.writing import require_empty
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import ChatPrompts, EmbeddedPrompts, Prompts, TreeMethod
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from treespec.models.load import Pair
 
-__all__ = ["HeadCheck", "Tried", "check_head", "family_of", "finding"]
+__all__ = ["HeadCheck", "Tried", "check_head", "export_head", "family_of", "finding"]
 
 DEPTH = 4
 """Tokens that the head drafts in a step, as a chain of its best ones."""
@@ -152,19 +153,8 @@ def check_head(
     Raises:
         ConfigError, LoadError, UnsupportedModel: if the head cannot be read, or does not fit the target.
     """
-    draft = {**source, "model": model}
-    known = {name: part.settings for name, part in plugins.parts("source").items()}
-    heads = [name for name, kind in known.items() if kind and issubclass(kind, TrainedHead)]
-    if source.get("source") not in heads:
-        raise ConfigError(
-            f"--source {brief(source.get('source'))} is no trained head: {', '.join(heads)}"
-        )
-    reporter = Reporter(console)
-    with naming_options():
-        experiment, settings = _experiment(draft, models, None, tokens)
-        with reporter.task("loading the models"):
-            pair = load(experiment.config.models)
-            head = settings.head(pair.target)
+    draft, reporter = {**source, "model": model}, Reporter(console)
+    pair, settings, head = _loaded(draft, models, tokens, reporter, load)
     say(str(head.contract))
     kind: Prompts = (
         ChatPrompts(kind="chat", count=PROMPTS)
@@ -187,6 +177,50 @@ def check_head(
                 accepted = tuple(_accepted(experiment, pair, prompts))
             tried.append(Tried(label, keys, accepted))
     return HeadCheck(str(head.contract), str(source["source"]), tuple(tried))
+
+
+def export_head(
+    model: str,
+    source: Mapping[str, Any],
+    models: Mapping[str, Any],
+    folder: Path,
+    *,
+    console: "Console | None" = None,
+    load: Callable[[Any], "Pair"] = load_models,
+) -> str:
+    """Write a head in its authors' layout; the conventions by which it is run.
+
+    The arguments are those of `check_head`; `folder` must be new or empty.
+
+    Raises:
+        ConfigError, LoadError, UnsupportedModel: see `check_head`.
+        InvalidArgument: if the folder holds something, or the layout cannot say what the head reads.
+    """
+    require_empty(folder)
+    _, settings, head = _loaded({**source, "model": model}, models, 1, Reporter(console), load)
+    settings.write(head, folder)
+    return str(head.contract)
+
+
+def _loaded(
+    draft: Mapping[str, Any],
+    models: Mapping[str, Any],
+    tokens: int,
+    reporter: Reporter,
+    load: Callable[[Any], "Pair"],
+) -> tuple["Pair", TrainedHead, Any]:
+    """The target, the settings of the head, and the head."""
+    known = {name: part.settings for name, part in plugins.parts("source").items()}
+    heads = [name for name, kind in known.items() if kind and issubclass(kind, TrainedHead)]
+    if draft.get("source") not in heads:
+        raise ConfigError(
+            f"--source {brief(draft.get('source'))} is no trained head: {', '.join(heads)}"
+        )
+    with naming_options():
+        experiment, settings = _experiment(draft, models, None, tokens)
+        with reporter.task("loading the models"):
+            pair = load(experiment.config.models)
+            return pair, settings, settings.head(pair.target)
 
 
 def _accepted(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> Iterator[int]:

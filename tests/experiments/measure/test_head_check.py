@@ -105,6 +105,20 @@ def test_a_head_that_states_its_boundaries_is_not_blamed(planted):
     assert "as stated" in found.stdout
 
 
+def test_a_head_is_written_for_other_programs(planted, tmp_path):
+    arguments = ["draft", "export", str(planted), str(tmp_path / "out"), "--target", "embedded"]
+    source = ["--source", f"{{source: eagle3, boundaries: {[2, 1, 4]}}}"]
+    written = CliRunner().invoke(app, [*arguments, *source])
+    assert written.exit_code == 0, written.output
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert set(stored) == set(load_file(planted / "model.safetensors"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 1, 4]
+    again = CliRunner().invoke(app, [*arguments, *source])
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
+
+
 def test_a_head_of_another_text_is_of_no_use(planted, pair, tmp_path):
     tensors = load_file(planted / "model.safetensors")
     tensors["lm_head.weight"] = tensors["lm_head.weight"].roll(17, 0).contiguous()
