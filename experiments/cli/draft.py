@@ -22,7 +22,7 @@ _draft = typer.Typer(no_args_is_help=True)
 app.add_typer(
     _draft,
     name="draft",
-    help="Check the conventions by which a trained head is run; write it for other programs.",
+    help="Check a trained head, or write it for engines.",
     rich_help_panel="Checks",
     epilog=examples(
         "treespec draft check heads/eagle3 --target Qwen/Qwen3-8B",
