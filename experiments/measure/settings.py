@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,7 @@ def run_under_settings(
                 left_out[combination.name] = str(error) or "it does not fit in memory"
                 folders.pop(combination.name, None)
                 continue
-            units += session.wanted - len(session.finished)
+            units += ceil((session.wanted - len(session.finished)) / own.batch)
             quiet = replace(session, reporter=Reporter(None))
             decoding.append(stack.enter_context(closing(decode(quiet, *prepared))))
         if not folders:
