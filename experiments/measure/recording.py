@@ -12,6 +12,7 @@ from torch import Tensor
 
 from treespec.checks import integer
 from treespec.decoding import require_prompt, require_room
+from treespec.draft import ModelDrafter
 from treespec.errors import RefusedTree
 from treespec.experiments.config.samplings import settings_of
 from treespec.experiments.measure.beam_recording import (
@@ -304,8 +305,9 @@ def record(
         return trace
     texts = np.split(trace.tokens, trace.offsets[1:-1])
     rows = record_draft_rows(
-        draft, prompts_ids, [text.tolist() for text in texts], sampling=sampling, beam=beam,
-        depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
+        lambda growth: ModelDrafter(draft, growth, Law.DETERMINISTIC, sampling),
+        prompts_ids, [text.tolist() for text in texts], beam=beam, depth=beam_depth,
+        device=getattr(draft, "device", None), progress=progress,
     )  # fmt: skip
     return replace(trace, draft_rows=rows)
 
