@@ -42,18 +42,27 @@ class RecordingGrowth:
 
 
 def rows_of_position(beam: int, depth: int) -> int:
-    """Number of rows that are recorded at each position."""
+    """Number of rows that are recorded at each position.
+
+    Raises:
+        InvalidTrace: if an argument is not a positive integer.
+    """
+    beam, depth = (
+        integer("beam", beam, 1, InvalidTrace),
+        integer("beam_depth", depth, 1, InvalidTrace),
+    )
     return 1 + (depth - 1) * beam
 
 
-def require_room_for_rows(positions: int, beam: int, depth: int) -> None:
-    """Refuse rows that are too large for a trace file."""
-    integer("beam", beam, 1, InvalidTrace)
-    integer("beam_depth", depth, 1, InvalidTrace)
-    size = positions * (12 + rows_of_position(beam, depth) * (4 * beam + 8))
+def require_room_for_rows(positions: int, rows: int, width: int) -> None:
+    """Refuse draft rows of so many positions that are too large for a trace file.
+
+    `rows`: of each position. `width`: children of each row.
+    """
+    size = positions * (12 + rows * (4 * width + 8))
     if size > ARRAY_BYTES // 2:
         raise InvalidTrace(
-            f"draft rows of {positions:,} positions, {depth} levels and {beam} children each take up to "
+            f"{rows:,} draft rows of {width} children at each of {positions:,} positions take up to "
             f"{size / 2**20:,.0f} MiB, more than the {ARRAY_BYTES / 2**21:.0f} MiB that a trace has room "
             "for: record fewer or shorter texts, or use a smaller --beam or --beam-depth"
         )
@@ -114,7 +123,7 @@ def record_draft_rows(
     Each prompt is followed by its text. `depth` levels get rows, so growths of up to this depth can be
     replayed. `make`: the drafter of deterministic children along a growth.
     """
-    require_room_for_rows(sum(map(len, texts)), beam, depth)
+    require_room_for_rows(sum(map(len, texts)), rows_of_position(beam, depth), beam)
     found, growth, coins = RowsOfPositions(), RecordingGrowth(beam, depth), TorchCoins(0)
     drafter = make(growth)
     for _, rest in positions(drafter, prompts, texts, device=device, progress=progress):

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.checks import integer
 from treespec.draft.drawn import ranking_of
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
@@ -23,6 +24,7 @@ from treespec.experiments.measure.beam_recording import (
     RowsOfPositions,
     positions,
     require_room_for_rows,
+    rows_of_position,
 )
 from treespec.experiments.measure.recording import (
     POSITIONS_BEYOND,
@@ -31,7 +33,7 @@ from treespec.experiments.measure.recording import (
     trace_of,
 )
 from treespec.protocols import Coins, Growth, TreeModel
-from treespec.sampling.children import top_k
+from treespec.sampling.children import require_children, top_k
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling
 from treespec.search import InvalidTrace, Trace
@@ -109,19 +111,19 @@ def record_head(
 
     Raises:
         InvalidTrace: see `record` and `require_member`.
+        InvalidTree: if the vocabulary has fewer tokens than a node has children.
     """
     require_member(Law.DETERMINISTIC, rule)
     target, width = head.target, max(width, beam)
+    require_children(width, target.vocab_size, Law.DETERMINISTIC)
     bare = head.make(TreeShape.chain(1))
-    by_depth = isinstance(bare, MarginalDrafter) and getattr(sampling, "processors", None) is None
-    levels = bare.depth if isinstance(bare, MarginalDrafter) else beam_depth
-    require_room_for_rows(
-        len(prompts_ids) * (max_new_tokens + beyond),
-        beam or width,
-        levels if beam and not by_depth else 1,
-    )
+    marginal = isinstance(bare, MarginalDrafter)
+    by_depth = marginal and getattr(sampling, "processors", None) is None
+    levels = bare.depth if marginal else integer("beam_depth", beam_depth, 1, InvalidTrace)
     growth = RecordingGrowth(beam, levels) if beam and not by_depth else None
-    drafter = head.make(growth or TreeShape.chain(levels if by_depth else 1))
+    drafter = head.make(growth or TreeShape.chain(levels if marginal else 1))
+    rows_each = levels if growth is None else rows_of_position(beam, levels)
+    require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), rows_each, width)
     recorder = TextRecorder(
         target, sampling=sampling, law=Law.DETERMINISTIC, rule=rule, width=width
     )
@@ -137,19 +139,21 @@ def record_head(
         drafter, prompts_ids, texts, target=target.fresh(), progress=progress,
         device=getattr(target, "device", None),
     ):  # fmt: skip
+        tree = drafter.propose(coins) if marginal or growth is not None else None
         # A head that knows nothing yet, after a prompt of one token, drafts the root alone.
-        known = not isinstance(drafter, MarginalDrafter) or drafter.propose(coins).shape.size > 1
+        known = tree is None or tree.shape.size > 1
         logits = _along(drafter, root, rest, levels, coins) if known else nothing
         drafted = top_k(logits, width)
-        shares = ranking(logits).gather(1, drafted).double().cpu().numpy()
+        shares = ranking(logits).gather(1, drafted).double().cpu().numpy() * known
         ranks = _ranks(drafted.tolist(), rest, levels) if known else [width] * levels
-        if by_depth:
-            order = range(-1, levels - 1)
-            rows.add(order, [0, *[-1] * (levels - 1)], shares * known, ranks[0])
+        if growth is not None and tree is not None and known:
+            rows.add_beam(tree, growth, rest[0])
+        elif by_depth:
+            rows.add(range(-1, levels - 1), [0, *[-1] * (levels - 1)], shares, ranks[0])
         elif growth is not None:
-            rows.add_beam(drafter.propose(coins), growth, rest[0])
+            rows.add([-1], [0], shares[:1, :beam], ranks[0])
         below.append(ranks)
-        probs.append(shares[0] * known)
+        probs.append(shares[0])
         best.append(int(drafted[0, 0]) if known else -1)
     ranks = np.array(below)
     return replace(

@@ -19,6 +19,7 @@ from treespec.experiments.measure.beam_recording import (
     DEPTH,
     record_draft_rows,
     require_room_for_rows,
+    rows_of_position,
 )
 from treespec.experiments.run.seeds import keys_of, seed_of
 from treespec.protocols import Coins, Models, TreeModel
@@ -295,7 +296,8 @@ def record(
                 f"beam = {beam} is for growths, which choose among deterministic children, but the law is "
                 f"'{Law.of(law)}': leave out the beam, or record with --law deterministic"
             )
-        require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), beam, beam_depth)
+        rows = rows_of_position(beam, beam_depth)
+        require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), rows, beam)
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context,
         reach=beyond + beam_depth * bool(beam), max_new_tokens=max_new_tokens, stop=stop, seed=seed,

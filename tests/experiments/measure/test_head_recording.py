@@ -25,6 +25,7 @@ from treespec.experiments.measure.replays import UNBIASED, replay_tables, replay
 from treespec.experiments.measure.traces import trace as trace_command
 from treespec.experiments.run.next_right import fresh_right, next_right
 from treespec.features import Features
+from treespec.sampling.processors import Processors
 from treespec.search import (
     DDTree,
     InvalidTrace,
@@ -59,7 +60,7 @@ def greedy(model, prompt, count):
     return [*prompt, *(token for step in steps for token in step.tokens)]
 
 
-def made(name, dtype):
+def made(name, dtype, sampling=COLD):
     """A head that is fitted to a part of the texts, so that its drafts are sometimes right."""
     model = target(dtype=dtype)
     text = [token for prompt in PROMPTS for token in greedy(model, prompt, 18)]
@@ -69,7 +70,7 @@ def made(name, dtype):
         "block": lambda: (BlockDraft, random_block(model, text)),
     }[name]()
 
-    def drafter(tree, sampling=COLD):
+    def drafter(tree):
         return kind(head, tree, Law.DETERMINISTIC, sampling)
 
     def record(**more):
@@ -81,10 +82,12 @@ def made(name, dtype):
             "beyond": 4,
         } | more
         return record_head(
-            TracedHead(model, drafter), PROMPTS, sampling=COLD, max_new_tokens=NEW, **options
+            TracedHead(model, drafter), PROMPTS, sampling=sampling, max_new_tokens=NEW, **options
         )  # fmt: skip
 
-    return SimpleNamespace(model=model, drafter=drafter, record=record, trace=record())
+    return SimpleNamespace(
+        model=model, drafter=drafter, record=record, trace=record(), sampling=sampling
+    )
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +103,7 @@ def live(head, tree):
             (step.verdict.accepted, len(step.tokens), step.tree.shape.size)
             for step in decode(
                 ModelTarget(head.model), head.drafter(tree), verify.greedy, torch.tensor(prompt),
-                sampling=COLD, coins=TorchCoins(0), max_new_tokens=NEW,
+                sampling=head.sampling, coins=TorchCoins(0), max_new_tokens=NEW,
             )
         ]
         for prompt in PROMPTS
@@ -126,6 +129,26 @@ def test_chains_and_trees_are_replayed_step_by_step(heads, name):
         assert count[0].tolist() == found.steps.tolist()
         most = max(most, int(found.accepted.max()))
     assert most >= 2  # the rows below the root matter
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", ["eagle3", "medusa"])
+def test_under_processors_too(name):
+    """Rows depend on the path to each node, those of a head with one row for each depth too."""
+    penalties = Sampling(temperature=0.0, processors=Processors(repetition_penalty=1.3))
+    head = made(name, torch.float64, penalties)
+    assert not head.trace.draft_rows.by_depth
+    for tree in (TreeShape.kary(2, 3), GROWTHS[0]):
+        found = (
+            replay(head.trace, tree)
+            if isinstance(tree, TreeShape)
+            else replay_growth(head.trace, tree)
+        )
+        assert found.sure.mean() > 0.9
+        if found.sure.all():
+            steps = [[step[:2] for step in text] for text in live(head, tree)]
+            assert per_text(found, found.accepted, found.kept) == steps
+    assert found.accepted.max() > 0
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -248,7 +271,8 @@ def test_what_cannot_be_recorded_or_replayed_is_refused(heads):
         (lambda: replace(bare, path_ranks=bare.path_ranks + 9), "path_ranks must hold"),
         (lambda: replace(bare, path_ranks=bare.path_ranks[:, 1:]), "path_ranks must hold"),
         (lambda: head.record(rule=verify.rrs), "law 'deterministic' with rule 'rrs' cannot be traced"),
-        (lambda: head.record(width=10**8), "has room for"),
+        (lambda: head.record(beyond=10**6), r"rows of 5 children at each of 4,000,120 positions"),
+        (lambda: head.record(beam_depth=0), "beam_depth = 0"),
     ):  # fmt: skip
         with pytest.raises(InvalidTrace, match=said):
             refused()
