@@ -65,7 +65,7 @@ def trace_command(
         ),
     ] = 0,
     beam_depth: Annotated[
-        int, typer.Option("--beam-depth", help="Levels that --beam records.")
+        int, typer.Option("--beam-depth", help="Levels that --beam records, and those of a head.")
     ] = 8,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress.")] = False,
     plugin: Plugins = None,
@@ -75,7 +75,8 @@ def trace_command(
 
     Recording is per position, so that `treespec replay` and `treespec search` can use the file for every
     static tree. With --beam, draft probabilities off the text are recorded too, for growths. For a method
-    with a text source, such as lookup, everything it may draft within its budget is recorded.
+    with a text source, such as lookup, everything it may draft within its budget is recorded. For a trained
+    head, such as eagle3, the draft rooted at every position is recorded, --beam-depth levels deep.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -108,6 +109,8 @@ def trace_command(
             echo(
                 f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}"
             )
+        if recorded.levels is not None:
+            echo(f"the trained head's drafts at every position: {recorded.levels} levels")
         if recorded.draft_rows is not None:
             rows = recorded.draft_rows
             echo(f"draft rows for growths: {rows.depth} levels, {rows.width} children each")

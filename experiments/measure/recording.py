@@ -12,12 +12,14 @@ from torch import Tensor
 
 from treespec.checks import integer
 from treespec.decoding import require_prompt, require_room
+from treespec.draft import ModelDrafter
 from treespec.errors import RefusedTree
 from treespec.experiments.config.samplings import settings_of
 from treespec.experiments.measure.beam_recording import (
     DEPTH,
     record_draft_rows,
     require_room_for_rows,
+    rows_of_position,
 )
 from treespec.experiments.run.seeds import keys_of, seed_of
 from treespec.protocols import Coins, Models, TreeModel
@@ -294,7 +296,8 @@ def record(
                 f"beam = {beam} is for growths, which choose among deterministic children, but the law is "
                 f"'{Law.of(law)}': leave out the beam, or record with --law deterministic"
             )
-        require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), beam, beam_depth)
+        rows = rows_of_position(beam, beam_depth)
+        require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), rows, beam)
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context,
         reach=beyond + beam_depth * bool(beam), max_new_tokens=max_new_tokens, stop=stop, seed=seed,
@@ -304,8 +307,9 @@ def record(
         return trace
     texts = np.split(trace.tokens, trace.offsets[1:-1])
     rows = record_draft_rows(
-        draft, prompts_ids, [text.tolist() for text in texts], sampling=sampling, beam=beam,
-        depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
+        lambda growth: ModelDrafter(draft, growth, Law.DETERMINISTIC, sampling),
+        prompts_ids, [text.tolist() for text in texts], beam=beam, depth=beam_depth,
+        device=getattr(draft, "device", None), progress=progress,
     )  # fmt: skip
     return replace(trace, draft_rows=rows)
 

@@ -145,6 +145,7 @@ def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
         "nodes": replay.nodes_per_step if replay.shape is None else replay.shape.size,
         "depth": replay.max_depth,
         "sure": float(replay.sure.mean()),
+        "every_position": trace.path_ranks is not None,
         "next_right": nodes and NextRight(nodes, trace.texts, trace.file_of),
     }
 
@@ -184,6 +185,11 @@ UNSURE = (
     "more."
 )
 
+UNBIASED = (
+    "no position bias: the trained head's rows stand at every position of the text, not at the roots of "
+    "one run"
+)
+
 
 def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     tables = []
@@ -193,7 +199,8 @@ def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         about = f"{first['sampling']}, {first['rule']} ({first['law']}), {first['texts']} texts"
         unsure = any(row["sure"] < 1 for row in replayed)
         columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
-        caption = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
+        said = [(EMITTED, True), (UNSURE, unsure), (UNBIASED, first["every_position"])]
+        caption = "\n".join(text for text, holds in said if holds)
         tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=caption))
         tables += _next_right_tables(replayed)
     return tables

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
 from treespec.draft.text.text_source import Draft, proposed
-from treespec.experiments.config.build import BuiltMethod
+from treespec.draft.trained.head_drafter import HeadDrafter
+from treespec.draft.trained.marginal_drafter import MarginalDrafter
+from treespec.experiments.config.build import BuiltMethod, Choice
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
 from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import JacobiDraft, LookaheadDraft, TokenRecyclingDraft
+from treespec.experiments.config.trained import TrainedHead
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.head_recording import TracedHead, require_member
 from treespec.experiments.measure.recording import (
     POSITIONS_BEYOND,
     Position,
@@ -24,8 +28,9 @@ from treespec.experiments.measure.recording import (
     trace_of,
 )
 from treespec.plugins import Budget, Settings
-from treespec.protocols import Coins, Models, TreeModel
+from treespec.protocols import Coins, Growth, Models, TreeModel
 from treespec.sampling.distributions import Sampling
+from treespec.search.errors import InvalidTrace
 from treespec.search.traces.text_drafts import TextDrafts
 from treespec.search.traces.trace import Trace
 from treespec.tree import Law, TokenTree, TreeShape
@@ -58,23 +63,41 @@ class TracedPair:
     draft: TreeModel
 
 
-def require_traceable(method: BuiltMethod) -> None:
-    """Refuse a source of `REASONS`, which no trace can serve, before a model is loaded."""
+def require_traceable(method: BuiltMethod, choice: Choice) -> None:
+    """Refuse a source, a law or a rule that no trace can serve, before a model is loaded.
+
+    `choice`: the law and rule to record.
+    """
     assert isinstance(method.config, TreeMethod)
     reason = REASONS.get(type(method.config.draft))
     if reason is not None:
         raise _untraceable(method, reason)
+    if isinstance(method.config.draft, TrainedHead):
+        try:
+            require_member(choice.law, choice.rule)
+        except InvalidTrace as error:
+            raise ConfigError(f"--method {method.name!r}: {error}") from None
 
 
-def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingSource | TracedPair:
+def traced_source(
+    method: BuiltMethod, sampling: str, pair: Models
+) -> MatchingSource | TracedPair | TracedHead:
     """What to record for a method that does not draft with the pair's draft model.
 
     This is the source itself if it is a text source; target and draft if the draft is a model or a part of
-    the target.
+    the target; the target and what makes drafters if it is a trained head.
     """
     drafter = method.drafter(pair, sampling)
     if isinstance(drafter, MatchingSource):
         return drafter
+    if isinstance(drafter, HeadDrafter | MarginalDrafter):
+
+        def make(tree: Growth | TreeShape) -> HeadDrafter | MarginalDrafter:
+            made = replace(method, tree=tree).drafter(pair, sampling)
+            assert isinstance(made, HeadDrafter | MarginalDrafter)
+            return made
+
+        return TracedHead(pair.target, make)
     reason = (
         "what it drafts is not known to depend on the text alone (treespec.draft.MatchingSource)"
     )

@@ -16,6 +16,7 @@ from treespec.experiments.config.schema import Config, ModelsConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import DEPTH
+from treespec.experiments.measure.head_recording import TracedHead, record_head
 from treespec.experiments.measure.recording import POSITIONS_BEYOND, record
 from treespec.experiments.measure.source_recording import (
     record_source,
@@ -72,7 +73,7 @@ def trace(
     choice = _choice(config, setting, named, law, rule, width)
     traced_draft = named if named is not None and not named.by_pair else None
     if traced_draft is not None:
-        require_traceable(traced_draft)
+        require_traceable(traced_draft, choice)
         _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
@@ -96,7 +97,8 @@ def trace(
     if config.stop_strings:
         stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
     ids = [prompt.ids for prompt in prompts]
-    with reporter.units(len(prompts) * (1 + bool(beam)), done=0) as begin:
+    of_head = isinstance(source, TracedHead)
+    with reporter.units(len(prompts) * (1 + bool(beam or of_head)), done=0) as begin:
         settings: dict[str, Any] = {
             "sampling": sampling_of(setting).ending(pair.end_tokens, budget_of(config)),
             "rule": choice.rule,
@@ -106,8 +108,12 @@ def trace(
         if isinstance(source, MatchingSource):
             recorded = record_source(pair.target, source, ids, **settings)
         else:
-            beams = {"beam": beam, "beam_depth": beam_depth}
-            recorded = record(source, ids, law=choice.law, width=width, **beams, **settings)
+            settings |= {"width": width, "beam": beam, "beam_depth": beam_depth}
+            recorded = (
+                record_head(source, ids, **settings)
+                if isinstance(source, TracedHead)
+                else record(source, ids, law=choice.law, **settings)
+            )
     return _described(recorded, config, setting, hash_of(prompts), traced_draft)
 
 

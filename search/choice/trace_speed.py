@@ -268,10 +268,11 @@ def _counts(
     ends = trace.offsets[1:][trace.text_of[at]]
     mass, trials = [], []
     while len(at) and len(trials) < levels:
-        mass.append(trace.accepted[at].sum(axis=0))
+        level = len(trials)
+        mass.append(trace.accepted_below(at, level).sum(axis=0))
         trials.append(len(at))
-        goes_on = (trace.ranks[at] < trace.width) & (at + 1 < ends)
-        at, ends = at[goes_on] + 1, ends[goes_on]
+        goes_on = (trace.ranks_below(at, level) < trace.width) & (at + level + 1 < ends)
+        at, ends = at[goes_on], ends[goes_on]
     return np.array(mass).reshape(-1, trace.width), np.array(trials)
 
 
@@ -282,8 +283,9 @@ def _deepest(trace: Trace) -> int:
     all positions.
     """
     lengths, kept = np.diff(trace.offsets), trace.text_kept
-    everywhere = 1 + int((lengths - kept).min())
-    for depth in range(min(NEARLY_KNOWN_LEVELS, int(lengths.min())), everywhere, -1):
+    most = trace.levels or len(trace.tokens)
+    everywhere = min(1 + int((lengths - kept).min()), most)
+    for depth in range(min(NEARLY_KNOWN_LEVELS, int(lengths.min()), most), everywhere, -1):
         if np.minimum(kept, lengths - depth + 1).sum() >= LEAST_SHARE_KNOWN * kept.sum():
             return depth
     return everywhere

@@ -42,32 +42,35 @@ def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
     at depth d if a start s reaches it along children of these ranks.
     """
     inside, text_of = trace.inside, trace.text_of
-    at, rows = np.flatnonzero(inside), []
-    while len(rows) < (levels or DEEPEST_UNASKED):
-        if levels is None and rows and len(at) < FEWEST_TRIALS:
+    starts, rows = np.flatnonzero(inside), []
+    trace.require_levels(levels or 1)
+    while len(rows) < (levels or trace.levels or DEEPEST_UNASKED):
+        if levels is None and rows and len(starts) < FEWEST_TRIALS:
             break
-        rows.append(_level(trace, at, ranks))
-        at = at[trace.ranks[at] < ranks] + 1
-        at = at[at < len(inside)]
-        at = at[inside[at] & (text_of[at] == text_of[at - 1])]
+        level = len(rows)
+        rows.append(_level(trace, starts, level, ranks))
+        starts = starts[trace.ranks_below(starts, level) < ranks]
+        starts = starts[starts + level + 1 < len(inside)]
+        next_ = starts + level + 1
+        starts = starts[inside[next_] & (text_of[next_] == text_of[starts])]
     return Counts(*(np.stack(level, axis=1) for level in zip(*rows, strict=True)))
 
 
 def _level(
-    trace: Trace, positions: Int[np.ndarray, "P"], ranks: int
+    trace: Trace, starts: Int[np.ndarray, "S"], level: int, ranks: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Hits, trials and expected hits of one level's children, `[texts, ranks]` each.
 
     Excerpts of one file count as one text.
     """
-    text = trace.file_of[trace.text_of[positions]]
+    text = trace.file_of[trace.text_of[starts]]
 
     def by_text(cells: np.ndarray) -> np.ndarray:
         sums = [np.bincount(text, column, minlength=trace.samples) for column in cells.T]
         return np.stack(sums, axis=1)
 
-    hits = trace.ranks[positions, None] == np.arange(ranks)
-    mass = trace.accepted[positions, :ranks]
+    hits = trace.ranks_below(starts, level)[:, None] == np.arange(ranks)
+    mass = trace.accepted_below(starts, level)[:, :ranks]
     return (
         by_text(hits).astype(np.int64),
         by_text(np.ones_like(hits)).astype(np.int64),

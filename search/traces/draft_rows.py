@@ -23,7 +23,9 @@ class DraftRows:
     expansion, arXiv:2406.16858, without pruning). Each node that was run has a row with the probabilities
     of its best children. Tokens are not stored: it suffices to know which child the text takes. A node
     further along the text's own path is the first row of a later position, with its whole subtree, so a
-    tree rooted at one position finds its branches at the positions where they leave the text.
+    tree rooted at one position finds its branches at the positions where they leave the text. Rows of a
+    trained head depend on the position at which its tree is rooted, and serve trees rooted there only
+    (`Trace.path_ranks`).
 
     A row takes 4 bytes per child and 8 more; a position has 1 + (depth - 1) `width` rows.
 
@@ -31,7 +33,8 @@ class DraftRows:
         offsets: `[T + 1]`; rows of position t are `offsets[t]` up to, not including, `offsets[t + 1]`. The
             first of them belongs to the text itself.
         parents: `[R]`, the parent's row, counted from the position's first row; -1 for the first.
-        ranks: `[R]`, rank of the node among its siblings, 0 the most probable; 0 for the first row.
+        ranks: `[R]`, rank of the node among its siblings, 0 the most probable; 0 for the first row. -1 for
+            the row of all siblings, of a draft with one row for each depth.
         probs: `[R, width]`, the draft's probabilities of the best children of each node, best first.
         text_ranks: `[T]`, rank of the child of the first row that the text takes; `width` if it takes none.
 
@@ -65,7 +68,7 @@ class DraftRows:
             parents, first = self.parents, place == 0
             valid = {
                 "parents": np.where(first, parents == -1, (parents >= 0) & (parents < place)),
-                "ranks": (self.ranks >= 0) & (self.ranks < self.width),
+                "ranks": (self.ranks >= np.where(first, 0, -1)) & (self.ranks < self.width),
                 "text_ranks": (self.text_ranks >= 0) & (self.text_ranks <= self.width),
                 "probs": (self.probs >= 0).all(axis=1) & (self.probs.sum(axis=1) <= 1 + TOLERANCE),
             }
@@ -79,6 +82,11 @@ class DraftRows:
     def width(self) -> int:
         """Children of each row."""
         return self.probs.shape[1]
+
+    @cached_property
+    def by_depth(self) -> bool:
+        """Whether each position has one row for each depth, whatever the node."""
+        return bool((self.ranks[self.parents >= 0] == -1).all())
 
     @property
     def positions(self) -> int:
@@ -105,14 +113,18 @@ class DraftRows:
         inner = self.parents >= 0
         places = (self._starts + self.parents)[inner], self.ranks[inner]
         children[places] = np.flatnonzero(inner)
+        for_all = inner & (self.ranks < 0)
+        children[(self._starts + self.parents)[for_all]] = np.flatnonzero(for_all)[:, None]
         return children
 
 
-def whole_numbers(name: str, values: Any) -> Int[np.ndarray, "n"]:
-    """A read-only row of integers."""
+def whole_numbers(name: str, values: Any, axes: int = 1) -> Int[np.ndarray, "*shape"]:
+    """A read-only row of integers, or several rows."""
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidTrace(f"{name} = {shown(values)}, but must be a row of integers")
+    if array.ndim != axes or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidTrace(
+            f"{name} = {shown(values)}, but must be {'a row' if axes == 1 else 'rows'} of integers"
+        )
     return _copied(array, np.int64)
 
 

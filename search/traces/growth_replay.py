@@ -13,11 +13,15 @@ every kept node is worth more than every node whose children are not known. Then
 are drafted in any case, and the others could not have been kept. `Replay.sure` marks the sure steps;
 RESULTS.md (`growth_replay`) compares them, and the others, with live runs of the embedded pair.
 
+On a trace of a trained head, all rows of a tree are those of the position at which it is rooted. Of a head
+with one row for each depth every row is recorded, so growths over marginals can be replayed too.
+
 Where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) expands next depends on draws, and draws off the
 text are not recorded: such a growth is replayed at temperature 0, where each node has one child, and
 refused above.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -30,7 +34,7 @@ from treespec.draft.growth import nodes_kept, rounds, shape_of
 from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
-from treespec.search.traces.draft_rows import DraftRows
+from treespec.search.traces.draft_rows import TOLERANCE, DraftRows
 from treespec.search.traces.replay import (
     Levels,
     Replay,
@@ -42,6 +46,9 @@ from treespec.search.traces.replay import (
 from treespec.search.traces.rule_notes import by_member
 from treespec.search.traces.trace import Trace
 from treespec.tree import Law, TreeShape
+
+MOST_PARTS = 2**18
+"""Largest number of tokens that share what a recorded row lacks."""
 
 
 def replay_growth(trace: Trace, growth: Growth) -> Replay:
@@ -55,18 +62,21 @@ def replay_growth(trace: Trace, growth: Growth) -> Replay:
                 "trace holds: replay it at temperature 0, or run it (`treespec run`)"
             )
         return _of_chain(trace, growth.max_depth)
-    if isinstance(growth, MarginalGrowth):
+    by_depth = trace.draft_rows is not None and trace.draft_rows.by_depth
+    if isinstance(growth, MarginalGrowth) and not by_depth:
         raise InvalidTrace(
-            f"growth '{name}' takes the children of all nodes of a level from one row of the draft, but a "
-            "trace holds a separate row for each node: run it (`treespec run`)"
+            f"growth '{name}' takes the children of all nodes of a level from one row of the draft, but "
+            "the trace holds a separate row for each node: run it (`treespec run`)"
         )
     rows = _require_rows(trace, name)
     if growth.max_depth > rows.depth:
+        again = f"record it again with --beam-depth {growth.max_depth}, or give less depth"
         raise InvalidTrace(
             f"growth '{name}' grows to depth {growth.max_depth}, but the trace has draft rows for "
-            f"{rows.depth} levels: record it again with --beam-depth {growth.max_depth}, or give less depth"
+            f"{rows.depth} levels: {'the head drafts no deeper' if by_depth else again}"
         )
-    grown, seen = _Grown(trace, rows, growth), []
+    over_rows = isinstance(growth, MarginalGrowth)
+    grown, seen = (_OverRows if over_rows else _Grown)(trace, rows, growth), []
 
     def accepted_at(start: int) -> int:
         accepted, *rest = grown.step(start)
@@ -107,7 +117,7 @@ class _Grown:
 
     def __init__(self, trace: Trace, rows: DraftRows, growth: Growth) -> None:
         self._growth, self._name = growth, type(growth).__name__
-        self._probs, self._text_ranks = rows.probs, rows.text_ranks
+        self._probs, self._rank = rows.probs, _ranks(trace, rows)
         self._first, self._below = rows.offsets, _below(trace, rows)
 
     def step(self, start: int) -> tuple[int, int, bool, Levels, bool]:
@@ -161,7 +171,7 @@ class _Grown:
         """The last kept node along the text."""
         node = 0
         while shape.depths[node] < shape.depth:
-            rank, children = int(self._text_ranks[start + shape.depths[node]]), shape.children[node]
+            rank, children = self._rank(start, shape.depths[node]), shape.children[node]
             if rank >= len(children) or children[rank] not in kept:
                 break
             node = children[rank]
@@ -183,8 +193,61 @@ class _Grown:
         return bool(paths[sorted(kept)].min() > paths[unknown].max())
 
 
+class _OverRows:
+    """The trees that a growth builds over the rows of a head with one row for each depth."""
+
+    def __init__(self, trace: Trace, rows: DraftRows, growth: Growth) -> None:
+        assert isinstance(growth, MarginalGrowth)
+        self._growth, self._rows, self._rank = growth, rows, _ranks(trace, rows)
+
+    def step(self, start: int) -> tuple[int, int, bool, Levels, bool]:
+        """As `_Grown.step`. The tree's tokens are ranks.
+
+        It is sure if at no depth the last recorded child is drafted: then no child beyond it would be.
+        """
+        depth, width = self._growth.max_depth, self._rows.width
+        first = int(self._rows.offsets[start])
+        probs = self._rows.probs[first : first + depth]
+        tree = self._growth.tree_over(_distributions(probs), 0)
+        shape, ranks, node = tree.shape, tree.token_ids, 0
+        while shape.depths[node] < depth:
+            rank = self._rank(start, shape.depths[node])
+            matching = [child for child in shape.children[node] if ranks[child] == rank]
+            if rank >= width or not matching:
+                break
+            (node,) = matching
+        sure = max(ranks[1:], default=0) < width - 1
+        return shape.depths[node], shape.size, sure, ((1,),) * depth, bool(shape.children[node])
+
+
+def _distributions(probs: Float[np.ndarray, "D width"]) -> Float[Tensor, "D V"]:
+    """Recorded rows with their rest, in parts that are at most as probable as the last recorded child."""
+    rest = (1 - probs.sum(axis=1)).clip(0)
+    # A rest too small to matter is one part: the last recorded child may be less probable by far.
+    least = np.maximum(probs[:, -1], rest / MOST_PARTS)
+    parts = [1 if r < TOLERANCE else math.ceil(r / p) for r, p in zip(rest, least, strict=True)]
+    rows = np.zeros((len(probs), probs.shape[1] + max(parts)))
+    rows[:, : probs.shape[1]] = probs
+    for row, left, count in zip(rows, rest, parts, strict=True):
+        row[probs.shape[1] : probs.shape[1] + count] = left / count
+    return torch.from_numpy(rows)
+
+
+def _ranks(trace: Trace, rows: DraftRows) -> Callable[[int, int], int]:
+    """The rank of the text's token, by the position of a tree's root and the level in the tree."""
+    below, at = trace.path_ranks, rows.text_ranks
+    if below is None:
+        return lambda start, level: int(at[start + level])
+    return lambda start, level: int(below[start, level])
+
+
 def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:
-    """The row of each child, -1 if unknown; for the text's own token, the next position's first row."""
+    """The row of each child, -1 if unknown.
+
+    For the text's own token it is the next position's first row, if rows depend on the text alone.
+    """
+    if trace.path_ranks is not None:
+        return rows.children
     below, first_rows = rows.children.copy(), rows.offsets[:-1]
     taken = np.flatnonzero(rows.text_ranks < rows.width)
     next_first = np.append(first_rows[1:], -1)

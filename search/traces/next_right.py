@@ -8,7 +8,8 @@ exactly one accepted node. `treespec.experiments.run.next_right` records the sam
 In a replay these are those of a live run at temperature 0, step by step; above, they have its law. A node
 without children has no row, as in the live run of a draft model, which never runs its leaves. Rows of an
 autoregressive model, and drafts of a text source, depend on the text alone: a *fresh* draft that is rooted
-at a node has the row of the model there, and what the source drafts at that position.
+at a node has the row of the model there, and what the source drafts at that position. A trained head has
+other rows in a fresh draft than in one that is rooted further up, and a trace of one holds both.
 """
 
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class AcceptedNodes:
 
 
 def accepted_nodes(trace: Trace, replay: Replay) -> AcceptedNodes | None:
-    """The accepted nodes of a replay; None above temperature 0 if the trace does not hold best tokens."""
-    if trace.target_best is None and not trace.greedy:
+    """The accepted nodes of a replay; None above temperature 0 if the trace lacks the best tokens."""
+    if not trace.greedy and (trace.target_best is None or trace.path_ranks is not None):
         return None
     depth = np.concatenate([np.arange(kept) for kept in replay.kept.tolist()])
     step = np.repeat(np.arange(len(replay.kept)), replay.kept)
@@ -60,9 +61,14 @@ def accepted_nodes(trace: Trace, replay: Replay) -> AcceptedNodes | None:
         first, fresh = table[start, depth], table[position, 0]
     else:
         assert replay.ends_inside is not None
-        fresh = _first_of_model(trace)[position]
+        fresh = first = _first_of_model(trace)[position]
         has_row = (depth < replay.accepted[step]) | replay.ends_inside[step]
-        first = np.where(has_row, fresh, NO_ROW)
+        if trace.path_ranks is not None:
+            if trace.draft_rows is not None and trace.draft_rows.by_depth:
+                has_row = depth < trace.path_ranks.shape[1]  # rows are known without running nodes
+            level = np.minimum(depth, trace.path_ranks.shape[1] - 1)
+            first = np.where(trace.path_ranks[start, level] == 0, tokens, tokens + 1)
+        first = np.where(has_row, first, NO_ROW)
     # The first node of each step that a sibling follows; the token after the last node is the bonus.
     leaves = np.full(len(replay.kept), replay.max_depth)
     np.minimum.at(leaves, step[tokens != first], depth[tokens != first])

@@ -9,6 +9,11 @@ The drafts of a text source are a function of the preceding text, so its tree at
 whatever was drafted and verified before, and any budget within the recorded one can be replayed likewise.
 Trees that grow by the draft's probabilities are replayed in `growth_replay`.
 
+A trained head's rows below the root depend on where its tree is rooted. A trace of one holds, at every
+position of its texts, the ranks along the tree that is rooted there (`Trace.path_ranks`), and steps walk
+along these. Had they been recorded only at the roots of one run, they would stand where that run's drafts
+failed or ended, which are not the positions at which a tree of another shape begins its steps.
+
 Steps begin as long as fewer tokens are kept than the budget allows and no stop token came, as in
 `treespec.decode`. Tokens that the last step of a text accepts beyond its end count in `accepted` and not in
 `kept`; they need positions after the end, which `Trace.kept` separates. If a text has too few of these for
@@ -290,13 +295,14 @@ def last_nodes(
     trace: Trace, table: Int[np.ndarray, "nodes ranks"], depth: int
 ) -> Int[np.ndarray, "T"]:
     """The last node that a walk from each position reaches, for all positions level by level."""
-    ranks = np.minimum(trace.ranks, table.shape[1] - 1)
-    last = np.zeros(len(ranks), dtype=np.int64)
-    start, node = np.arange(len(ranks)), last.copy()
+    trace.require_levels(depth)
+    count = len(trace.ranks)
+    last = np.zeros(count, dtype=np.int64)
+    start, node = np.arange(count), last.copy()
     for level in range(depth):
-        inside = start + level < len(ranks)
+        inside = start + level < count
         start, node = start[inside], node[inside]
-        node = table[node, ranks[start + level]]
+        node = table[node, np.minimum(trace.ranks_below(start, level), table.shape[1] - 1)]
         alive = node >= 0
         start, node = start[alive], node[alive]
         last[start] = node

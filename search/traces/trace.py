@@ -5,6 +5,7 @@ A trace's file is an .npz archive of plain arrays, one of which holds the metada
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
     files                                            as in `Trace`; only if texts share files
     target_best, draft_best                          as in `Trace`; only above temperature 0
+    path_ranks                                       as in `Trace`; only of trained heads
     draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only if the trace
                                                      has them
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
@@ -65,6 +66,9 @@ _FILES = {"files": "<i8"}
 _BEST = {"target_best": "<i4", "draft_best": "<i4"}
 """Arrays of a trace above temperature 0; older files lack them."""
 
+_PATHS = {"path_ranks": "<i4"}
+"""Array of a trace of a trained head."""
+
 _PARTS: dict[str, tuple[dict[str, str], str, Callable[..., Any]]] = {
     "draft_rows": (_ROW_ARRAYS, "draft_row_", DraftRows),
     "text_drafts": (_TEXT_ARRAYS, "text_draft_", TextDrafts),
@@ -112,6 +116,10 @@ class Trace:
         target_best: `[T]`, the target's best token at each position, under the sampling setting; None at
             temperature 0, where it is the text's, and in older traces.
         draft_best: `[T]`, the draft's best token, -1 where it drafts nothing; given with `target_best`.
+        path_ranks: `[T, levels]`, for a draft whose rows depend on where its tree is rooted (a trained
+            head's): in the tree that is rooted at each position, the rank of the text's next tokens, each
+            below the one before; `width` from where the tree does not go on along the text, or the text
+            ends. None where rows depend on the text alone: then the ranks are those of later positions.
         text_drafts: the complete drafts of a text source at every position; None for a draft model. With
             them, ranks, probs and accepted are those of the root's children within the recorded limits, and
             budgets can be replayed (`treespec.search.traces.replay`), but no given tree.
@@ -137,6 +145,7 @@ class Trace:
     text_drafts: TextDrafts | None = None
     target_best: Int[np.ndarray, "T"] | None = None
     draft_best: Int[np.ndarray, "T"] | None = None
+    path_ranks: Int[np.ndarray, "T levels"] | None = None
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
@@ -148,6 +157,9 @@ class Trace:
                 values = np.diff(self.offsets)
             if values is not None:
                 object.__setattr__(self, name, whole_numbers(name, values))
+        if self.path_ranks is not None:
+            below = whole_numbers("path_ranks", self.path_ranks, axes=2)
+            object.__setattr__(self, "path_ranks", below)
         offsets, count = self.offsets, len(self.tokens)
         if len(offsets) < 2:
             raise InvalidTrace("a trace holds at least one text: offsets = [0, positions]")
@@ -180,6 +192,16 @@ class Trace:
             raise InvalidTrace(
                 f"ranks must be in 0..{self.width} ({self.width}: none of the children)"
             )
+        below = self.path_ranks
+        if below is not None and (
+            not below.shape[1]
+            or not np.array_equal(below[:, 0], self.ranks)
+            or not ((below >= 0) & (below <= self.width)).all()
+        ):
+            raise InvalidTrace(
+                f"path_ranks must hold a row of ranks in 0..{self.width} for each of {count} positions, "
+                "each beginning with the position's rank in ranks"
+            )
         if (self.target_best is None) != (self.draft_best is None):
             raise InvalidTrace("target_best and draft_best are given together, or neither")
         if count and self.tokens.min() < 0:
@@ -211,6 +233,40 @@ class Trace:
         """`kept`, which is never None after construction."""
         assert self.kept is not None
         return self.kept
+
+    @property
+    def levels(self) -> int | None:
+        """Levels of trees that can be replayed; None if the lengths of texts alone limit them."""
+        return None if self.path_ranks is None else self.path_ranks.shape[1]
+
+    def ranks_below(self, starts: Int[np.ndarray, "S"], level: int) -> Int[np.ndarray, "S"]:
+        """The rank of the text's token at a level of trees that are rooted at these positions."""
+        return (
+            self.ranks[starts + level]
+            if self.path_ranks is None
+            else self.path_ranks[starts, level]
+        )
+
+    def accepted_below(
+        self, starts: Int[np.ndarray, "S"], level: int
+    ) -> Float[np.ndarray, "S width"]:
+        """The probability that each child of the text's node at a level of such trees is accepted."""
+        if self.path_ranks is None:
+            return self.accepted[starts + level]
+        return (self.path_ranks[starts, level, None] == np.arange(self.width)).astype(np.float64)
+
+    def require_levels(self, depth: int) -> None:
+        """Refuse trees that are deeper than was recorded.
+
+        Raises:
+            InvalidTrace: if the depth exceeds `levels`.
+        """
+        if self.levels is not None and depth > self.levels:
+            raise InvalidTrace(
+                f"a tree of depth {depth} was asked for, but the trace holds the trained head's rows at "
+                f"{self.levels} levels below each position: record it again with --beam-depth {depth}, if "
+                "the head drafts as deep"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -318,6 +374,8 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
         kinds |= _FILES
     if fields["target_best"] is not None:
         kinds |= _BEST
+    if fields["path_ranks"] is not None:
+        kinds |= _PATHS
     for part, (arrays_of, prefix, _) in _PARTS.items():
         if fields[part] is not None:
             kinds |= arrays_of
@@ -332,8 +390,8 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
 
 def _unpacked(path: Path) -> dict[str, Any]:
     """The fields of the trace in a file, by name. `Trace` checks their values."""
-    options = product(({}, _FILES), ({}, _BEST), ({}, _ROW_ARRAYS, _TEXT_ARRAYS))
-    known = [_ARRAYS | files | best | part for files, best, part in options]
+    options = product(({}, _FILES), ({}, _BEST), ({}, _PATHS), ({}, _ROW_ARRAYS, _TEXT_ARRAYS))
+    known = [_ARRAYS | files | best | path | part for files, best, path, part in options]
     try:
         arrays: dict[str, Any] = dict(read_arrays(path))
     except Unreadable as error:
