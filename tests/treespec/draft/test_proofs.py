@@ -111,7 +111,7 @@ def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
     sizes = []
     for one in (case, cold):
         drafter = one.make(stores[one.vocab])
-        begin(drafter, one)
+        drafter.prefill(torch.tensor(PROMPTS[one.vocab]))
         sizes.append(drafter.propose(TorchCoins(0)).shape.size)
     assert sizes[0] > sizes[1]
 
