@@ -2,7 +2,8 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
@@ -32,9 +33,17 @@ class TrainedHead(Settings):
     runs_passes: ClassVar[bool] = False
     """Whether the head is a model that runs trees, whose passes can be compiled."""
 
+    drafter: ClassVar[Callable[..., Drafter]]
+    """Drafts with the head."""
+
     @abstractmethod
     def read(self, target: Any) -> Any:
         """The head, read from its files anew."""
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        head = self.head(wanted.pair.target)
+        return type(self).drafter(head, wanted.tree, wanted.law, wanted.sampling)
 
     def head(self, target: Any) -> Any:
         """The head for a loaded target, read once unless its files change."""
@@ -46,18 +55,15 @@ class TrainedHead(Settings):
             heads[key] = self.read(target)
         return heads[key]
 
+    @abstractmethod
     def write(self, head: Any, folder: Path) -> None:
         """Write a head in its authors' layout into a new folder.
 
         Raises:
             InvalidArgument: if the folder holds something already, or the layout cannot say what the head
                 reads.
-            UnsupportedModel: if the family has no files of its own.
+            UnsupportedModel: if the family has no layout of a head alone.
         """
-        raise UnsupportedModel(
-            f"{label_of_draft(self)}: modules for multi-token prediction are published inside their "
-            "target's files, and are not written by themselves"
-        )
 
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         """What the format leaves open for this head: by label, the keys that choose it."""
@@ -66,11 +72,7 @@ class TrainedHead(Settings):
     @property
     def sha256(self) -> str | None:
         """A digest of all files in the head's folder; None for a hub id, or without a folder of its own."""
-        digest, files = hashlib.sha256(), _files(self.model)
-        for file in files:
-            with file.open("rb") as content:
-                digest.update(file.name.encode() + hashlib.file_digest(content, "sha256").digest())
-        return digest.hexdigest() if files else None
+        return _digest(self.model, _stamps(self.model))
 
 
 @built_in(laws=Law)
@@ -79,6 +81,7 @@ class MedusaDraft(TrainedHead):
 
     source: Literal["medusa"] = "medusa"
     """Medusa's heads draft any shape or growth, at most as deep as there are heads."""
+    drafter: ClassVar[Callable[..., Drafter]] = Medusa
 
     def read(self, target: Any) -> Any:
         from treespec.draft.trained.medusa import load_medusa
@@ -90,11 +93,6 @@ class MedusaDraft(TrainedHead):
 
         save_medusa(head, folder)
 
-    def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
-        head = self.head(wanted.pair.target)
-        return Medusa(head, wanted.tree, wanted.law, wanted.sampling)
-
 
 @built_in(laws=Law)
 class BlockDraftSource(TrainedHead):
@@ -102,6 +100,7 @@ class BlockDraftSource(TrainedHead):
 
     source: Literal["block"] = "block"
     """A block drafter drafts any shape or growth, at most as deep as a block."""
+    drafter: ClassVar[Callable[..., Drafter]] = BlockDraft
     causal: bool | None = None
     """Whether a token of a block sees only those before it (JetSpec); null for what the head states."""
 
@@ -121,11 +120,6 @@ class BlockDraftSource(TrainedHead):
             "two-way within a block": {"causal": False},
         }
 
-    def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
-        head = self.head(wanted.pair.target)
-        return BlockDraft(head, wanted.tree, wanted.law, wanted.sampling)
-
 
 @built_in(laws=Law)
 class EagleDraft(TrainedHead):
@@ -133,6 +127,7 @@ class EagleDraft(TrainedHead):
 
     source: Literal["eagle"] = "eagle"
     """An EAGLE-1, EAGLE-2 or HASS head drafts any shape or growth."""
+    drafter: ClassVar[Callable[..., Drafter]] = Eagle
     runs_passes: ClassVar[bool] = True
 
     def read(self, target: Any) -> Any:
@@ -145,11 +140,6 @@ class EagleDraft(TrainedHead):
 
         save_eagle(head, folder)
 
-    def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
-        head = self.head(wanted.pair.target)
-        return Eagle(head, wanted.tree, wanted.law, wanted.sampling)
-
 
 @built_in(laws=Law)
 class Eagle3Draft(TrainedHead):
@@ -157,6 +147,7 @@ class Eagle3Draft(TrainedHead):
 
     source: Literal["eagle3"] = "eagle3"
     """An EAGLE-3 head drafts any shape or growth."""
+    drafter: ClassVar[Callable[..., Drafter]] = Eagle3
     runs_passes: ClassVar[bool] = True
     boundaries: Annotated[tuple[Boundary, ...], Field(min_length=1, max_length=64)] | None = None
     """The boundaries that it reads (0 is the embedding's output, L the last layer's); null for what the
@@ -181,11 +172,6 @@ class Eagle3Draft(TrainedHead):
 
         return conventions(self.head(target).contract, target.layer_count)
 
-    def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
-        head = self.head(wanted.pair.target)
-        return Eagle3(head, wanted.tree, wanted.law, wanted.sampling)
-
 
 @built_in(laws=Law)
 class MtpDraft(TrainedHead):
@@ -193,6 +179,7 @@ class MtpDraft(TrainedHead):
 
     source: Literal["mtp"] = "mtp"
     """The target's module for multi-token prediction drafts any shape or growth."""
+    drafter: ClassVar[Callable[..., Drafter]] = Mtp
     runs_passes: ClassVar[bool] = True
     model: Name | None = None  # pyrefly: ignore[bad-override]
     """Folder or hub id of the checkpoint that holds the module; null for the target's."""
@@ -214,15 +201,16 @@ class MtpDraft(TrainedHead):
             zero_first=self.zero_first,
         )
 
+    def write(self, head: Any, folder: Path) -> None:
+        raise UnsupportedModel(
+            "modules for multi-token prediction are published inside their target's files: there is no "
+            "layout of a module alone"
+        )
+
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         from treespec.draft.trained.mtp_files import conventions
 
         return conventions()
-
-    def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
-        head = self.head(wanted.pair.target)
-        return Mtp(head, wanted.tree, wanted.law, wanted.sampling)
 
 
 def heads_in(drafts: Iterable[Settings]) -> Iterator[TrainedHead]:
@@ -234,6 +222,15 @@ def heads_in(drafts: Iterable[Settings]) -> Iterator[TrainedHead]:
 def contracts(drafts: Iterable[Settings], target: Any) -> dict[str, str]:
     """By the name of each trained head, the conventions by which it is run."""
     return {label_of_draft(head): str(head.head(target).contract) for head in heads_in(drafts)}
+
+
+@lru_cache(maxsize=64)
+def _digest(model: str | None, stamps: object) -> str | None:
+    digest, files = hashlib.sha256(), _files(model)
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(file.name.encode() + hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest() if files else None
 
 
 def _files(model: str | None) -> list[Path]:

@@ -1,6 +1,7 @@
 """Differences between two configs, two machines, or the methods of two runs."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping
         before = [{"name": old["name"], **drafted(old, new)} for old, new in pairs]
         after = [{"name": new["name"], **drafted(new, old)} for old, new in pairs]
     changed = differences(before, after, "methods")
+    if changed and (head := re.match(r"methods\[\d+\]\.files\.head (.*?): ", changed[0])):
+        raise RunFolderError(
+            f"{folder}: the files of the head {head[1]!r} have changed since the run was started: bring "
+            "them back, choose another folder with --out, or start over with --fresh"
+        )
     if changed:
         raise RunFolderError(
             f"{folder}: this code builds other methods from the config than the run was started with "

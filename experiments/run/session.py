@@ -271,6 +271,9 @@ def require_fits(
         lengths += [
             pair.others[name].max_length for name in method.own_models if name in pair.others
         ]
+        if isinstance(method.config, TreeMethod) and hasattr(pair.target, "fresh"):
+            heads = heads_in([method.config.draft])
+            lengths += [head.head(pair.target).max_length for head in heads]
         for prompt in prompts:
             try:
                 require_room(

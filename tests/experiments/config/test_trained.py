@@ -1,6 +1,7 @@
 """Trained heads in configs: read once, refused before the first token, recorded with their conventions."""
 
 import json
+from pathlib import Path
 
 import pytest
 from head_formats import FORMATS
@@ -13,9 +14,12 @@ from treespec.errors import LoadError
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.trained import heads_in
-from treespec.experiments.errors import ConfigError
+from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
+from treespec.experiments.records.changes import require_same_methods
+from treespec.experiments.records.manifest import method_data
 from treespec.experiments.report.details import facts
 from treespec.experiments.report.run import load_run
+from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.session import require_fits
 from treespec.models.load import load_pair, outline_pair
 
@@ -100,6 +104,23 @@ def test_a_changed_file_is_read_anew(pair, heads):
     config.write_text(json.dumps({"medusa_num_heads": 2}))
     assert before.head(pair.target) is not head
     assert before.sha256 != digest
+
+
+def test_a_prompt_beyond_the_context_of_a_head_is_refused_before_the_run(pair, heads):
+    built = experiment({"source": "block", "model": str(heads / "block")})  # 256 positions
+    require_fits(built, pair, [Prompt(0, "short", None, tuple(range(200)), "short", 0)])
+    with pytest.raises(PromptError, match="context is 256"):
+        require_fits(built, pair, [Prompt(0, "long", None, tuple(range(250)), "long", 0)])
+
+
+def test_a_run_is_not_resumed_with_another_head(pair, heads):
+    built = experiment({"source": "block", "model": str(heads / "block")})
+    before = {"methods": json.loads(json.dumps([method_data(method) for method in built.methods]))}
+    require_same_methods(Path("run"), built, before)
+    config = heads / "block" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(RunFolderError, match=r"files of the head '.*block' have changed"):
+        require_same_methods(Path("run"), built, before)
 
 
 def test_what_does_not_fit_is_refused_with_its_key(pair, heads, tmp_path):
