@@ -122,7 +122,9 @@ def test_a_draft_of_experts_depends_on_the_text_alone(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
+@pytest.mark.parametrize(
+    "name", ["eagle", "eagle3, specforge", "mtp, qwen3_next", "mtp, mimo, pre"]
+)
 def test_a_compiled_draft_depends_on_the_text_alone(name, tmp_path):
     head = head_of(name, tmp_path)
     choose_passes(head, "compiled", draft=True)
