@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.draft.model import ModelDrafter
+from treespec.draft.ranks_next import from_children
 from treespec.draft.trained.contract import Contract
 from treespec.errors import InvalidTree
 from treespec.features import Features
@@ -135,7 +136,9 @@ class MarginalDrafter(ModelDrafter):
                 f"the trees are {self.max_depth} levels deep below the root, but the head predicts "
                 f"{self.depth} positions after it: give a tree of depth {self.depth} at most"
             )
-        self._depths: tuple[int, ...] = ()
+        self._tree: TokenTree | None = None
+        self._above = 0
+        """Uncommitted tokens above the root of the latest tree."""
         self._current = False
         """Whether the rows that the model returns are those after the root."""
 
@@ -172,7 +175,7 @@ class MarginalDrafter(ModelDrafter):
             InvalidArgument: without features.
         """
         super().prefill(tokens)
-        self._depths, self._current = (), False
+        self._tree, self._current = None, False
         own = self.reads.part(features, self.reads)
         assert own is not None
         self.begin(own)
@@ -183,12 +186,12 @@ class MarginalDrafter(ModelDrafter):
         Raises:
             NonFiniteLogits, InvalidTree: see `ModelDrafter.propose`.
         """
-        return self._tree((), coins)
+        return self._drafted((), coins)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
         """As `propose`, after these uncommitted tokens; see the class."""
         with self._below(tokens):
-            tree = self._tree(tokens, coins)
+            tree = self._drafted(tokens, coins)
         self._current = False
         return tree
 
@@ -222,11 +225,19 @@ class MarginalDrafter(ModelDrafter):
     def best_next(self) -> list[int | None]:
         """For each node of the latest tree, the best token of its row; None beyond the last row.
 
-        Processors are left out. Valid until the next tree is drafted.
+        Nodes without children have a row too, but none under processors, which would have to change it
+        along the path. Valid until the next tree is drafted.
         """
-        rows = self.model.rows
-        best = [] if rows is None else rows.argmax(-1).tolist()
-        return [best[depth] if depth < len(best) else None for depth in self._depths]
+        tree, rows = self._tree, self.model.rows
+        if tree is None:
+            return []
+        if rows is None or isinstance(self.model, ProcessedModel):
+            return [from_children(tree, node) for node in range(tree.shape.size)]
+        best = [*rows[self._above :].argmax(-1).tolist(), *[None] * tree.shape.size]
+        return [
+            from_children(tree, node) if tree.shape.children[node] else best[depth]
+            for node, depth in enumerate(tree.shape.depths)
+        ]
 
     def _show(self, path: Sequence[int]) -> bool:
         """Let the model return the rows of the current text; whether they reach as deep as the trees."""
@@ -236,13 +247,13 @@ class MarginalDrafter(ModelDrafter):
         self._current = True
         return rows is not None and len(path) + self.max_depth <= len(rows)
 
-    def _tree(self, path: Sequence[int], coins: Coins) -> TokenTree:
+    def _drafted(self, path: Sequence[int], coins: Coins) -> TokenTree:
         if self._show(path):
             tree = super().propose(coins)
         else:
             self._rows = {}
             tree = TokenTree.of(_ROOT, [self._root], None, Law.DETERMINISTIC, self._device)
-        self._depths = tree.shape.depths
+        self._tree, self._above = tree, len(path)
         return tree
 
 
