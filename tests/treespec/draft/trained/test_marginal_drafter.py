@@ -270,12 +270,12 @@ def test_a_second_text_begins_anew(tmp_path):
 def test_caches_grow_with_the_text(tmp_path):
     """Beyond the rows that are reserved at first."""
     form = FORMATS["jetspec"]
-    head, text = form.read(tmp_path), [(7 * i) % 90 for i in range(250)]
+    head, text = form.read(tmp_path), [(7 * i) % 90 for i in range(249)]
     drafters = [form.drafter(head, TreeShape.chain(4), IID, WARM) for _ in range(2)]
-    states = torch.cat([states_of(target(), drafters[0].reads, text[:249])] * 3)
+    states = torch.cat([states_of(target(), drafters[0].reads, text)] * 3)
     whole, parts = drafters
-    whole.prefill(torch.tensor(text), states)
-    parts.prefill(torch.tensor(text), states[:5])
+    whole.prefill(torch.tensor([*text * 3, 3]), states)
+    parts.prefill(torch.tensor([*text[:5], 3]), states[:5])
     parts.follow(states[5:260])
     parts.propose(TorchCoins(0))
     parts.follow(states[260:])
